@@ -219,8 +219,8 @@ perf-analyzer: triton-env $(PERF_ANALYZER)/perf_analyzer  ## NVIDIA's load gener
 
 bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, memory (about twenty minutes)
 	$(TRITON)/python -m benchmark.run serving
-	$(TRITON)/python -m benchmark.run serving --part one_client
-	$(TRITON)/python -m benchmark.run serving --part memory
+	$(TRITON)/python -m benchmark.run serving --measured one_client
+	$(TRITON)/python -m benchmark.run serving --measured memory
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers

@@ -93,7 +93,7 @@ class Case(abc.ABC):
         """
 
     def judge(self, key: Key) -> tuple[Direction, str]:
-        """Returns the better direction of a value and the change that does not count."""
+        """Returns the better direction and the change that does not count."""
         is_lower = key.unit in LOWER_UNITS or key.metric in self.lower
         return "lower" if is_lower else "higher", "5%"
 
@@ -103,5 +103,5 @@ class Case(abc.ABC):
 
 
 def values_of_row(row: str, unit: str, values: Mapping[str, float]) -> dict[Key, float]:
-    """Returns {metric: value} as the values of a row, all of one unit."""
+    """Returns {metric: value} as values of a row in one unit."""
     return {Key(row, metric, unit): value for metric, value in values.items()}

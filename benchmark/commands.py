@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases that are commands: a YAML file says what is run and measured.
+"""Cases that are commands, each in a YAML file.
 
 Its name is the benchmark's. Commands are those of the documents, with placeholders: `{data}` a
 folder that `prepare` fills once, `{run}` a folder of each run, `{seed}`, and `{recsys_data}`, the

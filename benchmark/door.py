@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the programs of this package: flags of a section, arguments, exit status."""
+"""Starts the programs of this package: flags, arguments, exit status."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

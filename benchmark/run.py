@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs benchmarks: cases of benchmark/cases, by name, and records what they measure.
+"""Runs cases of benchmark/cases, by name, and records what they measure.
 
-    python -m benchmark.run dlrm_small --repeats 5
-    python -m benchmark.run benchmark/cases --beside ../other-checkout
-    python -m benchmark.run inference --repeats 3
-
-A case is a YAML file with a command, or a module with candidates and flags of its own, which
-`CASE --help` lists. Candidates take turns (A B, B A, A B ...), so that a minute in which the
-machine is slow falls on all of them. Files and folders of YAML files may be given too: their
-commands take turns together. `--beside` runs each command in this checkout and in another in turns
-and compares them run by run.
-
-Exits 0, 1 if most runs of something failed, its values are wrong, or it is worse than beside, 2 if
-nothing could be run.
+python -m benchmark.run dlrm_small --repeats 5
+python -m benchmark.run benchmark/cases --beside ../other-checkout
+python -m benchmark.run inference --repeats 3
 """
 
 import dataclasses
@@ -51,20 +42,12 @@ _SHOWN_S = 1.0
 class RunSettings:
     """Settings of the runner."""
 
-    repeats: int | None = setting(None, "Runs of each candidate; by default the case says")
+    repeats: int | None = setting(None, "Runs of each candidate (default: the case's)")
     first_seed: int = setting(1, "Seed of the first run; the next ones count up")
-    output: Path | None = setting(
-        None, "Folder that keeps inputs and runs (commands: benchmark_runs; else none is kept)"
-    )
-    records: Path | None = setting(
-        None, "File that gets the records (commands: OUTPUT/records.jsonl; else among the results)"
-    )
-    beside: Path | None = setting(
-        None, "Another checkout, built, in which the same commands run in turns"
-    )
-    most_repeats: int = setting(
-        0, "With --beside: up to so many runs, until noise is below the thresholds"
-    )
+    output: Path | None = setting(None, "Folder that keeps inputs and runs")
+    records: Path | None = setting(None, "File that gets the records")
+    beside: Path | None = setting(None, "Another checkout, to run commands in turns")
+    most_repeats: int = setting(0, "With --beside: runs until noise is below the thresholds")
 
     def __post_init__(self) -> None:
         """Refuses counts and folders that mean nothing."""
@@ -83,7 +66,7 @@ def find_cases() -> dict[str, Path]:
 
 
 def case_class(name: str) -> type[Case] | None:
-    """Returns the class of a case that is a module; None for commands."""
+    """Returns the class of a module; None for commands."""
     path = find_cases().get(name)
     if path is None or path.suffix != ".py":
         return None
@@ -138,7 +121,7 @@ def run_in_turns(
         for i in active:
             candidates = groups[i].candidates
             values = {}
-            for name in list(candidates)[:: 1 if number % 2 == 0 else -1]:
+            for name in candidates if number % 2 == 0 else reversed(list(candidates)):
                 started = time.perf_counter()
                 values[name] = candidates[name](seed)
                 if time.perf_counter() - started >= _SHOWN_S:
@@ -253,7 +236,7 @@ def _compared(
 
 
 def sections_of(names: Sequence[str]) -> Sections:
-    """Returns the sections of the flags: the runner's, and those of a module."""
+    """Returns the sections of the runner's flags and of a module's."""
     own = case_class(names[0]) if len(names) == 1 else None
     return {RunSettings: "runner"} | ({} if own is None else {own: names[0]})
 
@@ -331,7 +314,11 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status."""
+    """Runs the command line; returns the exit status.
+
+    That is 1 if most runs of something failed, its values are wrong, or it is worse than beside, 2
+    if nothing could be run.
+    """
     names = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[1:]))
     arguments: list[str] = []
     try:

@@ -114,7 +114,7 @@ class Limits:
         return 2 * self._source.nbytes / seconds
 
     def product_rate(self) -> float:
-        """Measures FLOP per second; on a CPU by the faster library in torch."""
+        """Measures FLOP per second, by the faster library in torch."""
         matrix = self._matrix
         return (
             2
@@ -132,10 +132,10 @@ def kernel_group(
     num_bytes: float,
     flops: float = 0.0,
 ) -> Group:
-    """Makes the candidates of a kernel; the floor is the longer of two times.
+    """Makes the candidates of a kernel, with its floor.
 
-    They are those of its traffic at the rate of a copy, and of its operations at the rate of a
-    matrix product; both rates are measured in every round.
+    The floor is the longer of two times: of its traffic at the rate of a copy, and of its
+    operations at the rate of a matrix product; both rates are measured in every round.
 
     Args:
         row: the computation and its sizes.
@@ -158,8 +158,8 @@ def kernel_group(
         copy, product, *_ = values[LIMITS].values()
         floor_ms = max(num_bytes / copy, flops / product) / 1e6
         ours = values[OURS][Key(row, OURS, "ms")]
-        share = {Key(row, "ours, share of the floor", "%"): 100 * floor_ms / ours}
-        return {**speed_ups(row, values, [peer]), **share}
+        percent = {Key(row, "ours, share of the floor", "%"): 100 * floor_ms / ours}
+        return {**speed_ups(row, values, [peer]), **percent}
 
     candidates = {LIMITS: rates, **timers(row, works, device=limits.device)}
     return Group(candidates=candidates, derive=derive, warmup=2)
@@ -177,7 +177,7 @@ def timers(
 
 
 def speed_ups(row: str, values: Mapping[str, Values], peers: Iterable[str]) -> dict[Key, float]:
-    """Returns how many times longer than ours each peer took, of those that are there."""
+    """Returns how many times longer than ours each peer took."""
     ours = values[OURS][Key(row, OURS, "ms")]
     return {
         Key(row, f"ours over {peer}", "x"): values[peer][Key(row, peer, "ms")] / ours

@@ -217,8 +217,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "bench": _single(
         "benchmark.run",
-        "Run benchmarks from their configurations",
+        "Run benchmarks, record and compare them",
         "dlrm_small --repeats 5",
+        *("repeats", "output", "records", "beside", "most_repeats", "first_seed"),
     ),
     "doctor": _single(
         "recsys_recipes.doctor", "Tell what works here, and what adds the rest", "[--json]"

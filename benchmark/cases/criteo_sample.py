@@ -90,7 +90,7 @@ def prepare(data: Path, dataset: Path, *flags: str) -> None:
 def predict(
     dataset: Path, folder: Path, seed: int, flags: Sequence[str]
 ) -> npt.NDArray[np.float64]:
-    """Trains a DLRM with one seed; returns the logits of the test rows."""
+    """Trains with one seed; returns the logits of the test rows."""
     checkpoint, predictions = folder / f"seed_{seed}", folder / f"seed_{seed}.parquet"
     training = ("--mode=train", f"--dataset={dataset}", f"--seed={seed}", "--eval_split=validation")
     run_training(DLRM, *training, f"--save_checkpoint_path={checkpoint}", *DLRM_FLAGS, *flags)
@@ -123,7 +123,7 @@ def predictions_of_peers(
 
 
 def metrics(name: str, runs: Sequence[Predictions], linear: Predictions) -> Values:
-    """Returns the metrics of a model's seeds, and its gain over the linear one."""
+    """Returns mean metrics of seeds and the gain over the linear model."""
     rows = ALL - VALIDATION
     once = np.ones(rows, np.int64)
     aucs, losses = [r.auc(once) for r in runs], [r.log_loss(once) for r in runs]
@@ -142,7 +142,7 @@ def metrics(name: str, runs: Sequence[Predictions], linear: Predictions) -> Valu
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoSample(Case):
-    """The preset, its variants and the peers; seeds are means, so one round is enough."""
+    """The preset, its variants and the peers; means over seeds."""
 
     repeats: ClassVar[int] = 1
     lower: ClassVar[frozenset[str]] = frozenset(("mean test log loss",))

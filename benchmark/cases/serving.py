@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency, throughput and memory of a DLRM on a Triton server (environment of `make triton-env`).
+"""Latency, throughput and memory of a DLRM on a Triton server.
 
     python -m benchmark.run serving                   # clients, backends, arrivals at random
-    python -m benchmark.run serving --part one_client
-    python -m benchmark.run serving --part memory     # instances that share the tables
+    python -m benchmark.run serving --measured one_client
+    python -m benchmark.run serving --measured memory     # instances that share the tables
 
-Deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), sends
-requests over gRPC from this machine, and runs the same version in this process before and after
-each measurement: with the Python backend, with and without dynamic batching, and with the native
-one, where it is built. Requests that arrive at random moments give the largest rate at which the
-99th percentile of the latency stays within `--p99_ms`. Ids are uniform, the slowest case. Fails if
-instances that share tables take more memory than `memory_limit`.
+In the environment of `make triton-env`. Deploys NVIDIA's default DLRM with random weights (26
+tables of 100,000 rows of 128: 1.33 GB), sends requests over gRPC from this machine, and runs the
+same version in this process before and after each measurement: with the Python backend, with and
+without dynamic batching, and with the native one, where it is built. Requests that arrive at random
+moments give the largest rate at which the 99th percentile of the latency stays within `--p99_ms`.
+Ids are uniform, the slowest case. Fails if instances that share tables take more memory than
+`memory_limit`.
 """
 
 import dataclasses
@@ -72,7 +73,7 @@ class Serving(Case):
 
     repeats: ClassVar[int] = 2
 
-    part: Literal["load", "one_client", "memory"] = setting("load", "What is measured")
+    measured: Literal["load", "one_client", "memory"] = setting("load", "What is measured")
     tables: int = setting(26, "Number of tables")
     table_rows: int = setting(100_000, "Rows of each table")
     batch_sizes: tuple[int, ...] = setting((1, 64, 4096), "Rows of a request")
@@ -89,7 +90,7 @@ class Serving(Case):
     @property
     def name(self) -> str:
         """Name of the results."""
-        return "serving" if self.part == "load" else f"serving_{self.part}"
+        return "serving" if self.measured == "load" else f"serving_{self.measured}"
 
     def config(self) -> dict[str, Any]:
         """Returns the model, and how it is loaded."""
@@ -98,7 +99,7 @@ class Serving(Case):
             "tables": f"{self.tables} x {self.table_rows:,} rows x 128",
             "ids": "uniform",
         }
-        if self.part == "memory":
+        if self.measured == "memory":
             return config
         config |= {"instances": 1, "threads": 1, "protocol": "gRPC", "clients": self._program()}
         return config | {"p99_ms": self.p99_ms, "arrival_clients": self.arrival_clients}
@@ -106,7 +107,7 @@ class Serving(Case):
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields the candidates under load, or each number of instances."""
         deployed = DeployedDlrm.make(folder, (self.table_rows,) * self.tables)
-        if self.part == "memory":
+        if self.measured == "memory":
             pairs = [(backend, count) for backend in backends() for count in self.instances]
             measure = functools.partial(measure_memory, deployed)
             yield Group(
@@ -115,7 +116,7 @@ class Serving(Case):
             )
             return
         settings = compared()
-        if self.part == "one_client":
+        if self.measured == "one_client":
             settings = {"batching": settings["batching"]}
         here = {s.backend: deployed.here(s.backend) for s in settings.values()}
         yield Group(
@@ -137,9 +138,9 @@ class Serving(Case):
         here: ServedModel,
         _seed: int,
     ) -> Values:
-        """Measures a server with these settings, and the model in this process beside it."""
+        """Measures a server, and the model in this process beside it."""
         values: dict[Key, float] = {}
-        is_load = self.part == "load"
+        is_load = self.measured == "load"
         with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
             for rows in self.batch_sizes:
                 requests = deployed.draw_requests(rows)
@@ -225,7 +226,7 @@ def measure_memory(deployed: DeployedDlrm, backend: Backend, instances: int, _se
 
 
 def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[InstanceMemory]:
-    """Returns the memory of the instances, or of the server that holds them.
+    """Returns the memory of the instances, or of their server.
 
     Raises:
         RuntimeError: an instance got too few requests to read its tables.

@@ -105,7 +105,7 @@ class TrainStep(SideBySide):
 def _group(
     row: str, works: dict[str, Work], limits: Limits, batch_size: int, flops: float
 ) -> Group:
-    """Makes the candidates of a case, with the time of many short steps.
+    """Makes the candidates of a case; short steps are repeated.
 
     Args:
         row: the case.

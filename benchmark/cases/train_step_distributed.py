@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our DLRM training step on two processes beside TorchRec's (`make torchrec`).
+"""Our DLRM training step on two processes beside TorchRec's.
 
-TorchRec uses DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel for the
-MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's example does. All run in the
-same two processes, start from the same weights, use the same batches in turns, and must reach the
-same losses before they are timed. The time includes the distribution of the input.
+After `make torchrec`. TorchRec uses DistributedModelParallel with FBGEMM's tables, and
+DistributedDataParallel for the MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's
+example does. All run in the same two processes, start from the same weights, use the same batches
+in turns, and must reach the same losses before they are timed. The time includes the distribution
+of the input.
 """
 
 import dataclasses

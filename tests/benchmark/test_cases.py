@@ -141,7 +141,7 @@ def test_a_step_is_compared_with_its_peers_and_its_ceiling(measured, flags, benc
     assert of_row["ours over PyTorch"].value == pytest.approx(ratio)
 
 
-@pytest.mark.torchrec
+@needs("TorchRec")
 @pytest.mark.multiprocess
 def test_two_processes_train_beside_torchrec(tmp_path):
     path = tmp_path / "records.jsonl"

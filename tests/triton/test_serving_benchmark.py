@@ -26,7 +26,7 @@ NATIVE = native_backend.is_built()
 def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
     def measured(part, *flags, status=0):
         path = tmp_path / f"{part}.jsonl"
-        arguments = ["serving", f"--part={part}", *SMALL, *flags, f"--records={path}"]
+        arguments = ["serving", f"--measured={part}", *SMALL, *flags, f"--records={path}"]
         assert run.main(["", *arguments]) == status
         records = read_records(path)
         rows = {record.candidate for record in records}
