@@ -42,7 +42,7 @@ def is_compiled_for(tensor: Tensor, family: str = "", dtype: torch.dtype | None 
 
 
 def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether a CPU tensor is float16, in which no CPU computes fast."""
+    """Returns whether a tensor is float16 on a CPU."""
     return tensor.device.type == "cpu" and (dtype or tensor.dtype) == torch.float16
 
 
