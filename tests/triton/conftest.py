@@ -121,6 +121,7 @@ def server(tmp_path_factory):
     write_version(folder / "models", "tiny", 1, 2.0)
     with Server(folder, threads=1) as server:
         yield server
+        server.stop(at_once=True)  # a channel that tritonclient keeps would delay it by 20 s
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +131,7 @@ def polled(tmp_path_factory):
     (folder / "models").mkdir()
     with Server(folder, poll_secs=1, threads=1) as server:
         yield server
+        server.stop(at_once=True)
 
 
 @pytest.fixture(scope="session")
