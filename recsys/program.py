@@ -128,7 +128,7 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
 
 
 def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:
-    """Runs a program of training or deployment, which logs, and exits with its status.
+    """Runs a program that logs, and exits with its status.
 
     Args:
         run: runs the program with parsed flags.

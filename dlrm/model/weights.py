@@ -82,7 +82,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OpenedCheckpoint:
-    """A checkpoint of a DLRM in either layout; its weights are read later.
+    """A DLRM's checkpoint in either layout; weights are read later.
 
     Attributes:
         path: folder of the checkpoint itself.
@@ -102,7 +102,7 @@ class OpenedCheckpoint:
 
     @classmethod
     def open(cls, path: Path) -> "OpenedCheckpoint":
-        """Opens a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
+        """Opens a checkpoint, a run's folder, or one in NVIDIA's layout.
 
         Raises:
             CheckpointError: the checkpoint is missing or damaged.

@@ -77,11 +77,9 @@ SECTIONS: dict[type, str] = {PlanOptions: "plan"}
 """Sections of the flags -> their headings."""
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this command."""
+    define_settings(flag_values, SECTIONS)
 
 
 def workload_of(options: PlanOptions) -> Workload:
@@ -143,7 +141,9 @@ def run(flag_values: flags.FlagValues) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, define_flags(), argv, __doc__)
+    values = program.new_flags()
+    define_flags(values)
+    return program.run_command(run, values, argv, __doc__)
 
 
 if __name__ == "__main__":

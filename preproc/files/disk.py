@@ -74,7 +74,7 @@ class DiskNeeds:
 
 
 def is_full(error: Exception) -> bool:
-    """Returns True if an error says that a disk is full, Java's too."""
+    """Returns True for an error of a full disk, Java's too."""
     return getattr(error, "errno", None) in _FULL or any(
         os.strerror(number) in str(error) for number in _FULL
     )

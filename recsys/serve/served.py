@@ -70,7 +70,7 @@ class ServedModel(abc.ABC):
         """Refuses bad values in tensors of the right names, types and shapes."""
 
     def warmup_request(self, rows: int) -> Arrays:
-        """Returns a valid request to run before the first one: rows of zeros."""
+        """Returns a valid request of zeros, to warm up with."""
         return {
             tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
             for tensor in self.deployment.signature.network.inputs

@@ -92,7 +92,7 @@ def programs():
         ),
         Program(
             "python -m dlrm.scripts.plan_placement",
-            plan_placement.define_flags(),
+            defined(plan_placement.define_flags),
             plan_placement.SECTIONS,
         ),
         Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark engine: Spark schedules the native engine's units on the executors of a cluster.
+"""The Spark engine: a cluster's executors run the native engine's units.
 
 Stages, units and their files are those of the native engine. Scanning a unit writes sorted runs to
 the shared storage, one task merges the runs of a column, and encoding a unit writes its rows of the
