@@ -76,6 +76,7 @@ class Programs(Case):
         rows: row -> its flags.
         metrics: figure of the program -> metric, unit and factor.
         prepare: modules and their flags, which run first.
+        log: file of the log, beside which a profile stays; by default none is kept.
     """
 
     repeats: ClassVar[int] = 1
@@ -85,6 +86,7 @@ class Programs(Case):
     rows: Mapping[str, tuple[str, ...]]
     metrics: Mapping[str, tuple[str, str, float]]
     prepare: tuple[tuple[str, ...], ...] = ()
+    log: Path | None = None
 
     @property
     def name(self) -> str:
@@ -103,7 +105,9 @@ class Programs(Case):
 
         def measure(row: str, _seed: int) -> Values:
             flags = (flag.replace("{data}", data) for flag in (*self.flags, *self.rows[row]))
-            final = run_training(DLRM, *flags).final
+            if self.log is not None:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+            final = run_training(DLRM, *flags, log=self.log).final
             return {
                 Key(row, metric, unit): final[figure] * factor
                 for figure, (metric, unit, factor) in self.metrics.items()
@@ -211,12 +215,13 @@ def _refused_waits(device_type: str) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def make_parts(device: str, *, small: bool) -> dict[str, Case]:
+def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str, Case]:
     """Returns {name: case}, the most important first.
 
     Args:
         device: of the measurements.
         small: sizes that take seconds on a CPU.
+        results: folder that gets the profile.
     """
     tables = tuple((100, 40, 3, 7)[i % 4] for i in range(26)) if small else CRITEO_LIMIT_15
     batch, steps, rows = (64, 2, 6_000) if small else (65_536, 40, 4_000_000)
@@ -267,7 +272,8 @@ def make_parts(device: str, *, small: bool) -> dict[str, Case]:
             title="inference", flags=inference, rows=variants, metrics=latencies
         ),
         "profile": Programs(
-            title="profile", flags=training, rows={"bfloat16": profiled}, metrics=STEP
+            title="profile", flags=training, rows={"bfloat16": profiled}, metrics=STEP,
+            log=results / "gpu_profile" / "log.json",
         ),
         "auc": Programs(
             title="auc", flags=auc, rows=PRECISIONS, metrics={"best_auc": ("AUC", "", 1.0)},
@@ -303,7 +309,7 @@ class GpuSettings:
 
 def run(settings: GpuSettings, arguments: list[str]) -> int:
     """Measures missing parts; returns the exit status."""
-    parts = make_parts(settings.device, small=settings.small)
+    parts = make_parts(settings.device, small=settings.small, results=settings.results)
     wanted = settings.parts or tuple(parts)
     if unknown := {*wanted, *arguments} - set(parts):
         raise UserError(f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}")
