@@ -7,7 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from absl import flags
 
+from bert4rec.config import Bert4RecConfig
+from bert4rec.scripts.flags import config_from_flags, define_flags
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
 from recsys.train.checkpoint import Checkpoint, read_checkpoint
@@ -97,6 +100,14 @@ def make_program(folder: Path) -> Program:
     return Program(main, folder, SMALL_MODEL)
 
 
+def parse(*arguments) -> Bert4RecConfig:
+    """Returns the config of a command line."""
+    values = flags.FlagValues()
+    define_flags(values)
+    assert values(["main", *map(str, arguments)])[1:] == []
+    return config_from_flags(values)
+
+
 @pytest.fixture
 def program(tmp_path) -> Program:
     """The program, with its log in the test's folder."""
@@ -121,6 +132,12 @@ def train(dataset: Path, folder: Path) -> Path:
     )
     assert program.exit_code == 0
     return folder / "run"
+
+
+@pytest.fixture
+def loaded(dataset, trained) -> tuple[str, str]:
+    """The flags of the dataset and of the model that learnt its order."""
+    return f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}"
 
 
 def latest(folder: Path) -> Checkpoint:

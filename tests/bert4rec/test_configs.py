@@ -5,22 +5,15 @@ import re
 
 import pytest
 import torch
-from absl import flags
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.scripts import main
-from bert4rec.scripts.flags import PRESETS, config_from_flags, define_flags
+from bert4rec.scripts.flags import PRESETS
 from recsys.train.saving.run_folder import CheckpointFolder
+from tests.bert4rec.conftest import parse
 from tests.harness import REPOSITORY, Program
 
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
-
-
-def parse(*arguments):
-    values = flags.FlagValues()
-    define_flags(values)
-    assert values(["main", *arguments])[1:] == []
-    return config_from_flags(values)
 
 
 def number(text):
@@ -108,7 +101,3 @@ def test_a_flag_comes_before_the_preset_and_the_preset_before_the_default():
     assert config.optimizer.lr == 0.5
     assert config.model.max_len == 200
     assert config.data.val_batch_size == 128
-
-
-def test_recbole_counts_one_bias_more():
-    assert num_parameters(parse("--config=recbole"), 1682) == 217_043 - 1

@@ -4,14 +4,13 @@
 import itertools
 
 import pytest
-from absl import flags
 
 from bert4rec.recipe import Bert4RecRecipe, join_run
-from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train.metrics import flat_metrics, metrics_of
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.run import Run
 from recsys.train.saving.run_folder import CheckpointFolder
+from tests.bert4rec.conftest import parse
 
 OPTIMIZERS = {
     "all rows": (),
@@ -49,10 +48,7 @@ def compare(program, dataset, folder, *settings):
 
 def validation(*arguments):
     """Ranks the validation items with a loaded model; the program prints those of the test."""
-    values = flags.FlagValues()
-    define_flags(values)
-    values(["program", "--mode=test", "--num_threads=1", "--log_path=/dev/null", *arguments])
-    config = config_from_flags(values)
+    config = parse("--mode=test", "--num_threads=1", "--log_path=/dev/null", *arguments)
     with join_run(config) as processes:
         recipe = Run.start(Bert4RecRecipe.open, config, print, processes).recipe
         ranks = recipe.rank("validation").ranks

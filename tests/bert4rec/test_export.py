@@ -36,6 +36,18 @@ def deployed(checkpoint, folder, *, serving=None, top_k=TOP_K, **settings):
     return export.served_class.open(found.folder, CPU)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A checkpoint, its model, and the deployed one in two formats."""
+    folder = tmp_path_factory.mktemp("plain")
+    checkpoint, model = bert4rec_checkpoint(folder / "checkpoint")
+    served = {
+        name: deployed(checkpoint, folder / name, serving=ServingSettings(format=name))
+        for name in ("eager", "torchscript")
+    }
+    return checkpoint, model, served
+
+
 @torch.inference_mode()
 def best(model, history, excluded, causal=False, top_k=TOP_K):
     """The best items of one history, from all scores at once."""
@@ -48,15 +60,9 @@ def best(model, history, excluded, causal=False, top_k=TOP_K):
     return (order + 1).numpy(), values.numpy()
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A checkpoint of the default settings, and its model."""
-    return bert4rec_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(small):
-    return small[0]
+@pytest.fixture
+def checkpoint(plain):
+    return plain[0]
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
@@ -89,28 +95,25 @@ def test_recommendations_are_those_of_the_checkpoint(tmp_path, settings, artifac
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
-def test_nothing_may_stand_anywhere_in_a_history(small, tmp_path, artifact_format):
-    checkpoint, model = small
-    served = deployed(
-        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
-    )
+def test_nothing_may_stand_anywhere_in_a_history(plain, artifact_format):
+    _, model, served = plain
     rows = np.array([[0, 4, 0, 9, 2], [4, 9, 2, 0, 0], [0, 0, 4, 9, 2]], np.int64)
     rows = np.pad(rows, ((0, 0), (3, 3)))
-    (answer,) = served.predict([{"history": rows}])  # items of the history are left out by default
+    # Items of the history are left out by default.
+    (answer,) = served[artifact_format].predict([{"history": rows}])
     items, _ = best(model, [4, 9, 2], excluded=True)
     for row in range(3):
         np.testing.assert_array_equal(answer["items"][row], items)
 
 
-def test_requests_of_different_lengths_are_answered_together(small, tmp_path):
-    checkpoint, model = small
-    served = deployed(checkpoint, tmp_path / "models")
+def test_requests_of_different_lengths_are_answered_together(plain):
+    _, model, served = plain
     requests = [
         {"history": np.array([[5, 6]]), "exclude_seen": np.array([[True]])},
         {"history": np.array([[1], [2], [3]])},
         {"history": np.arange(1, 31)[None], "exclude_seen": np.array([[True]])},
     ]
-    answers = served.predict(requests)
+    answers = served["eager"].predict(requests)
     assert [len(answer["items"]) for answer in answers] == [1, 3, 1]
     items, scores = best(model, [5, 6], excluded=True)
     np.testing.assert_array_equal(answers[0]["items"][0], items)
@@ -119,17 +122,16 @@ def test_requests_of_different_lengths_are_answered_together(small, tmp_path):
     assert not set(answers[2]["items"][0].tolist()) & set(range(1, 31))
 
 
-def test_a_catalogue_that_is_used_up_leaves_places_empty(checkpoint, tmp_path):
-    served = deployed(checkpoint, tmp_path / "models")
-    (answer,) = served.predict([{"history": np.arange(1, NUM_ITEMS - 1)[None]}])
+def test_a_catalogue_that_is_used_up_leaves_places_empty(plain):
+    (answer,) = plain[2]["eager"].predict([{"history": np.arange(1, NUM_ITEMS - 1)[None]}])
     assert set(answer["items"][0, :2].tolist()) == {NUM_ITEMS - 1, NUM_ITEMS}
     assert answer["items"][0, 2:].tolist() == [0, 0, 0]
     assert (answer["scores"][0, 2:] == LOWEST_SCORE).all()
 
 
-def test_a_number_that_is_no_item_follows_the_policy(small, tmp_path):
-    checkpoint, model = small
-    strict = deployed(checkpoint, tmp_path / "models", name="strict")
+def test_a_number_that_is_no_item_follows_the_policy(plain, tmp_path):
+    checkpoint, model, served = plain
+    strict = served["eager"]
     lenient = deployed(checkpoint, tmp_path / "models", name="lenient", out_of_range="zero")
     request = {"history": np.array([[4, 9], [NUM_ITEMS + 1, 2]])}
     with pytest.raises(
@@ -146,8 +148,8 @@ def test_a_number_that_is_no_item_follows_the_policy(small, tmp_path):
 
 
 @torch.inference_mode()
-def test_a_catalogue_in_blocks_gives_the_same_items(small):
-    _, model = small
+def test_a_catalogue_in_blocks_gives_the_same_items(plain):
+    model = plain[1]
     histories = [np.array([3, 8], np.int64), np.array([50, 1, 17], np.int64)]
     scorer = scorer_for(model, histories, causal=False)
     whole = scorer.top(TOP_K, *history_item_pairs(histories, CPU))
@@ -157,8 +159,8 @@ def test_a_catalogue_in_blocks_gives_the_same_items(small):
 
 
 @torch.inference_mode()
-def test_the_exported_network_answers_any_number_of_rows(small):
-    _, model = small
+def test_the_exported_network_answers_any_number_of_rows(plain):
+    model = plain[1]
     network = NextItemNetwork(model, TOP_K, causal=False).eval()
     assert network.history_length == 11
     history = torch.zeros(1, 11, dtype=torch.int64)
@@ -167,7 +169,8 @@ def test_the_exported_network_answers_any_number_of_rows(small):
     np.testing.assert_array_equal(items[0].numpy(), best(model, [4], excluded=True)[0])
 
 
-def test_other_models_and_impossible_wishes_are_refused(checkpoint, tmp_path):
+def test_other_models_and_impossible_wishes_are_refused(plain, tmp_path):
+    checkpoint = plain[0]
     other, _ = dlrm_checkpoint(tmp_path / "dlrm")
     with pytest.raises(CheckpointError, match="not a checkpoint of BERT4Rec"):
         Bert4RecExport(other, TOP_K)
@@ -178,20 +181,15 @@ def test_other_models_and_impossible_wishes_are_refused(checkpoint, tmp_path):
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
 
-def test_the_signature_of_a_fixed_network_has_no_open_length(checkpoint):
-    signature = Bert4RecExport(checkpoint, TOP_K).signature(fixed_shapes=True)
+def test_the_signature_of_a_fixed_network_has_no_open_length(plain):
+    signature = Bert4RecExport(plain[0], TOP_K).signature(fixed_shapes=True)
     assert [tensor.shape for tensor in signature.inputs] == [(11,), (1,)]
     assert not any(tensor.optional or tensor.ragged for tensor in signature.inputs)
     assert dataclasses.asdict(signature)["outputs"][0]["shape"] == (TOP_K,)
 
 
-def test_warming_up_is_a_valid_request(checkpoint, tmp_path):
-    for artifact_format in ("eager", "torchscript"):
-        served = deployed(
-            checkpoint,
-            tmp_path / artifact_format,
-            serving=ServingSettings(format=artifact_format),
-        )
+def test_warming_up_is_a_valid_request(plain):
+    for served in plain[2].values():
         request = served.warmup_request(3)
         served.check(request)
         assert served.predict([request])[0]["items"].shape == (3, TOP_K)

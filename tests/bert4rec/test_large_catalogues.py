@@ -18,7 +18,6 @@ from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.train.step import build_sampler, build_step
 from recsys.data.sequences import Sequences
-from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowGradients, norm_of_summed_rows
 
@@ -217,30 +216,6 @@ def test_negatives_cover_the_catalogue():
 def test_gbce_needs_fewer_negatives_than_items():
     with pytest.raises(ValueError, match="`num_negatives` 50"):
         build_sampler(config(loss="gbce", num_negatives=50), sequences(), CPU)
-
-
-RANDOM = (
-    "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
-    "--random_size=3000", "--emb_dim=8", "--max_len=8", "--train_batch_size=8", "--dupe_factor=1",
-    "--num_epochs=5", "--num_eval_negatives=20", "--base_device=cpu",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("loss", ["sampled", "gbce"])
-def test_a_resumed_run_ends_with_the_same_bits(program, tmp_path, loss):
-    flags = (*RANDOM, f"--loss={loss}", "--num_negatives=30", "--head=tied")
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    program(*flags, "--max_steps=8", f"--export_root={whole}", model=())
-    program(*flags, "--max_steps=5", f"--export_root={parts}", model=())
-    program(*flags, "--max_steps=8", f"--export_root={parts}", "--resume", model=())
-    assert program.exit_code == 0
-    ends = [read_checkpoint(folder / "step_000000008") for folder in (whole, parts)]
-    assert set(ends[0].groups()) == {"model", "optimizer", "item_optimizer"}
-    for group in ends[0].groups():
-        expected, found = (end.tensors(group) for end in ends)
-        assert expected.keys() == found.keys()
-        for name, tensor in expected.items():
-            assert torch.equal(tensor, found[name]), name
 
 
 @pytest.mark.parametrize(

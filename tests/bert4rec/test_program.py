@@ -32,10 +32,8 @@ def answers(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_learns_the_order_better_than_popularity(program, dataset, trained):
-    found = final(
-        program("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    )
+def test_learns_the_order_better_than_popularity(program, loaded):
+    found = final(program("--mode=test", *loaded))
     assert found["test_full_hr@5"] > max(0.7, 2 * found["test_popularity_hr@5"])
     assert found["test_full_hr@5_low"] <= found["test_full_hr@5"] <= found["test_full_hr@5_high"]
     for ranking in ("full", "full_with_seen", "popular", "uniform", "popularity"):
@@ -145,13 +143,12 @@ def known_lines():
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-def test_recommending_agrees_with_the_test(program, dataset, trained, tmp_path, capsys, batch):
-    common = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    tested = final(program("--mode=test", *common, model=()))
+def test_recommending_agrees_with_the_test(program, loaded, tmp_path, capsys, batch):
+    tested = final(program("--mode=test", *loaded, model=()))
     file = tmp_path / "histories.txt"
     file.write_bytes(known_lines())
     capsys.readouterr()
-    program("--mode=recommend", *common, f"--recommend_input={file}", f"--test_batch_size={batch}",
+    program("--mode=recommend", *loaded, f"--recommend_input={file}", f"--test_batch_size={batch}",
             model=())  # fmt: skip
     found = answers(capsys)
     assert [answer["line"] for answer in found] == list(range(1, NUM_USERS + 1))
@@ -165,11 +162,10 @@ def test_recommending_agrees_with_the_test(program, dataset, trained, tmp_path, 
         assert len(answer["items"]) == 10
 
 
-def test_recommending_from_standard_input(program, dataset, trained, capsys, caplog):
+def test_recommending_from_standard_input(program, loaded, capsys, caplog):
     history = " ".join(raw_id(item) for item in range(1, 38))
     lines = f"{raw_id(3)} nobody-knows {raw_id(4)}\n\nneither this\n{history}".encode()
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            "--top_k=5", model=(), stdin=lines)  # fmt: skip
+    program("--mode=recommend", *loaded, "--top_k=5", model=(), stdin=lines)
     assert program.exit_code == 0
     first, empty, unknown, long = answers(capsys)
     assert len(first["items"]) == len(first["scores"]) == 5
@@ -180,18 +176,17 @@ def test_recommending_from_standard_input(program, dataset, trained, capsys, cap
     assert "standard input:3: left out unknown item ids: 'neither', 'this'" in caplog.text
 
 
-def test_a_history_may_be_a_list_of_json(program, dataset, trained, capsys):
+def test_a_history_may_be_a_list_of_json(program, loaded, capsys):
     ids = [raw_id(3), raw_id(4)]
     lines = [" ".join(ids), json.dumps(ids), json.dumps(["no such id", *ids]), "[ " + ids[0]]
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            model=(), stdin="\n".join(lines).encode())  # fmt: skip
+    program("--mode=recommend", *loaded, model=(), stdin="\n".join(lines).encode())
     plain, listed, third, not_a_list = answers(capsys)
     assert plain["items"] == listed["items"] == third["items"]
     assert len(not_a_list["items"]) == 10
 
 
-def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, trained, capsys):
-    common = ("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+def test_a_history_longer_than_the_model_is_cut_at_its_start(program, loaded, capsys):
+    common = ("--mode=recommend", *loaded)
     end = " ".join(raw_id(item) for item in range(20, 31))  # the model sees eleven items
     both = f"{end}\n{raw_id(35)} {raw_id(36)} {end}\n".encode()
     program(*common, "--top_k=40", model=(), stdin=both)
@@ -202,8 +197,8 @@ def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, t
         assert score == pytest.approx(scores[item], abs=1e-5)
 
 
-def test_users_of_the_dataset_are_recommended_for_by_their_ids(program, dataset, trained, capsys):
-    flags = ("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+def test_users_of_the_dataset_are_recommended_for_by_their_ids(program, loaded, dataset, capsys):
+    flags = ("--mode=recommend", *loaded)
     sequences = read_sequences(dataset)
     program(*flags, "--recommend_users=user-7,nobody,user-3", model=())
     seventh, nobody, third = answers(capsys)

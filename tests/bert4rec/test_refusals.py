@@ -254,20 +254,18 @@ def test_a_diverged_model_is_neither_ranked_nor_saved(program, dataset, tmp_path
 
 
 @pytest.mark.parametrize(("content", "lines"), [(b"\xff\xfe 5\n", 1), (b"1\n2\n\n", 3)])
-def test_histories(program, dataset, trained, tmp_path, capsys, content, lines):
+def test_histories(program, loaded, tmp_path, capsys, content, lines):
     file = tmp_path / "histories.txt"
     file.write_bytes(content)
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            f"--recommend_input={file}", model=())  # fmt: skip
+    program("--mode=recommend", *loaded, f"--recommend_input={file}", model=())
     assert program.exit_code == 2
     error = capsys.readouterr().err
     assert f"histories.txt: not one of {lines} lines holds an item of the dataset" in error
 
 
-def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, dataset, trained, capsys):
+def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, loaded, capsys):
     lines = [raw_id(1).encode(), b"\xff\xfe", raw_id(2).encode()]
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            model=(), stdin=b"\n".join(lines))  # fmt: skip
+    program("--mode=recommend", *loaded, model=(), stdin=b"\n".join(lines))
     assert program.exit_code == 0
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
     assert len(first["items"]) == len(third["items"]) == 10
@@ -282,31 +280,27 @@ def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, dataset,
         ('{"history": ["item 1"]}', "not a JSON list of item ids: a JSON dict"),
     ],
 )
-def test_a_line_that_is_no_list_says_so(program, dataset, trained, capsys, line, reason):
+def test_a_line_that_is_no_list_says_so(program, loaded, capsys, line, reason):
     lines = [raw_id(1), line]
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            model=(), stdin="\n".join(lines).encode())  # fmt: skip
+    program("--mode=recommend", *loaded, model=(), stdin="\n".join(lines).encode())
     assert program.exit_code == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert len(first["items"]) == 10
     assert second["error"].startswith(reason)
 
 
-def test_histories_that_are_not_there(program, dataset, trained, tmp_path, capsys):
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            f"--recommend_input={tmp_path / 'none.txt'}", model=())  # fmt: skip
+def test_histories_that_are_not_there(program, loaded, tmp_path, capsys):
+    program("--mode=recommend", *loaded, f"--recommend_input={tmp_path / 'none.txt'}", model=())
     assert program.exit_code == 2
     error = f"--recommend_input {tmp_path / 'none.txt'}: No such file or directory"
     assert error in capsys.readouterr().err
 
 
-def test_no_history_at_all_is_no_error(program, dataset, trained, capsys):
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            model=(), stdin=b"")  # fmt: skip
+def test_no_history_at_all_is_no_error(program, loaded, capsys):
+    program("--mode=recommend", *loaded, model=(), stdin=b"")
     assert program.exit_code == 0
     assert capsys.readouterr().out == ""
-    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
-            model=(), stdin=raw_id(1).encode())  # fmt: skip
+    program("--mode=recommend", *loaded, model=(), stdin=raw_id(1).encode())
     assert len(json.loads(capsys.readouterr().out)["items"]) == 10
 
 

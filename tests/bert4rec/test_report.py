@@ -22,9 +22,8 @@ from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL
 RANKINGS = ("full", "full_with_seen", "popular", "uniform")
 
 
-def test_a_test_prints_a_table_beside_popularity(program, dataset, trained, capsys):
-    common = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    data = program("--mode=test", *common)[-1]["data"]
+def test_a_test_prints_a_table_beside_popularity(program, loaded, capsys):
+    data = program("--mode=test", *loaded)[-1]["data"]
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     start = next(i for i, line in enumerate(lines) if line.startswith("metric"))
@@ -94,10 +93,9 @@ def read_ranks(path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_ranks_of_users(program, dataset, trained, tmp_path, suffix):
+def test_the_ranks_of_users(program, loaded, dataset, tmp_path, suffix):
     path = tmp_path / "new" / f"ranks{suffix}"
-    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    data = program("--mode=test", *flags, f"--ranks_file={path}")[-1]["data"]
+    data = program("--mode=test", *loaded, f"--ranks_file={path}")[-1]["data"]
     found, sequences = read_ranks(path), read_sequences(dataset)
     items = read_item_map(dataset).raw.to_pylist()
     assert found["user"] == read_user_map(dataset).raw.to_pylist()
@@ -111,12 +109,11 @@ def test_the_ranks_of_users(program, dataset, trained, tmp_path, suffix):
 
 
 def test_users_without_enough_new_items_are_left_out_and_said_once(
-    program, dataset, trained, tmp_path, capsys
+    program, loaded, dataset, tmp_path, capsys
 ):
     path, sequences = tmp_path / "ranks.csv", read_sequences(dataset)
-    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    flags += ("--num_eval_negatives=25", f"--ranks_file={path}")
-    data = program("--mode=test", *flags)[-1]["data"]
+    flags = ("--num_eval_negatives=25", f"--ranks_file={path}")
+    data = program("--mode=test", *loaded, *flags)[-1]["data"]
     new = [NUM_ITEMS - len(set(sequences[u].tolist())) for u in range(NUM_USERS)]
     few = sum(count < 25 for count in new)
     out = capsys.readouterr().out
@@ -139,7 +136,6 @@ def test_two_processes_write_each_user_once(dataset, tmp_path):
     written = {}
     for processes in (1, 2):
         folder = tmp_path / str(processes)
-        folder.mkdir()
         path = folder / "ranks.csv"
         torchrun.run(folder, processes, ("--max_steps=1", "--lr=0", f"--ranks_file={path}"))
         written[processes] = read_ranks(path)

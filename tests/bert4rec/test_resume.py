@@ -47,17 +47,26 @@ def signal_at_step(number, which, monkeypatch):
     monkeypatch.setattr(Bert4RecTrainStep, "__call__", interrupted)
 
 
-@pytest.mark.parametrize("more", ["--objective=cloze", "--objective=hybrid"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--objective=cloze",
+        "--objective=hybrid",
+        "--loss=sampled --num_negatives=30 --head=tied",
+        "--loss=gbce --num_negatives=30 --head=tied",
+    ],
+)
 def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, more):
     # The end of a line or cosine is that of the whole run, so parts end by max_steps without one.
-    common = settings(dataset, "--objective=causal", more, "--lr_schedule=step", "--gamma=0.5",
-                      "--decay_step=1")  # fmt: skip
+    common = settings(dataset, "--objective=causal", *more.split(), "--lr_schedule=step",
+                      "--gamma=0.5", "--decay_step=1")  # fmt: skip
     program(*common, f"--export_root={tmp_path / 'whole'}")
     for stop in (5, STEPS_PER_EPOCH, 20):
         program(*common, f"--export_root={tmp_path / 'parts'}", f"--max_steps={stop}", "--resume")
         assert program.exit_code == 0
     program(*common, f"--export_root={tmp_path / 'parts'}", "--resume")
     assert latest(tmp_path / "whole").state["step"] >= 30
+    assert ("item_optimizer" in latest(tmp_path / "whole").groups()) == ("--loss" in more)
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from bert4rec.nn.parallel_softmax import ItemRange, parallel_cross_entropy
 from recsys.train.processes import Processes
-from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
+from tests.bert4rec.torchrun import assert_resumes, assert_trains_alike
 from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
@@ -26,34 +26,18 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_shards_train_as_whole_tables(tmp_path, case):
     """Same windows, masks, dropout and negatives; tolerances as in test_distributed."""
-    folders = [tmp_path / name for name in ("two", "one")]
-    for folder in folders:
-        folder.mkdir()
     batches = 2 if case == "untied-sampled" else 1
-    flags = (*CASES[case], f"--accumulation_steps={batches}", "--mode=dmp")
-    mine = run(folders[0], 2, flags)
+    two = (*CASES[case], f"--accumulation_steps={batches}", "--mode=dmp")
     # Without dmp the full softmax of an untied head moves every row of the embedding.
     mode = "--mode=dmp" if case == "untied-full" else "--mode=train"
-    expected = run(folders[1], 1, (*CASES[case], f"--accumulation_steps={2 * batches}", mode))
-    assert_same_metrics(mine, expected, 0.02)
-    whole = weights(folders[1])
-    model = {name: tensor for name, tensor in whole.items() if name.startswith("model/")}
-    assert_close_weights(weights(folders[0]), model)
+    one = (*CASES[case], f"--accumulation_steps={2 * batches}", mode)
+    assert_trains_alike(tmp_path, two, one)
 
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        folder.mkdir()
-    flags = (*CASES["tied-full"], "--mode=dmp")
-    run(whole, 2, (*flags, "--max_steps=3"))
-    run(parts, 2, (*flags, "--max_steps=2"))
-    run(parts, 2, (*flags, "--max_steps=3", "--resume"))
-    expected = weights(whole)
-    assert expected["item_optimizer/embedding.first_moment"].shape == (202, 16)
-    for name, tensor in weights(parts).items():
-        assert torch.equal(tensor, expected[name]), name
+    tensors = assert_resumes(tmp_path, (*CASES["tied-full"], "--mode=dmp"), 2, 3)
+    assert tensors["item_optimizer/embedding.first_moment"].shape == (202, 16)
 
 
 ITEMS, DIM = 11, 5

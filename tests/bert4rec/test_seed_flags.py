@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from absl import flags
 
-from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train.schedule import build_schedule
 from recsys.errors import UserError
 from recsys.train.memory import keep_freed_memory, release_unused_memory
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
-from tests.bert4rec.conftest import SMALL_MODEL, assert_same
+from tests.bert4rec.conftest import SMALL_MODEL, assert_same, parse
 
 THEIR_FILE = """\
 model:
@@ -36,13 +34,6 @@ training:
   use_amp: true
 """
 """The keys of their files, `1e-3` as there: text to a YAML reader."""
-
-
-def parse(*arguments):
-    values = flags.FlagValues()
-    define_flags(values)
-    assert values(["main", *map(str, arguments)])[1:] == []
-    return config_from_flags(values)
 
 
 def refusal(*arguments):

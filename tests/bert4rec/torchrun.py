@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests import harness
 
 RANDOM = (
@@ -21,13 +23,14 @@ def run(
     """Trains, and returns the figures of the log's last two records.
 
     Args:
-        folder: of the log and the checkpoints.
+        folder: of the log and the checkpoints; made if it is not there.
         processes: of the run.
         flags: of the program, besides RANDOM.
         launched: whether torchrun starts the processes.
     """
     from bert4rec.scripts import main
 
+    folder.mkdir(exist_ok=True)
     settings = [*RANDOM, *flags]
     settings += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
     if launched:
@@ -63,6 +66,28 @@ def weights(folder: Path) -> dict[str, Any]:
         for group in checkpoint.groups()
         for name, tensor in checkpoint.tensors(group).items()
     }
+
+
+def assert_trains_alike(folder: Path, two: Sequence[str], one: Sequence[str]) -> None:
+    """Trains in two processes and in one, and compares metrics and models."""
+    logged, expected = run(folder / "two", 2, two), run(folder / "one", 1, one)
+    assert_same_metrics(logged, expected, 0.02)
+    mine, other = weights(folder / "two"), weights(folder / "one")
+    model = {name: tensor for name, tensor in other.items() if name.startswith("model/")}
+    assert model.keys() == {name for name in mine if name.startswith("model/")}
+    assert_close_weights(mine, model)
+
+
+def assert_resumes(folder: Path, flags: Sequence[str], stop: int, end: int) -> dict[str, Any]:
+    """Trains in two processes, whole and in parts, to the same bits; returns the tensors."""
+    whole, parts = folder / "whole", folder / "parts"
+    run(whole, 2, (*flags, f"--max_steps={end}"))
+    run(parts, 2, (*flags, f"--max_steps={stop}"))
+    run(parts, 2, (*flags, f"--max_steps={end}", "--resume"))
+    expected, found = weights(whole), weights(parts)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    return expected
 
 
 def assert_close_weights(found: dict[str, Any], expected: dict[str, Any]) -> None:

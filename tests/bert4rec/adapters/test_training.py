@@ -12,16 +12,10 @@ from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import scorer_for
 from bert4rec.model.weights import MODEL_GROUP, OpenedCheckpoint
 from bert4rec.train.step import Bert4RecTrainStep
-from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
-from recsys.train.saving.run_folder import CheckpointFolder
-from tests.bert4rec.conftest import raw_id
+from tests.bert4rec.conftest import assert_same, latest, raw_id
 
 RANK = "--adapter_rank=4"
-
-
-def latest(folder):
-    return read_checkpoint(CheckpointFolder(folder).latest())
 
 
 def base_of(program, dataset, folder, *flags):
@@ -78,9 +72,7 @@ def test_a_resumed_run_equals_the_whole_and_is_tested_with_its_adapters(
     tune(program, dataset, tmp_path / "parts", adapter, "--resume", *flags)
     assert program.exit_code == 0
     assert latest(tmp_path / "parts").state["step"] > 5
-    for group in latest(tmp_path / "whole").groups():
-        first, second = (latest(tmp_path / run).tensors(group) for run in ("whole", "parts"))
-        assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    assert_same(tmp_path / "whole", tmp_path / "parts")
     test = ("--mode=test", f"--dataset_path={dataset}")
     tested = program(*test, f"--load_checkpoint_path={tmp_path / 'whole'}")[-1]["data"]
     assert {name: tested[name] for name in tested if name in whole} == {
