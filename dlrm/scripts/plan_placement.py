@@ -127,10 +127,15 @@ def _sizes(text: str) -> tuple[int, ...]:
         ) from error
 
 
+def config_from_flags(flag_values: flags.FlagValues) -> PlanOptions:
+    """Builds the options from the flags."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    return section_from_dict(PlanOptions, values)
+
+
 def run(flag_values: flags.FlagValues) -> None:
     """Prints the plan that the flags describe."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
-    options = section_from_dict(PlanOptions, values)
+    options = config_from_flags(flag_values)
     workload = workload_of(options)
     planned = plan(workload, machine_of(options))
     if options.placement is not None:

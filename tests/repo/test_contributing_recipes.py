@@ -42,9 +42,9 @@ EDITS = [
     Edit(
         "Add a flag",
         "dlrm/config/model.py",
-        "    dcn_num_layers: int = setting(",
+        "    dcn_low_rank_dim: int = setting(",
         '    top_bias: float = setting(0.0, "Bias that the top MLP starts with")\n'
-        "    dcn_num_layers: int = setting(",
+        "    dcn_low_rank_dim: int = setting(",
     ),
     Edit(
         "Add a flag",
