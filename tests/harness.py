@@ -165,6 +165,10 @@ class ForkedProcess:
         """Sends a signal."""
         os.kill(self.pid, number)
 
+    def poll(self) -> int | None:
+        """Returns the exit status as `wait` does, None while it runs."""
+        return self._process.exitcode
+
     def wait(self, seconds: float | None = None) -> int:
         """Waits for the end; returns the exit status, or minus the number of a signal."""
         self._process.join(seconds)
