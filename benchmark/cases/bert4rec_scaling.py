@@ -128,7 +128,7 @@ class Scaling(Case):
         steps = self.warmup + self.steps
         shared = [
             *(f"--train_batch_size={self.batch}", "--num_epochs=1000000"),
-            *("--run_benchmark", f"--benchmark_steps={self.steps}", "--bootstrap_samples=0"),
+            *("--run_benchmark", f"--benchmark_steps={self.steps}"),
             f"--benchmark_warmup_steps={self.warmup}",
         ]
         if self.dataset is not None:

@@ -11,7 +11,9 @@ from dlrm.config import SECTIONS, DlrmConfig
 from recsys import flags as settings_flags
 from recsys.presets import Preset, PresetFolder
 
-PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
+PRESETS = PresetFolder(
+    Path(__file__).resolve().parents[1] / "presets", SECTIONS, removed=settings_flags.REMOVED
+)
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 
