@@ -32,6 +32,6 @@ def test_dense_parameters_have_an_optimizer_of_the_same_kind(name, beside):
     assert dense_rule_beside(name) == beside
 
 
-def test_an_optimizer_of_embeddings_alone_needs_another_for_the_mlps():
-    with pytest.raises(UserError, match="`optimizer` momentum is for embeddings only: name `mlp_"):
+def test_an_optimizer_of_embeddings_alone_is_refused():
+    with pytest.raises(UserError, match="momentum: no optimizer of the MLPs goes with it"):
         dense_rule_beside("momentum")

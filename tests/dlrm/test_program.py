@@ -63,15 +63,15 @@ def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset, capsys)
     )
     output = capsys.readouterr().out
     assert program.exit_code == 0
-    losses = {
-        (int(epoch), int(step)): float(loss)
-        for epoch, step, loss in re.findall(
-            r"^Epoch (\d) step (\d+)\. log loss (0\.\d{6})$", output, re.MULTILINE
+    aucs = {
+        (int(epoch), int(step)): float(auc)
+        for epoch, step, auc in re.findall(
+            r"^Epoch (\d) step (\d+)\. auc (0\.\d{6})$", output, re.MULTILINE
         )
     }
-    assert losses[1, 3] > losses[0, 47] > losses[1, 47]
+    assert aucs[1, 3] < aucs[0, 47] < aucs[1, 47]
     assert "negative" not in output
-    assert "Finished after 94 steps: best log loss 0." in output
+    assert "Finished after 94 steps: best auc 0." in output
 
 
 def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tmp_path, capsys):

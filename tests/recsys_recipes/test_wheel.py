@@ -72,7 +72,7 @@ def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"setup.py", "cuda_ext/csrc/wheel/old_glibc.h", "preproc/prepare_dataset.sh"}
     wanted |= {"preproc/criteo/kernel/criteo_kernel.cpp", "preproc/nvtabular/requirements.txt"}
-    wanted |= {"dlrm/presets/small.yaml", "benchmark/configs/dlrm_small.yaml"}
+    wanted |= {"dlrm/presets/small.yaml", "benchmark/cases/dlrm_small.yaml"}
     assert wanted <= names
     assert not [name for name in names if name.endswith(".so")]
 
