@@ -8,7 +8,7 @@ DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
 # small shapes that reach every CUDA kernel, for the tools that slow them down
-SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag or sort
+SMALL := unsorted_sgd or test_bag or test_gather or test_rules or sort
 
 # Python compiles what it imports, later; compiling all of torch takes as long as unpacking it.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
@@ -118,17 +118,15 @@ tutorials: triton-env spark  ## run the tutorials, write their outputs into docs
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q -m "release and not triton_server" tests/repo/test_tutorials.py
 	RECIPES_REWRITE_GOLDEN=1 $(TRITON)/python -m pytest -q -m triton_server tests/repo/test_tutorials.py
 
-test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
-	$(BIN)/python tests/cuda_ext/device_words.py
+test-gpu: setup  ## on a CUDA device: the whole op matrix, race and memory checks
 	$(BIN)/pytest -q -m gpu tests
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 
 test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytest: needs no package index
 	FORCE_CUDA=1 $(PYTHON) setup.py build_ext --inplace
-	$(PYTHON) tests/cuda_ext/device_words.py
 	$(PYTHON) -m cuda_ext --selftest
-	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests
+	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests/cuda_ext tests/dlrm
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.run preprocessing

@@ -288,7 +288,7 @@ def updated(
     """
     if source is not None:
         gradients = gradients[source.long()]
-    factor = torch.ones(len(rows)) if scale is None else scale
+    factor = torch.ones(len(rows), device=rows.device) if scale is None else scale
     factor = factor.double().unsqueeze(1)
     unique, sums = reference.sum_duplicate_rows(rows, gradients.value * factor)
     _, passed_on = reference.sum_duplicate_rows(rows, gradients.error * factor.abs())

@@ -9,6 +9,7 @@ error beyond rounding, or that fails, is switched off, and its ops run their ref
 found is kept for the next start, by device, driver and build.
 """
 
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -148,10 +149,11 @@ def switch_off_what_fails(device: torch.device) -> None:
 
 def _key(device: torch.device) -> str:
     kernels = hashlib.sha256(library.KERNELS.read_bytes()).hexdigest()[:16]
-    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    driver = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
     major, minor = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
-    return f"{name}, sm_{major}{minor}, driver {driver}, torch {torch.__version__}, {kernels}"
+    return f"{name}, sm_{major}{minor}, driver {driver.value}, torch {torch.__version__}, {kernels}"
 
 
 def known_file() -> Path:

@@ -114,7 +114,7 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
     the bias. So nothing but products moves an activation. Without cuBLASLt torch's own product
     applies bias and ReLU, and one kernel the mask and the sums. A last layer with one output is no
     work for tensor cores: one kernel forward, and one for all its gradients. Runs on a GPU, in
-    training. A ReLU turns a NaN into zero, as cuBLAS does; without gradients torch's own keeps it.
+    training. A ReLU keeps a NaN; whether a gradient passes it is up to cuBLASLt.
 
     Args:
         x: [B, inputs], for which `takes_perceptron` is true.

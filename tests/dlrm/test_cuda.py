@@ -142,3 +142,13 @@ def test_auc_is_the_same_on_both_devices():
     scores = torch.randn(100_000, generator=generator).mul(100).round()
     labels = torch.rand(100_000, generator=generator) < 0.3
     assert roc_auc(scores.cuda(), labels.cuda()) == roc_auc(scores, labels)
+
+
+@pytest.mark.parametrize("flags", [("--tf32",), ("--cuda_graphs", "--amp", "--amp_dtype=bfloat16")])
+def test_the_program_learns_as_on_the_cpu(program, dataset, flags):
+    aucs = []
+    for device in (("--base_device=cpu",), ("--base_device=cuda", *flags)):
+        records = program(f"--dataset={dataset}", "--epochs=2", *device)
+        assert program.exit_code == 0
+        aucs.append(records[-1]["data"]["best_auc"])
+    assert aucs[1] == pytest.approx(aucs[0], abs=0.005)
