@@ -219,10 +219,15 @@ class BuildSharedLibrary(build_ext):
             return list(threads.map(compile_source, [s for s in ext.sources if s.endswith(".cpp")]))
 
     def link(self, objects, target, libraries):
-        """Links aside and renames: an interrupted build leaves the old library."""
+        """Links aside and renames: an interrupted build leaves the old library.
+
+        Some compilers bring their C++ library along. Exported, it would mix with torch's: an error
+        of an op would then end the process.
+        """
         unfinished = target.with_suffix(".so.unfinished")
+        flags = [*libraries, "-Wl,--exclude-libs,ALL"]
         self.compiler.link_shared_object(
-            objects, str(unfinished), extra_postargs=libraries, target_lang="c++"
+            objects, str(unfinished), extra_postargs=flags, target_lang="c++"
         )
         unfinished.replace(target)
 

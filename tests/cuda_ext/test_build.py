@@ -76,6 +76,18 @@ def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
     assert "there is no nvcc" in done.stderr + done.stdout
 
 
+@needs("compiled cuda_ext kernels")
+def test_an_op_refuses_with_a_cpp_library_of_its_own(sources):
+    linker = f"{build.compiler()} -shared -static-libstdc++"
+    python(sources, *BUILD, FORCE_CUDA="0", LDSHARED=linker, LDCXXSHARED=linker)
+    script = """
+from cuda_ext.ops.registration import kernels, torch
+kernels.relu_backward(torch.ones(2, 3), torch.ones(3, 2), False)
+"""
+    refused = python(sources, "-c", script, status=1)
+    assert refused.stderr.endswith("gradient and output must be [B, N], of the same size\n")
+
+
 @pytest.mark.release
 @pytest.mark.timeout(3600)  # everything is compiled, while others compile too
 @needs("compiled cuda_ext kernels")
