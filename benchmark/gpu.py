@@ -7,8 +7,9 @@
 Tests the kernels, finds whatever makes the host wait for the device, and measures training,
 inference, a profile, the AUC of each precision, plain PyTorch, the kernels and BERT4Rec, by the
 programs that users run. The tables are those of Criteo's Terabyte log at frequency limit 15
-(17 GB). The records of a part are written when it is done: a second call goes on after the last
-one. Needs no package index and no data. Exits 1 after failures, 3 if there was no time for a part.
+(17 GB). The records of each part go to a file of its own when it is done: a second call goes on
+after the last one. Needs no package index and no data. Exits 1 after failures, 3 if there was no
+time for a part.
 """
 
 import contextlib
@@ -268,12 +269,12 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
         "self_test": SelfTest(device=device),
         "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
         "training": Programs(title="training", flags=training, rows=variants, metrics=STEP),
-        "inference": Programs(
-            title="inference", flags=inference, rows=variants, metrics=latencies
-        ),
         "profile": Programs(
             title="profile", flags=training, rows={"bfloat16": profiled}, metrics=STEP,
             log=results / "gpu_profile" / "log.json",
+        ),
+        "inference": Programs(
+            title="inference", flags=inference, rows=variants, metrics=latencies
         ),
         "auc": Programs(
             title="auc", flags=auc, rows=PRECISIONS, metrics={"best_auc": ("AUC", "", 1.0)},
@@ -297,7 +298,7 @@ class GpuSettings:
     small: bool = setting(False, "Sizes that take seconds on a CPU")
     parts: tuple[str, ...] = setting((), "Parts to measure, by commas; all by default")
     limit_s: float = setting(520.0, "Start no part after so many seconds")
-    results: Path = setting(RESULTS, "Folder of gpu.jsonl", default_text="benchmark/results")
+    results: Path = setting(RESULTS, "Folder of gpu_PART.jsonl", default_text="benchmark/results")
 
     def __post_init__(self) -> None:
         """Refuses a device that is not there."""
@@ -313,18 +314,15 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
     wanted = settings.parts or tuple(parts)
     if unknown := {*wanted, *arguments} - set(parts):
         raise UserError(f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}")
-    target = settings.results / "gpu.jsonl"
-    before = read_records(target) if target.is_file() else []
     here = commit(), hardware()["cpu"], hardware()["gpu"]
-    done = {
-        (record.benchmark, record.config_hash)
-        for record in before
-        if (record.commit, record.hardware["cpu"], record.hardware["gpu"]) == here
-    }
     started, status = time.perf_counter(), 0
     for name in wanted:
-        case = parts[name]
-        if (case.name, config_hash(case.config())) in done:
+        case, target = parts[name], settings.results / f"gpu_{name}.jsonl"
+        measured = (*here, config_hash(case.config()))
+        if any(
+            (r.commit, r.hardware["cpu"], r.hardware["gpu"], r.config_hash) == measured
+            for r in (read_records(target) if target.is_file() else ())
+        ):
             print(f"{name}: measured before")
             continue
         if time.perf_counter() - started > settings.limit_s:
@@ -334,7 +332,8 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
         print(f"== {name}", flush=True)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                records = run_case(case, Path(folder), range(1, case.repeats + 1))
+                repeats = 1 if isinstance(case, Scaling) else case.repeats
+                records = run_case(case, Path(folder), range(1, repeats + 1))
         except Exception:  # noqa: BLE001
             # The other parts are measured all the same.
             traceback.print_exc()

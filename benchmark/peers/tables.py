@@ -83,13 +83,16 @@ class OurTables:
         self._lr = torch.tensor(LEARNING_RATE, device=device)
         self._step = torch.zeros((), device=device)
         self._pending: tuple[Tensor, Tensor] | None = None
+        # As in training: a GPU is not waited for, to learn of a bad id.
+        is_cpu = device.type == "cpu"
+        self._bad = None if is_cpu else torch.full((1,), 2**63 - 1, device=device)
 
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table."""
         return list(torch.split(self.table, self._sizes))
 
     def _rows_and_anchor(self, batch: IdBatch) -> tuple[Tensor, Tensor]:
-        rows = ops.joint_rows(batch.ids, self._offsets, dtype=torch.int32)
+        rows = ops.joint_rows(batch.ids, self._offsets, dtype=torch.int32, bad=self._bad)
         anchor = ops.row_gradient_anchor(
             (*rows.shape, self.table.shape[1]), torch.float32, self.table.device
         )

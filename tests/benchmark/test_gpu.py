@@ -17,11 +17,9 @@ pytestmark = needs("compiled cuda_ext kernels")
 @pytest.mark.release
 def test_every_part_measures(tmp_path):
     forked("-m", "benchmark.gpu", "--device=cpu", "--small", f"--results={tmp_path}")
-    records = read_records(tmp_path / "gpu.jsonl")
-    names = {part.name for part in gpu.make_parts("cpu", small=True).values()}
-    assert {record.benchmark for record in records} == names
-    assert not any(record.failed for record in records)
-    training = {r.candidate for r in records if r.benchmark == "gpu_training"}
+    for part in gpu.make_parts("cpu", small=True):
+        assert not any(record.failed for record in read_records(tmp_path / f"gpu_{part}.jsonl"))
+    training = {record.candidate for record in read_records(tmp_path / "gpu_training.jsonl")}
     assert training == {f"{p} eager" for p in ("bfloat16", "float16", "tf32", "float32")}
 
 
@@ -67,7 +65,7 @@ def call(folder, *flags):
 def test_a_second_call_measures_what_failed_alone(calls, tmp_path, capsys):
     assert call(tmp_path) == 1
     assert "CUDA error" in capsys.readouterr().err
-    assert [r.benchmark for r in read_records(tmp_path / "gpu.jsonl")] == ["gpu_a", "gpu_c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu_a.jsonl", "gpu_c.jsonl"]
     assert call(tmp_path) == 0
     assert calls == ["a", "b", "c", "b"]
     assert "a: measured before" in capsys.readouterr().out
