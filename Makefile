@@ -125,7 +125,6 @@ test-gpu: setup  ## on a CUDA device: the whole op matrix, race and memory check
 
 test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytest: needs no package index
 	FORCE_CUDA=1 $(PYTHON) setup.py build_ext --inplace
-	$(PYTHON) -m cuda_ext --selftest
 	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests/cuda_ext tests/dlrm
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)

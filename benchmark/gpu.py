@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures everything that needs a GPU, in about nine minutes.
+"""Measures everything that needs a GPU, in about six minutes.
 
     FORCE_CUDA=1 python setup.py build_ext --inplace
     python -m benchmark.gpu
 
-Tests the kernels, finds whatever makes the host wait for the device, and measures training,
-inference, a profile, the AUC of each precision, plain PyTorch, the kernels and BERT4Rec, by the
-programs that users run. The tables are those of Criteo's Terabyte log at frequency limit 15
-(17 GB). The records of each part go to a file of its own when it is done: a second call goes on
-after the last one. Needs no package index and no data. Exits 1 after failures, 3 if there was no
-time for a part.
+Finds whatever makes the host wait for the device, and measures training, a profile, inference, the
+AUC of each precision, plain PyTorch, the kernels and BERT4Rec, by the programs that users run. The
+tables are those of Criteo's Terabyte log at frequency limit 15 (17 GB). The records of each part go
+to a file of its own when it is done: a second call goes on after the last one. Needs no package
+index and no data. Exits 1 after failures, 3 if there was no time for a part.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ from benchmark.programs import DLRM, run_module, run_training
 from benchmark.record import RESULTS, Record, config_hash, read_records, write_records
 from benchmark.report import render_table
 from benchmark.run import run_case
-from cuda_ext import library, self_test
+from cuda_ext import library
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.batch import NarrowBatch
 from dlrm.data.loader import to_device
@@ -115,37 +114,6 @@ class Programs(Case):
             }
 
         yield Group(candidates={row: functools.partial(measure, row) for row in self.rows})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SelfTest(Case):
-    """The kernels against float64, in processes of their own."""
-
-    device: str
-
-    @property
-    def name(self) -> str:
-        """Name of the part."""
-        return "gpu_self_test"
-
-    def config(self) -> dict[str, Any]:
-        """Returns the device."""
-        return {"device": self.device}
-
-    def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
-        """Yields the test."""
-
-        def test(_seed: int) -> Values:
-            outcomes = self_test.run(self.device)
-            print(self_test.markdown(outcomes))
-            return {Key(o.family, "right"): float(o.is_right) for o in outcomes}
-
-        yield Group(candidates={"self-test": test}, once=True)
-
-    def fault(self, records: Sequence[Record]) -> str:
-        """Names the families that are wrong."""
-        wrong = [record.candidate for record in records if not record.value]
-        return f"wrong kernels: {', '.join(wrong)}" if wrong else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,7 +234,6 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
         else Scaling(sizes=("5m",), table_size="130m", items=160_000, batch=256)
     )
     return {
-        "self_test": SelfTest(device=device),
         "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
         "training": Programs(title="training", flags=training, rows=variants, metrics=STEP),
         "profile": Programs(

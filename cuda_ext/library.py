@@ -36,30 +36,8 @@ COMPILED_FOR = frozenset(
 """Types of the devices whose tensors the compiled kernels take."""
 
 
-_switched_off: dict[tuple[str, str], str] = {}
-
-
-def switch_off(device_type: str, family: str, reason: str) -> None:
-    """Has the ops of a family run their references.
-
-    Args:
-        device_type: `cpu` or `cuda`.
-        family: of `self_test_cases.FAMILIES`.
-        reason: why.
-    """
-    _switched_off[device_type, family] = reason
-    warnings.warn(
-        f"cuda_ext: the {family} kernels are switched off on {device_type}, plain PyTorch runs in "
-        f"their place: {reason}. `python -m cuda_ext --selftest` tests them again",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
-def why_not_compiled(device_type: str, family: str = "") -> str:
+def why_not_compiled(device_type: str) -> str:
     """Returns why compiled kernels are missing, and a remedy."""
-    if (device_type, family) in _switched_off:
-        return f"{family}: {_switched_off[device_type, family]}"
     without_cuda = "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
     return LOAD_ERROR or (without_cuda if device_type == "cuda" else f"none for {device_type}")
 
@@ -74,15 +52,14 @@ def _warn_once(device_type: str) -> None:
     )
 
 
-def path_of(device_type: str, family: str = "") -> Literal["compiled", "reference"]:
+def path_of(device_type: str) -> Literal["compiled", "reference"]:
     """Returns the implementation for a device type; warns once if slow.
 
     Args:
         device_type: `cpu`, `cuda` or another.
-        family: of the op, see `switch_off`; empty asks for all kernels.
     """
     if device_type in COMPILED_FOR:
-        return "reference" if (device_type, family) in _switched_off else "compiled"
+        return "compiled"
     if not torch.compiler.is_compiling():
         _warn_once(device_type)
     return "reference"

@@ -39,7 +39,7 @@ def embedding_bag(
         [G, D], zeros for an empty bag.
     """
     scale = lookup_scale(bag_offsets, rows.numel(), scale) if mean else scale
-    if not is_compiled_for(table, "lookup", dtype):
+    if not is_compiled_for(table, dtype):
         sums = reference.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
         return anchored(sums, anchor)
     bags: Tensor = kernels.embedding_bag(table, rows, bag_offsets, scale, anchor, dtype)

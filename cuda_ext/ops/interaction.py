@@ -46,7 +46,7 @@ def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
         raise ValueError(
             f"dot_interaction: features must be [B, N >= 1, D], got {list(features.shape)}"
         )
-    if not is_compiled_for(features, "interaction") or not fits_kernels(vectors, features.shape[2]):
+    if not is_compiled_for(features) or not fits_kernels(vectors, features.shape[2]):
         return reference.dot_interaction(features, bottom)
     output: Tensor = kernels.dot_interaction(features.contiguous(), bottom, allow_tf32(features))
     return output
@@ -109,9 +109,7 @@ def gather_dot_interaction(
     Returns:
         What `dot_interaction` gives for the looked-up rows.
     """
-    if not is_compiled_for(bottom, "interaction") or not fits_kernels(
-        rows.shape[1] + 1, table.shape[1]
-    ):
+    if not is_compiled_for(bottom) or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
         if overflow is not None and vectors.requires_grad:
             vectors.register_hook(partial(reference.note_overflow, overflow))  # type: ignore[no-untyped-call]

@@ -74,7 +74,7 @@ def takes_perceptron(x: Tensor) -> bool:
         and x.ndim == 2
         and not tracing
         and not torch.compiler.is_compiling()
-        and is_compiled_for(x, "linear")
+        and is_compiled_for(x)
     )
 
 
@@ -238,7 +238,7 @@ class _DevicePerceptron(torch.autograd.Function):
         ctx.inputs, ctx.exact, ctx.final_relu = x.shape[1], tensors[0].dtype, final_relu
         ctx.allow_tf32 = allow_tf32(x)
         ctx.side_stream = _side_stream.get()
-        has_products = is_compiled_for(x, "epilogues") and has_relu_products()
+        has_products = is_compiled_for(x) and has_relu_products()
         inputs, weights, masks = [], [], []
         x, first = _padded(x, own[0][0])
         own[0] = first, own[0][1]

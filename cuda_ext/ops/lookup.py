@@ -39,7 +39,7 @@ def joint_rows(
     Raises:
         RuntimeError, ValueError: an id outside its table; names feature, sample and value.
     """
-    if not is_compiled_for(ids, "lookup"):
+    if not is_compiled_for(ids):
         return reference.joint_rows(
             ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices, dtype=dtype
         )
@@ -92,7 +92,7 @@ def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
     Raises:
         RuntimeError, ValueError: `features` are not the numbers from 0 on, each once.
     """
-    if not is_compiled_for(groups[0], "lookup"):
+    if not is_compiled_for(groups[0]):
         return reference.stack_ids(groups, features)
     ids: Tensor = kernels.stack_ids([group.contiguous() for group in groups], list(features))
     return ids
@@ -160,7 +160,7 @@ def embedding_gather(
     Returns:
         [..., D].
     """
-    if not is_compiled_for(table, "lookup", dtype):
+    if not is_compiled_for(table, dtype):
         return anchored(reference.embedding_gather(table, rows, dtype), anchor)
     vectors: Tensor = kernels.embedding_gather(table, rows.contiguous(), anchor, dtype)
     return vectors

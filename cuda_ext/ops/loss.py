@@ -28,7 +28,7 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor, num_samples: int | None
         and logits.is_contiguous()
         and labels.is_contiguous()
         and not torch.compiler.is_compiling()
-        and is_compiled_for(logits, "linear")
+        and is_compiled_for(logits)
     )
     if compiled:
         divisor = len(logits) if num_samples is None else num_samples

@@ -28,17 +28,14 @@ _fake_kernels: dict[str, Callable[..., Any]] = {}
 _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
-def is_compiled_for(tensor: Tensor, family: str = "", dtype: torch.dtype | None = None) -> bool:
+def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
     """Returns whether compiled kernels take the tensors of a device.
 
     Args:
         tensor: of the device.
-        family: of the op, see `library.switch_off`.
         dtype: in which it computes; that of the tensor by default. Float16 is for GPUs.
     """
-    if is_narrow(tensor, dtype):
-        return False
-    return library.path_of(tensor.device.type, family) == "compiled"
+    return not is_narrow(tensor, dtype) and library.path_of(tensor.device.type) == "compiled"
 
 
 def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:

@@ -36,7 +36,7 @@ def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
     Returns:
         (rows [L] ascending, positions [L] int32 that each came from); equal rows keep their order.
     """
-    if not is_compiled_for(rows, "update"):
+    if not is_compiled_for(rows):
         ascending, positions = rows.reshape(-1).sort(stable=True)
         return ascending, positions.to(torch.int32)
     result: tuple[Tensor, Tensor] = kernels.sort_rows(rows.contiguous(), num_table_rows)
@@ -79,7 +79,7 @@ def update_rows(
         deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
             a CPU it goes without a sort in any case, applying lookups in their order.)
     """
-    if not is_compiled_for(gradients, "update") or table.dtype == torch.float64:
+    if not is_compiled_for(gradients) or table.dtype == torch.float64:
         reference.update_rows(
             *(optimizer, table, state, rows, gradients, step),
             source=source,
@@ -144,7 +144,7 @@ ABSENT_ROW = -1
 
 def skips_absent_rows(table: Tensor) -> bool:
     """Returns whether `update_rows` takes lookups without a row, and skips them."""
-    return table.is_cuda and is_compiled_for(table, "update")
+    return table.is_cuda and is_compiled_for(table)
 
 
 def sum_by_row(rows: Tensor, gradients: Tensor, num_table_rows: int) -> Tensor:
@@ -160,7 +160,7 @@ def sum_by_row(rows: Tensor, gradients: Tensor, num_table_rows: int) -> Tensor:
     """
     exact = torch.promote_types(gradients.dtype, torch.float32)
     table = gradients.new_empty(num_table_rows, gradients.shape[1], dtype=exact)
-    if not is_compiled_for(gradients, "update"):
+    if not is_compiled_for(gradients):
         index = rows.reshape(-1).to(torch.int64)
         return torch.zeros_like(table).index_add_(0, index, gradients.to(exact))
     return dense_gradient(kernels, table, rows, gradients)

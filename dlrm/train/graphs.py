@@ -107,10 +107,9 @@ def check_graphable(embedding_type: str, device: torch.device) -> None:
         raise UserError(
             "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
         )
-    for family in ("lookup", "update", "graph"):
-        if library.path_of("cuda", family) != "compiled":
-            raise UserError(
-                "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch "
-                "count the distinct ids of a batch, which a captured graph cannot do. They are "
-                f"missing: {library.why_not_compiled('cuda', family)}"
-            )
+    if library.path_of("cuda") != "compiled":
+        raise UserError(
+            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
+            "the distinct ids of a batch, which a captured graph cannot do. They are missing: "
+            f"{library.why_not_compiled('cuda')}"
+        )

@@ -14,7 +14,6 @@ from typing import Any, Generic
 import torch
 from tqdm import tqdm
 
-from cuda_ext.self_test import switch_off_what_fails
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
@@ -49,7 +48,6 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     set_threads(config.run.num_threads, processes)
     keep_freed_memory()
     device = resolve_device(config.run.base_device)
-    switch_off_what_fails(device)
     given = config.precision
     precision = resolve_precision(device, given.amp, given.amp_dtype, given.loss_scale)
     if given.tf32:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cuda_ext import ops
+from cuda_ext import error_bounds, ops
 from cuda_ext.ops.linear import _DevicePerceptron
 from tests.tools import needs, require
 
@@ -127,6 +127,37 @@ def on_this_gpu():
     """Puts tensors on a GPU."""
     require("CUDA device")
     return lambda *tensors: [tensor.cuda() for tensor in tensors]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(300, 64, 256, 64), (1000, 480, 1024, 512), (64, 16, 512, 256)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_products_are_exact_to_the_bound_of_a_sum(on_this_gpu, dtype, sizes):
+    rows, inputs, columns, outputs = sizes
+    x, weight = randn(rows, inputs, dtype=dtype), randn(columns, inputs, seed=1, dtype=dtype)
+    # Positive and negative sums by their bias, far from zero: rounding changes no ReLU.
+    bias = 100 * torch.where(torch.arange(columns) % 2 == 0, 1.0, -1.0).to(dtype)
+    output, mask = torch.ops.cuda_ext.linear_relu(*on_this_gpu(x, weight, bias), False)
+    sums, magnitudes = (
+        kind(x.double()) @ kind(weight.double()).t() + kind(bias.double())
+        for kind in (torch.Tensor.clone, torch.abs)
+    )
+    bound = error_bounds.sum_of_products(sums.relu(), magnitudes, inputs + 1, dtype)
+    assert bound.excess(output.cpu()) <= 1
+
+    gradient, after = randn(rows, outputs, seed=2), randn(outputs, columns, seed=3)
+    gradient, after = gradient.to(dtype), after.to(dtype)
+    delta, of_bias = torch.ops.cuda_ext.linear_relu_backward(
+        *on_this_gpu(gradient, after), mask, False
+    )
+    products, magnitudes = (
+        kind(gradient.double()) @ kind(after.double()) * (sums > 0)
+        for kind in (torch.Tensor.clone, torch.abs)
+    )
+    bound = error_bounds.sum_of_products(products, magnitudes, outputs, dtype)
+    assert bound.excess(delta.cpu()) <= 1
+    # The library adds what it has rounded.
+    assert bound.sum(0).rounded(dtype)[0].excess(of_bias.cpu()) <= 1
 
 
 @pytest.mark.gpu

@@ -11,14 +11,14 @@ from tests.harness import REPOSITORY, repository_files
 from tests.repo import flag_reference
 
 LINES = {
-    "benchmark": 6_850,
+    "benchmark": 6_800,
     "bert4rec": 7_900,
-    "cuda_ext": 15_050,
+    "cuda_ext": 14_450,
     "dlrm": 10_950,
     "preproc": 13_650,
     "recsys": 14_850,
     "recsys_recipes": 2_350,
-    "tests": 40_000,
+    "tests": 39_900,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
