@@ -327,11 +327,17 @@ def free_port() -> int:
     raise AssertionError("the ports never end")
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
-    """Polls a condition until it holds; fails after a time."""
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    seconds: float = PATIENCE_S,
+    process: ForkedProcess | None = None,
+) -> None:
+    """Polls a condition until it holds; fails after a time, or where a process has ended."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        assert process is None or process.poll() is None, process.stdout.read()
         time.sleep(0.02)
 
 

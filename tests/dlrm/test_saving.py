@@ -39,12 +39,9 @@ def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     folder, log = tmp_path / "run", tmp_path / "log.json"
     run = arguments(folder, log, "--max_steps=2", "--test_after=9")
     with harness.started_forked(*run) as process:
-
-        def begun():
-            assert process.poll() is None, process.stdout.read()
-            return list(folder.glob("step_*.tmp/*"))
-
-        harness.wait_for(begun, "a checkpoint to be begun")
+        harness.wait_for(
+            lambda: list(folder.glob("step_*.tmp/*")), "a checkpoint to be begun", process=process
+        )
         process.send_signal(number)
         rest = process.stdout.read()
         assert process.wait(harness.PATIENCE_S) == 0, rest

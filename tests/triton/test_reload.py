@@ -132,7 +132,8 @@ def kill_while_staging(repository, *arguments):
     program = harness.REPOSITORY / "triton" / "deployer.py"
     arguments = (f"--repository={repository}", "--verify=100000", *arguments)
     with harness.started_forked(program, *arguments) as process:
-        harness.wait_for(ModelRepository(repository).staging().exists, "a version in the making")
+        exists = ModelRepository(repository).staging().exists
+        harness.wait_for(exists, "a version in the making", process=process)
         process.send_signal(signal.SIGKILL)
     assert ModelRepository(repository).staging().exists()
 
