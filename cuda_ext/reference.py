@@ -312,21 +312,6 @@ def update_rows(
         write(table, new)
 
 
-def byte_dropout(values: Tensor, draws: Tensor, dropped_levels: int) -> Tensor:
-    """Sets values to zero by random bytes and scales the others.
-
-    Args:
-        values: floating point, of any shape.
-        draws: uint8, of as many elements; one below `dropped_levels` drops its value.
-        dropped_levels: probability of a zero in 1/256, below 256.
-
-    Returns:
-        Of the shape of `values`; a NaN stays one.
-    """
-    kept = (draws >= dropped_levels).view(values.shape)
-    return values * (kept.to(values.dtype) * (256 / (256 - dropped_levels)))
-
-
 def attention(
     queries: Tensor | None,
     fused: Tensor,

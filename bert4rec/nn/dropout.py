@@ -8,8 +8,6 @@ of a training step. One byte per decision is enough: the probability is kept to 
 import torch
 from torch import Tensor, nn
 
-from cuda_ext import ops
-
 _LEVELS = 256
 
 
@@ -38,7 +36,9 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
         return values
     if values.device.type != "cpu" or torch.compiler.is_compiling():
         return nn.functional.dropout(values, probability)
-    return ops.byte_dropout(values, draw_bytes(values.numel()), dropped_levels(probability))
+    levels = dropped_levels(probability)
+    kept = (draw_bytes(values.numel()) >= levels).view(values.shape)
+    return values * (_LEVELS / (_LEVELS - levels)) * kept
 
 
 class Dropout(nn.Module):

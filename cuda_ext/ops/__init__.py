@@ -11,7 +11,6 @@ from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag, lookup_scale
-from cuda_ext.ops.dropout import byte_dropout
 from cuda_ext.ops.few_samples import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.linear import (
@@ -60,7 +59,6 @@ __all__ = [
     "attention",
     "bag_of_lookup",
     "binary_cross_entropy",
-    "byte_dropout",
     "count_draws",
     "dlrm_forward",
     "dot_interaction",

@@ -17,9 +17,6 @@ from tests.cuda_ext import (
     test_dot_interaction as interaction,
 )
 from tests.cuda_ext import (
-    test_dropout as dropout,
-)
-from tests.cuda_ext import (
     test_embedding_lookup as lookup,
 )
 from tests.cuda_ext import (
@@ -60,7 +57,6 @@ CASES = {
         ("few queries", (1, 33), True, 100),
     ),
     "dlrm": (dlrm.test_kernel_on_cpu_equals_the_definition, (3, 33, FLOAT, BRAIN)),
-    "dropout": (dropout.test_kernel_on_cpu_equals_the_definition, ((17, 64), BRAIN)),
     "mlp": (mlp.test_kernel_on_cpu_equals_the_definition, ((479, 129, 31, 1), BRAIN, True)),
     "products": (
         products.test_transposed_product_on_cpu_equals_its_definition,

@@ -105,11 +105,6 @@ CASES = {
         ROWS.reshape(-1),
         ops.bag_of_lookup(BAGS, 12),
     ),
-    "byte_dropout": lambda: (
-        randn(4, 5).requires_grad_(),
-        torch.arange(20, dtype=torch.uint8) * 12,
-        100,
-    ),
     "dlrm_forward": lambda: (
         *(randn(4, 5), IDS, OFFSETS, False, randn(30, 8), randn(8 * 32), randn(8), [5, 8]),
         *(randn(32), randn(1), [reference.interaction_width(IDS.shape[1] + 1, 8), 1]),
@@ -145,7 +140,7 @@ def dir_of_ops():
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
         "dlrm_forward", "relu_backward", "attention", "attention_backward",
-        "byte_dropout", "transposed_product", "stack_ids", "top_rows",
+        "transposed_product", "stack_ids", "top_rows",
     ]  # fmt: skip
 
 

@@ -13,12 +13,12 @@ from tests.repo import flag_reference
 LINES = {
     "benchmark": 6_800,
     "bert4rec": 7_900,
-    "cuda_ext": 14_450,
+    "cuda_ext": 14_250,
     "dlrm": 10_950,
     "preproc": 13_650,
     "recsys": 14_850,
     "recsys_recipes": 2_350,
-    "tests": 39_900,
+    "tests": 39_800,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "../attention/cpu/table.h"
-#include "../dropout/cpu/table.h"
 #include "../interaction/cpu/table.h"
 #include "../lookup/cpu/table.h"
 #include "../mlp/cpu/table.h"
@@ -16,7 +15,6 @@ namespace recsys::cpu {
 struct KernelTable {
   const char* name;
   AttentionKernels attention;
-  DropoutKernels dropout;
   InteractionKernels interaction;
   LookupKernels lookup;
   MlpKernels mlp;

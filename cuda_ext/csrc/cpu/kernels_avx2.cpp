@@ -8,7 +8,6 @@
 #define RECSYS_ISA avx2
 #define RECSYS_VECTOR_BYTES 32
 #include "../attention/cpu/kernels.h"
-#include "../dropout/cpu/kernels.h"
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
@@ -22,7 +21,6 @@ namespace recsys::cpu {
 const KernelTable avx2_kernels = {
     "avx2",
     avx2::kAttentionKernels,
-    avx2::kDropoutKernels,
     avx2::kInteractionKernels,
     avx2::kLookupKernels,
     avx2::kMlpKernels,

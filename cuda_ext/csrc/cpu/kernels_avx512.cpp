@@ -8,7 +8,6 @@
 #define RECSYS_ISA avx512
 #define RECSYS_VECTOR_BYTES 64
 #include "../attention/cpu/kernels.h"
-#include "../dropout/cpu/kernels.h"
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
@@ -22,7 +21,6 @@ namespace recsys::cpu {
 const KernelTable avx512_kernels = {
     "avx512",
     avx512::kAttentionKernels,
-    avx512::kDropoutKernels,
     avx512::kInteractionKernels,
     avx512::kLookupKernels,
     avx512::kMlpKernels,

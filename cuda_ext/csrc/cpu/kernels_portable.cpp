@@ -2,7 +2,6 @@
 #define RECSYS_ISA portable
 #define RECSYS_VECTOR_BYTES 16
 #include "../attention/cpu/kernels.h"
-#include "../dropout/cpu/kernels.h"
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
@@ -16,7 +15,6 @@ namespace recsys::cpu {
 const KernelTable portable_kernels = {
     "portable",
     portable::kAttentionKernels,
-    portable::kDropoutKernels,
     portable::kInteractionKernels,
     portable::kLookupKernels,
     portable::kMlpKernels,
