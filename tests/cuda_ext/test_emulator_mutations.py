@@ -37,6 +37,7 @@ def test_kernels_stay_inside_their_memory(driver):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_fault_is_noticed(tmp_path: Path, mutation: Mutation):
     for folder in ("csrc", "emu"):

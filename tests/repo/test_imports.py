@@ -122,6 +122,7 @@ def environment(tmp_path_factory):
     return folder / "bin" / "python"
 
 
+@pytest.mark.release
 def test_an_editable_install_hides_the_folder_from_plain_pytorch(
     environment, folder_with_triton, tmp_path_factory
 ):

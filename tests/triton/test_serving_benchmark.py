@@ -23,6 +23,7 @@ SMALL += ["--p99_ms=500", "--arrival_clients=4", "--clients=python"]
 NATIVE = native_backend.is_built()
 
 
+@pytest.mark.release
 def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
     def measured(part, *flags, status=0):
         path = tmp_path / f"{part}.jsonl"

@@ -103,6 +103,7 @@ def days(tmp_path_factory) -> Path:
 LOOPBACK = "--spark_conf=spark.driver.host=127.0.0.1,spark.driver.bindAddress=127.0.0.1"
 
 
+@pytest.mark.release
 def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
     limits = ("--executor_memory=3g", "--spark_start_timeout=30")
     with job_of(days, tmp_path / "made", f"--master={cluster.url}", LOOPBACK, *limits) as job:
@@ -154,6 +155,7 @@ def test_master_that_is_not_there_is_named(days, tmp_path, submitted):
     assert "Traceback" not in text
 
 
+@pytest.mark.release
 def test_worker_killed_in_the_middle(cluster, days, tmp_path):
     """The whole job on two workers; the one that is left finishes it, with the right bytes."""
     output = tmp_path / "made"
