@@ -8,10 +8,9 @@ from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.network import Dlrm
 from recsys.train.memory import ModelMemory, count_bytes
+from recsys.train.optimizers.dense import count_state_tensors
 
 _FLOAT = 4
-_DENSE_COPIES = {"sgd": 2, "adagrad": 3, "adam": 4}
-"""Weights, their gradients, and the optimizer's tensors of the same shape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,9 +84,8 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     if config.run.mode != "train":
         return loaded
     parts, sizes, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
-    parts["MLPs, their gradients and optimizer"] = (
-        parts.pop("MLPs") * _DENSE_COPIES[config.optimizer.mlp_rule]
-    )
+    copies = 2 + count_state_tensors(config.optimizer.mlp_rule)
+    parts["MLPs, their gradients and optimizer"] = parts.pop("MLPs") * copies
     state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.embedding_dim)
     sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
     parts["optimizer state of the tables"] = sum(rows.all.values()) * state

@@ -33,5 +33,5 @@ def test_dense_parameters_have_an_optimizer_of_the_same_kind(name, beside):
 
 
 def test_an_optimizer_of_embeddings_alone_is_refused():
-    with pytest.raises(UserError, match="momentum: no optimizer of the MLPs goes with it"):
-        dense_rule_beside("momentum")
+    with pytest.raises(UserError, match="lion: no optimizer of the MLPs goes with it"):
+        dense_rule_beside("lion")

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.memory import TableRows, trained_memory
@@ -70,7 +71,7 @@ def test_a_checkpoint_that_does_not_fit_is_not_deployed(program, dataset, tmp_pa
         larger.load()
 
 
-@pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("rule", ROW_RULES)
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 def test_the_count_is_what_training_allocates(rule, storage):
     values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}

@@ -269,13 +269,13 @@ def run(engine_job: EngineJob) -> EngineResult:
         "Add a metric",
         "dlrm/train/metrics.py",
         "    accuracy: float\n",
-        "    accuracy: float\n    brier: float\n",
+        "    accuracy: float\n    toy_error: float\n",
     ),
     Edit(
         "Add a metric",
         "dlrm/train/metrics.py",
         "        accuracy=float(",
-        "        brier=float((torch.sigmoid(logits64) - labels64).square().mean()),\n"
+        "        toy_error=float((torch.sigmoid(logits64) - labels64).square().mean()),\n"
         "        accuracy=float(",
     ),
 ]
@@ -388,8 +388,8 @@ def test_a_flag_and_a_preset_reach_the_run(records):
 def test_an_interaction_an_optimizer_and_a_metric_are_used(records):
     (settings,) = [r["data"] for r in records if "top_bias" in r["data"]]
     assert (settings["interaction_op"], settings["optimizer"]) == ("toy_sum", "toy_sign")
-    (final,) = [r["data"] for r in records if "brier" in r["data"]]
-    assert 0.3 < final["brier"] < 0.9, "logits begin at 3, a quarter of the rows are clicks"
+    (final,) = [r["data"] for r in records if "toy_error" in r["data"]]
+    assert 0.3 < final["toy_error"] < 0.9, "logits begin at 3, a quarter of the rows are clicks"
 
 
 def test_a_dataset_type_is_verified(run_there, npz):

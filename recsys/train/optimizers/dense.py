@@ -58,6 +58,8 @@ class DenseOptimizer(Protocol):
 class _Sgd:
     """SGD, by torch's fused kernel."""
 
+    state_tensors = 0
+
     def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
         self._params = params
         self._weight_decay = weight_decay
@@ -91,6 +93,8 @@ class _AdamW:
 
     Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
     """
+
+    state_tensors = 2
 
     def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
         self._params = params
@@ -165,6 +169,8 @@ class _Adagrad:
     Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
     """
 
+    state_tensors = 1
+
     def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
         self._params = params
         self._weight_decay = weight_decay
@@ -199,6 +205,18 @@ class _Adagrad:
         return {f"{i}.sum_of_squares": s for i, s in enumerate(self._sums)}
 
 
+_OPTIMIZERS: Mapping[DenseRule, type[_Sgd | _Adagrad | _AdamW]] = {
+    "sgd": _Sgd,
+    "adagrad": _Adagrad,
+    "adam": _AdamW,
+}
+
+
+def count_state_tensors(rule: DenseRule) -> int:
+    """Counts the tensors of a parameter's shape that a rule keeps for it."""
+    return _OPTIMIZERS[rule].state_tensors
+
+
 def build_dense_optimizer(
     rule: DenseRule, params: Sequence[nn.Parameter], weight_decay: float = 0.0
 ) -> DenseOptimizer:
@@ -209,8 +227,4 @@ def build_dense_optimizer(
         params: parameters, in the same order in every run.
         weight_decay: weight decay of every parameter.
     """
-    if rule == "adagrad":
-        return _Adagrad(params, weight_decay)
-    if rule == "sgd":
-        return _Sgd(params, weight_decay)
-    return _AdamW(params, weight_decay)
+    return _OPTIMIZERS[rule](params, weight_decay)
