@@ -60,6 +60,7 @@ def train(given, precision):
     return torch.stack(losses)
 
 
+@needs("Python headers")  # without them the program refuses, whatever the backend
 @pytest.mark.parametrize(("settings", "precision"), SCHEMES)
 def test_one_graph_serves_batches_of_all_sizes(settings, precision):
     settings = settings | {"windows": "random", "dupe_factor": 2}
