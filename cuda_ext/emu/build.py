@@ -118,7 +118,8 @@ def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Pa
     result = target.with_name(f"{target.name}-{_digest(objects, flags)}")
     if not result.exists():
         unfinished = result.with_suffix(f".{os.getpid()}")
-        _run([compiler(), *map(str, objects), "-o", str(unfinished), *flags])
+        hidden = "-Wl,--exclude-libs,ALL"  # as in setup.py
+        _run([compiler(), *map(str, objects), "-o", str(unfinished), hidden, *flags])
         unfinished.replace(result)
     return result
 
