@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which implementation of the ops runs here, and why.
+"""Tells which implementation of the ops runs here, and why: `python -m cuda_ext`."""
 
-python -m cuda_ext
-"""
+import argparse
 
 import torch
 
@@ -27,4 +26,5 @@ def describe() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(describe())  # noqa: T201

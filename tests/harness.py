@@ -155,6 +155,9 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
 class ForkedProcess:
     """A running process, with what tests use of subprocess.Popen."""
 
+    stderr: IO[str] | None = None
+    """None: one pipe holds output and errors."""
+
     def __init__(self, process: multiprocessing.context.ForkServerProcess, stdout: IO[str]) -> None:
         assert process.pid is not None
         self._process = process
@@ -331,13 +334,15 @@ def wait_for(
     condition: Callable[[], object],
     what: str,
     seconds: float = PATIENCE_S,
-    process: ForkedProcess | None = None,
+    process: ForkedProcess | subprocess.Popen[str] | None = None,
 ) -> None:
     """Polls a condition until it holds; fails after a time, or where a process has ended."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        assert process is None or process.poll() is None, process.stdout.read()
+        if process is not None and process.poll() is not None:
+            output = process.stderr or process.stdout
+            raise AssertionError(f"ended before {what}: {output.read() if output else ''}")
         time.sleep(0.02)
 
 

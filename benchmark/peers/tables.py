@@ -85,7 +85,7 @@ class OurTables:
         self._pending: tuple[Tensor, Tensor] | None = None
         # As in training: a GPU is not waited for, to learn of a bad id.
         is_cpu = device.type == "cpu"
-        self._bad = None if is_cpu else torch.full((1,), 2**63 - 1, device=device)
+        self._bad = None if is_cpu else torch.full((1,), ops.NO_BAD_ID, device=device)
 
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table."""

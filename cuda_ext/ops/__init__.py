@@ -21,6 +21,7 @@ from cuda_ext.ops.linear import (
     weight_gradients_on,
 )
 from cuda_ext.ops.lookup import (
+    NO_BAD_ID,
     embedding_gather,
     joint_rows,
     row_gradient_anchor,
@@ -49,6 +50,7 @@ from cuda_ext.side_stream import SideStream
 
 __all__ = [
     "ABSENT_ROW",
+    "NO_BAD_ID",
     "JointTable",
     "PackedMlp",
     "PackedRows",

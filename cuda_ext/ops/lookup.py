@@ -11,6 +11,9 @@ from cuda_ext import reference
 from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
 from cuda_ext.ops.update import dense_gradient
 
+NO_BAD_ID = torch.iinfo(torch.int64).max
+"""What `bad` of `joint_rows` is filled with."""
+
 
 def joint_rows(
     ids: Tensor,
@@ -30,8 +33,8 @@ def joint_rows(
         hash_indices: take ids modulo the size of their table.
         dtype: int32 or int64, of the result.
         bad: [1] int64, lowered to the position of the first bad id since it was filled with
-            2^63 - 1; its row is unspecified. With it nothing waits for a device; without it a bad
-            id raises at once.
+            `NO_BAD_ID`; its row is unspecified. With it nothing waits for a device; without it a
+            bad id raises at once.
 
     Returns:
         The rows, in the shape of `ids`.

@@ -23,7 +23,6 @@ from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 LookupsT = TypeVar("LookupsT")
 """Type of the ids: a tensor on one device, exchanged lookups on several."""
 
-_NO_BAD_ID = torch.iinfo(torch.int64).max
 _LONG_ROW = 64
 """Columns from which on inference is faster with lookup and dot products in one pass."""
 
@@ -175,7 +174,7 @@ class JointTable(Embeddings[Tensor]):
         self._offsets: Tensor
         self._bad_id: Tensor
         self.register_buffer("_offsets", torch.tensor(starts), persistent=False)
-        self.register_buffer("_bad_id", torch.full((1,), _NO_BAD_ID), persistent=False)
+        self.register_buffer("_bad_id", torch.full((1,), ops.NO_BAD_ID), persistent=False)
         self.weight = nn.Parameter(
             ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
         )
@@ -216,7 +215,7 @@ class JointTable(Embeddings[Tensor]):
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device."""
         lookup = int(self._bad_id)
-        if lookup != _NO_BAD_ID:
+        if lookup != ops.NO_BAD_ID:
             feature = lookup % len(self.table_sizes)
             raise UserError(
                 f"categorical feature {feature}: a batch held an id outside [0, "

@@ -166,10 +166,7 @@ def test_worker_killed_in_the_middle(cluster, days, tmp_path):
         return len(list(work.glob("scan/*/*.json")))
 
     with job_of(days, output, f"--master={cluster.url}", conf) as job:
-        harness.wait_for(
-            lambda: scanned() >= 3 or job.poll() is not None, "the first units", PATIENCE_S
-        )
-        assert job.poll() is None, job.communicate()
+        harness.wait_for(lambda: scanned() >= 3, "the first units", PATIENCE_S, job)
         cluster.workers[0].kill()
         assert scanned() < 40, "the job was through before the worker was killed"
         _, errors = job.communicate(timeout=PATIENCE_S)
@@ -186,9 +183,7 @@ def test_interrupted_job_continues(days, tmp_path):
     work = Path(f"{output}.work")
     with job_of(days, output, *flags) as job:
         harness.wait_for(
-            lambda: len(list(work.glob(units))) >= 3 or job.poll() is not None,
-            "the first units",
-            PATIENCE_S,
+            lambda: len(list(work.glob(units))) >= 3, "the first units", PATIENCE_S, job
         )
         os.killpg(job.pid, signal.SIGINT)  # a terminal tells all of its programs, Java too
         start = time.monotonic()
