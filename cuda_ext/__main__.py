@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which implementation of the ops runs here, and why: `python -m cuda_ext`."""
+"""Tells which ops run here, and why: `python -m cuda_ext`."""
 
 import argparse
 

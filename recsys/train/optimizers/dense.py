@@ -213,7 +213,7 @@ _OPTIMIZERS: Mapping[DenseRule, type[_Sgd | _Adagrad | _AdamW]] = {
 
 
 def count_state_tensors(rule: DenseRule) -> int:
-    """Counts the tensors of a parameter's shape that a rule keeps for it."""
+    """Counts the state tensors that a rule keeps for a parameter."""
     return _OPTIMIZERS[rule].state_tensors
 
 
