@@ -36,13 +36,14 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
 from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.answers import Catalogue, as_json, as_table, name_of
-from bert4rec.train.resolve import take_model
+from bert4rec.train.resolve import model_settings
 from cuda_ext import ops
 from recsys.data.sequences import read_item_map
 from recsys.data.titles import read_titles
 from recsys.errors import UserError
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
+from recsys.train.recipe import adopt
 from recsys.train.run import set_up_machine
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Recommender:
             raise UserError("`mode` recommend needs `load_checkpoint_path`, a trained model")
         loaded = OpenedCheckpoint.open(Path(config.run.load_checkpoint_path))
         machine = set_up_machine(config, logger.info)
-        config = take_model(config, loaded)
+        config = adopt(config, model_settings(config, loaded))
         root = dataset_root(config.data)
         titles = None
         if root is None:  # a generated dataset has no raw ids but its numbers

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completes settings from the checkpoint and the dataset, and logs each."""
+"""Completes settings from the checkpoint and the dataset."""
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,21 @@ def complete(config: Bert4RecConfig, loaded: OpenedCheckpoint | None) -> Bert4Re
     Raises:
         UserError: the checkpoint, the dataset and the settings contradict each other.
     """
-    config = config if loaded is None else take_model(config, loaded)
-    config = take_filters_from_dataset(config)
-    if config.data.split == LEAVE_ONE_OUT:
+    changes = {} if loaded is None else model_settings(config, loaded)
+    changes |= _dataset_filters(config)
+    if changes.get("split", config.data.split) == LEAVE_ONE_OUT:
         for name in sorted(_TEMPORAL & config.explicit):
             raise UserError(
                 f"`{name}` is of temporal splits, the dataset has the `split` {LEAVE_ONE_OUT}: "
                 "leave it out, or prepare the ratings with a `split` such as temporal:0.9"
             )
-    if loaded is None or config.run.load_checkpoint_path is None:
-        return config
-    return take_split(config, loaded.checkpoint)
+    if loaded is not None and config.run.load_checkpoint_path is not None:
+        changes |= _checkpoint_split(config.to_dict() | changes, config, loaded.checkpoint)
+    return adopt(config, changes)
 
 
-def take_model(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> Bert4RecConfig:
-    """Copies model settings and objective from the checkpoint that the run loads.
+def model_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str, Any]:
+    """Returns model settings and objective of the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
     kept; another objective than the checkpoint's is warned of. Adapters and the correction of the
@@ -66,7 +67,7 @@ def take_model(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> Bert4RecConf
     if config.run.mode != "train":
         stored["popularity_correction"] = trained_with.get("popularity_correction", 0.0)
         stored |= _adapter_settings(config, loaded)
-    return adopt(config, stored)
+    return stored
 
 
 def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
@@ -103,15 +104,15 @@ def _adapter_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[
     return stored
 
 
-def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
-    """Copies the filters that the dataset was prepared with.
+def _dataset_filters(config: Bert4RecConfig) -> dict[str, Any]:
+    """Returns the filters that the dataset was prepared with.
 
     Raises:
         UserError: the user gave another filter or another source than the dataset's.
     """
     root = dataset_root(config.data)
     if root is None or not (root / MANIFEST_FILE).is_file():
-        return config
+        return {}
     manifest = Manifest.load(root)
     if manifest.kind != SEQUENCES_KIND:
         raise UserError(
@@ -134,12 +135,13 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
                 f"{recorded[name]}; leave the flag out, or prepare the ratings again with "
                 f"`python -m preproc.{source} `{name}` {values[name]}`"
             )
-    filters = {name: recorded[name] for name in _FILTERS if name in recorded}
-    return adopt(config, filters)
+    return {name: recorded[name] for name in _FILTERS if name in recorded}
 
 
-def take_split(config: Bert4RecConfig, checkpoint: Checkpoint) -> Bert4RecConfig:
-    """Copies the split of the checkpoint that the run loads.
+def _checkpoint_split(
+    values: Mapping[str, Any], config: Bert4RecConfig, checkpoint: Checkpoint
+) -> dict[str, Any]:
+    """Returns the split of the checkpoint that the run loads.
 
     The targets may be others than those of the training; what it saw may not.
 
@@ -149,7 +151,6 @@ def take_split(config: Bert4RecConfig, checkpoint: Checkpoint) -> Bert4RecConfig
     stored = {"split": LEAVE_ONE_OUT} | checkpoint.settings(DataConfig)
     of_split = {"validation_users"} if stored["split"] == LEAVE_ONE_OUT else _TEMPORAL
     stored = {name: stored[name] for name in {"split"} | of_split if name in stored}
-    values = config.to_dict()
     for name in ("split", "temporal_validation", "validation_users"):
         is_given = name == "split" or name in config.explicit
         # Where all users validated (None), no validation target was trained on.
@@ -161,4 +162,4 @@ def take_split(config: Bert4RecConfig, checkpoint: Checkpoint) -> Bert4RecConfig
                 f"{values[name]}: it may have seen the targets. Use the dataset and the settings "
                 "of its training, or add `ignore_fingerprint`"
             )
-    return adopt(config, {name: stored[name] for name in of_split & stored.keys()})
+    return {name: stored[name] for name in of_split & stored.keys()}
