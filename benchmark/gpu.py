@@ -40,9 +40,9 @@ from cuda_ext import library
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.batch import NarrowBatch
 from dlrm.data.loader import to_device
-from dlrm.data.opened import OpenedDataset
+from dlrm.model.network import Dlrm
 from dlrm.scripts.plan_placement import CRITEO_LIMIT_15
-from dlrm.train.devices import OneDevice
+from dlrm.train.devices import build_train_step
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import FAILED, UserError
@@ -137,8 +137,9 @@ class Waits(Case):
         """Yields each precision."""
         spec, device = FeatureSpec.criteo(self.table_sizes), torch.device(self.device)
         config = DlrmConfig(data=DataConfig(dataset="none"), model=ModelConfig())
-        dataset, rows = OpenedDataset(config.data, spec), self.batch_size
-        devices = OneDevice.build(config, dataset, device)
+        rows = self.batch_size
+        with device:
+            model = Dlrm(config.model, spec.table_sizes)
         columns = ClickColumns(
             np.zeros(rows, np.bool_),
             np.zeros((rows, len(spec.numerical)), np.float16),
@@ -149,9 +150,8 @@ class Waits(Case):
             torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
             dtype = getattr(torch, name) if name.endswith("16") else None
             scale = 1024.0 if name == "float16" else 1.0
-            step = devices.train_step(
-                Precision(device_type=device.type, dtype=dtype, loss_scale=scale)
-            )
+            precision = Precision(device_type=device.type, dtype=dtype, loss_scale=scale)
+            step = build_train_step(config, model, precision)
             batches = (NarrowBatch.from_columns(columns) for _ in range(20))
             try:
                 with _refused_waits(device.type):

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +24,15 @@ from dlrm.data.opened import OpenedDataset
 from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
+from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.weights import OpenedCheckpoint
-from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import restore_state, saved_state
-from dlrm.train.devices import Devices, build_devices
+from dlrm.train.devices import build_model, build_train_step, open_batches
 from dlrm.train.evaluate import SplitScores, check_auc, score_split
-from dlrm.train.explain import explanation_lines
+from dlrm.train.explain import explain, explanation_lines
+from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.predict import check_predictions_path, write_predictions
+from dlrm.train.quantize import quantize
 from dlrm.train.resolve import resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
@@ -55,14 +57,14 @@ def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DlrmRecipe(Generic[LookupsT]):
+class DlrmRecipe:
     """A DLRM and its dataset, implementing `recsys.train.recipe.Recipe`.
 
     Attributes:
         config: settings, with every default filled in.
         machine: device, precision and processes of the run.
         dataset: the dataset of the run.
-        devices: the model on one device, or this rank's shard of it.
+        model: the model on one device, or this rank's shard of it.
         origin: identity of the dataset, which checkpoints keep.
         loaded: checkpoint of `load_checkpoint_path`.
     """
@@ -70,14 +72,14 @@ class DlrmRecipe(Generic[LookupsT]):
     config: DlrmConfig
     machine: Machine
     dataset: OpenedDataset
-    devices: Devices[LookupsT]
+    model: DlrmNetwork[Any]
     origin: Origin
     loaded: OpenedCheckpoint | None
     fixed = fixed_settings(SECTIONS)
     summary = ()
 
     @classmethod
-    def open(cls, config: DlrmConfig, machine: Machine) -> "DlrmRecipe[Any]":
+    def open(cls, config: DlrmConfig, machine: Machine) -> "DlrmRecipe":
         """Resolves the settings, opens the dataset and builds the model.
 
         Raises:
@@ -99,13 +101,13 @@ class DlrmRecipe(Generic[LookupsT]):
         for line in dataset.column_lines:
             machine.print_line(line)
         config = resolve(config, machine.device, dataset.spec, processes.world_size)
-        devices = build_devices(config, dataset, machine.device, processes, machine.print_line)
-        origin = dataset.origin(devices.model.embeddings.table_sizes)
+        model = build_model(config, dataset, machine.device, processes, machine.print_line)
+        origin = dataset.origin(model.embeddings.table_sizes)
         return cls(
             config=config,
             machine=machine,
             dataset=dataset,
-            devices=devices,
+            model=model,
             origin=origin,
             loaded=loaded,
         )
@@ -123,9 +125,9 @@ class DlrmRecipe(Generic[LookupsT]):
         """Loads the weights of `load_checkpoint_path`, if it is set."""
         if self.loaded is not None:
             self._check_dataset(self.loaded)
-            self.loaded.load_into(self.devices.model)
+            self.loaded.load_into(self.model)
 
-    def training(self) -> "DlrmTraining[LookupsT]":
+    def training(self) -> "DlrmTraining":
         """Opens the training batches and builds the training step."""
         folder, layout = self.config.checkpoint_folder, self.config.run.checkpoint_format
         if layout == "native" and folder and nvidia_checkpoint.is_nvidia_checkpoint(folder):
@@ -133,9 +135,9 @@ class DlrmRecipe(Generic[LookupsT]):
                 f"`save_checkpoint_path`: {folder} holds a checkpoint in NVIDIA's layout, which "
                 "would be taken for that of this run; name another folder"
             )
-        train_step = self.devices.train_step(self.machine.precision)
+        train_step = build_train_step(self.config, self.model, self.machine.precision)
         batch_size = self.config.data.batch_size
-        source = self.devices.batches(
+        source = self._batches(
             SplitPass(
                 split="train",
                 batch_size=batch_size,
@@ -147,8 +149,11 @@ class DlrmRecipe(Generic[LookupsT]):
         if self.config.model.batch_norm and not self.config.data.drop_last:
             _refuse_batch_of_one(num_rows, batch_size)
         _warn_of_endless_warmup(self.config, source.num_batches)
-        step = self.devices.replayed(train_step)
+        step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
         return DlrmTraining(self, source, train_step, step, num_rows)
+
+    def _batches(self, wanted: SplitPass) -> BatchSource[Any]:
+        return open_batches(self.config, self.dataset, wanted, self.model, self.machine.device)
 
     def _check_splits(self, training_rows: int) -> int:
         """Refuses splits that training or evaluation could not read to their ends.
@@ -179,7 +184,7 @@ class DlrmRecipe(Generic[LookupsT]):
     def score(
         self,
         split: str | None = None,
-        groups_of: Callable[[Batch[LookupsT]], Tensor] | None = None,
+        groups_of: Callable[[Batch[Any]], Tensor] | None = None,
     ) -> SplitScores:
         """Evaluates the model on a split; see `score_split`.
 
@@ -190,8 +195,8 @@ class DlrmRecipe(Generic[LookupsT]):
         data = self.config.data
         wanted = SplitPass(split=split or data.eval_split, batch_size=data.test_batch_size)
         return score_split(
-            self.devices.model,
-            self.devices.batches(wanted).batches(),
+            self.model,
+            self._batches(wanted).batches(),
             self.machine.precision,
             self.machine.device,
             self.machine.processes,
@@ -201,11 +206,14 @@ class DlrmRecipe(Generic[LookupsT]):
     def explanation(self) -> Mapping[str, Any]:
         """Computes calibration and importance for the page of a run.
 
-        Several processes compute nothing.
+        Several processes compute nothing: none has all columns of a row.
         """
+        if not isinstance(self.model, Dlrm):
+            return {}
         data = self.config.data
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
-        return self.devices.explanation(wanted, self.machine.precision)
+        batches = self._batches(wanted).batches()
+        return explain(self.model, batches, self.dataset.spec, self.machine.precision)
 
     def test(self) -> Mapping[str, Any]:
         """Evaluates the model; prints the metrics and returns them.
@@ -230,15 +238,19 @@ class DlrmRecipe(Generic[LookupsT]):
         self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
 
-    def _groups_by(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
+    def _groups_by(self, feature: str) -> Callable[[Batch[Any]], Tensor]:
         """Returns the groups of rows: their ids, -1 for a shared one."""
-        ids_of = self.devices.id_reader(feature)
-        if not self.dataset.shares_id_zero:
-            return ids_of
+        names = [categorical.name for categorical in self.dataset.spec.categorical]
+        if feature not in names:
+            raise UserError(
+                f"`gauc_by` {feature}: no categorical feature of the dataset; they are "
+                f"{', '.join(names)}"
+            )
+        column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
 
-        def groups_of(batch: Batch[LookupsT]) -> Tensor:
-            ids = ids_of(batch)
-            return ids.where(ids != 0, -1)
+        def groups_of(batch: Batch[Any]) -> Tensor:
+            ids: Tensor = batch.ids[:, column]
+            return ids.where(ids != 0, -1) if shares_id_zero else ids
 
         return groups_of
 
@@ -284,21 +296,19 @@ class DlrmRecipe(Generic[LookupsT]):
             UserError: settings are missing or cannot be used together.
         """
         run, data, machine = self.config.run, self.config.data, self.machine
-        if machine.processes.world_size > 1:
-            raise UserError("`mode` predict runs on one process; start it without torchrun")
         assert run.predictions is not None
         path = Path(run.predictions)
         check_predictions_path(path)
         for line in self.prepare_inference():
             machine.print_line(line)
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
-        source = self.devices.batches(wanted)
+        source = self._batches(wanted)
         lines = raw_lines(self.dataset)
         started = time.perf_counter()
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
             num_rows = write_predictions(
                 path,
-                self.devices.model,
+                self.model,
                 source,
                 machine.precision,
                 bar.update,
@@ -325,7 +335,8 @@ class DlrmRecipe(Generic[LookupsT]):
         """Turns the model into one of 8 bits; returns a message."""
         data = self.config.data
         wanted = SplitPass(split="train", batch_size=data.test_batch_size)
-        tables = self.devices.quantize(wanted)
+        assert isinstance(self.model, Dlrm)
+        tables = quantize(self.model, self._batches(wanted).batches())
         return (
             f"8 bits: tables take {tables.after / 2**20:,.1f} MiB instead of "
             f"{tables.before / 2**20:,.1f}; activations are calibrated on training rows"
@@ -337,25 +348,27 @@ class DlrmRecipe(Generic[LookupsT]):
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
         """Returns calls that each predict a batch of the evaluation split."""
-        self.devices.model.eval()
+        self.model.eval()
         split = self.config.data.eval_split
         wanted = SplitPass(split=split, batch_size=batch_size, drop_last=True)
         try:
-            source = self.devices.batches(wanted)
+            source = self._batches(wanted)
         except NoBatchError as error:
             raise UserError(
                 f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows"
             ) from error
         batches = itertools.islice(source.batches(), DISTINCT_INPUTS)
-        predict = self.devices.replayed_inference(self._probabilities)
+        predict = self._probabilities
+        if self.config.run.cuda_graphs:
+            predict = GraphedInference(predict)
         return [functools.partial(predict, batch) for batch in batches]
 
-    def _probabilities(self, batch: Batch[LookupsT]) -> Tensor:
-        return torch.sigmoid(self.devices.model(batch.numerical, batch.ids))
+    def _probabilities(self, batch: Batch[Any]) -> Tensor:
+        return torch.sigmoid(self.model(batch.numerical, batch.ids))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DlrmTraining(Generic[LookupsT]):
+class DlrmTraining:
     """A DLRM in training, implementing `recsys.train.recipe.Training`.
 
     Attributes:
@@ -366,10 +379,10 @@ class DlrmTraining(Generic[LookupsT]):
         num_rows: rows of the training split.
     """
 
-    recipe: DlrmRecipe[LookupsT]
-    source: BatchSource[LookupsT]
-    train_step: DlrmTrainStep[LookupsT]
-    step: TrainStep[Batch[LookupsT]]
+    recipe: DlrmRecipe
+    source: BatchSource[Any]
+    train_step: DlrmTrainStep[Any]
+    step: TrainStep[Batch[Any]]
     num_rows: int
 
     @property
@@ -438,11 +451,11 @@ class DlrmTraining(Generic[LookupsT]):
             machine = self.recipe.machine
             # Below zero, where no step is: a resumed run draws what an uninterrupted one does.
             seed_draws(machine.device, self.recipe.config.run.seed, machine.processes.rank, -epoch)
-            self.recipe.devices.reset_embeddings()
+            self.recipe.model.reset_embeddings()
             if self.train_step.embedding_optimizer is not None:
                 self.train_step.embedding_optimizer.reset()
 
-    def count(self, batch: Batch[LookupsT]) -> Mapping[str, int]:
+    def count(self, batch: Batch[Any]) -> Mapping[str, int]:
         """Counts the samples of a batch."""
         return {"samples": len(batch)}
 
@@ -452,7 +465,7 @@ class DlrmTraining(Generic[LookupsT]):
         scores = recipe.score()
         metrics = scores.metrics
         recipe.machine.print_line(f"{recipe.config.data.eval_split} loss: {metrics.log_loss:.8f}")
-        recipe.devices.model.embeddings.raise_bad_ids()
+        recipe.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
         return Evaluation(metrics.auc, dataclasses.asdict(metrics), scores.samples_per_s)
@@ -461,12 +474,12 @@ class DlrmTraining(Generic[LookupsT]):
     def saved(self) -> Iterator[SavedState]:
         """Yields weights and optimizer states to save; draws follow from the step."""
         recipe = self.recipe
-        state = saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
+        state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
         yield dataclasses.replace(state, values=recipe.origin.values())
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restores the state of a checkpoint."""
-        restore_state(checkpoint, self.recipe.devices.model, self.train_step)
+        restore_state(checkpoint, self.recipe.model, self.train_step)
 
     def report(
         self,
@@ -474,7 +487,7 @@ class DlrmTraining(Generic[LookupsT]):
         folder: CheckpointFolder | None,  # noqa: ARG002  (nothing is tested after the training)
     ) -> Iterator[Mapping[str, Any]]:
         """Prints the outcome and yields the final log records."""
-        self.recipe.devices.model.embeddings.raise_bad_ids()
+        self.recipe.model.embeddings.raise_bad_ids()
         state = result.state
         best = f"best {self.metric.name} {self.metric.text(state.best_metric)}"
         quality = f"{best} at epoch {state.best_epoch:.2f}"
@@ -497,7 +510,7 @@ class DlrmTraining(Generic[LookupsT]):
 class NvidiaLayout:
     """Writes checkpoints in the layout of NVIDIA's DLRM."""
 
-    recipe: DlrmRecipe[Any]
+    recipe: DlrmRecipe
 
     def check_unused(self, folder: Path) -> None:
         """Refuses a folder with files."""
@@ -509,7 +522,7 @@ class NvidiaLayout:
             return
         nvidia_checkpoint.save(
             folder,
-            self.recipe.devices.model,
+            self.recipe.model,
             state.epoch,
             state.step,
             self.recipe.config.to_dict() | self.recipe.origin.values(),

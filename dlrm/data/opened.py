@@ -60,16 +60,16 @@ class OpenedDataset:
         Raises:
             DatasetError: the folder or the spec is missing or malformed.
         """
+        root = _folder(config)
+        manifest = _read_manifest(root)
         if config.is_synthetic:
             spec = FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
-            return cls(config, spec, _read_manifest(_folder(config)))
-        root = _folder(config)
+            return cls(config, spec, manifest)
         if not root.is_dir():
             raise DatasetError(
                 f"`dataset`: {root} is not a folder; python -m preproc.criteo makes one from raw "
                 "logs"
             )
-        manifest = _read_manifest(root)
         if manifest is not None and manifest.kind == SEQUENCES_KIND:
             raise DatasetError(
                 f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "

@@ -19,7 +19,7 @@ from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import READER_THREADS, BatchLoader
 from dlrm.data.open_split import SplitPass, load_rows, open_split
 from dlrm.data.opened import OpenedDataset
-from dlrm.distributed.exchange import IntArray, rank_bounds, sharded_features
+from dlrm.distributed.exchange import IntArray, rank_bounds
 from dlrm.distributed.placement import Placement
 from recsys.ahead import call_ahead
 from recsys.data.split_binary import SplitBinaryReader
@@ -47,7 +47,7 @@ class RankColumns:
         return cls(
             rank,
             placement.world_size,
-            tuple(sharded_features(placement, rank)),
+            tuple(placement.sharded_on(rank)),
             tuple(placement.of_kind("replicate")),
         )
 

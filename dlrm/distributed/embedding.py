@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
-from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, sharded_features
+from dlrm.distributed.exchange import ExchangedLookups, VectorExchange
 from dlrm.distributed.placement import Placement
 from dlrm.nn.embedding import (
     Embeddings,
@@ -56,7 +56,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         self.placement = placement
         self.rank = rank
         self.after_send_back: Callable[[], None] = lambda: None
-        self.local_features = sharded_features(placement, rank)
+        self.local_features = placement.sharded_on(rank)
         local = [placement.local_rows(i, rank) for i in self.local_features]
         replicated = placement.of_kind("replicate")
         sizes = [self.table_sizes[i] for i in replicated]

@@ -60,11 +60,6 @@ def rank_bounds(num_rows: int, world_size: int) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def sharded_features(placement: Placement, rank: int) -> list[int]:
-    """Returns the features whose vectors a rank looks up for all ranks."""
-    return sorted(placement.whole_on(rank) + placement.of_kind("rows"))
-
-
 def plan_lookups(
     placement: Placement,
     rank: int,
@@ -77,7 +72,7 @@ def plan_lookups(
     Args:
         placement: placement of the tables.
         rank: number of this rank.
-        batch_ids: feature -> [B] ids, for each of `sharded_features`, inside their tables.
+        batch_ids: feature -> [B] ids, for each feature `sharded_on` the rank, inside their tables.
         replicated: [b, replicated tables] ids.
         num_rows: B.
     """
@@ -106,7 +101,7 @@ def plan_lookups(
         output_rows.append(samples + table)
         senders.append(owners[local_batch])
     sorted_rows, send_counts = _sort_by_rank(rows, receivers, world)
-    num_local_rows = sum(placement.local_rows(t, rank) for t in sharded_features(placement, rank))
+    num_local_rows = sum(placement.local_rows(t, rank) for t in placement.sharded_on(rank))
     if num_local_rows <= np.iinfo(np.int32).max:
         sorted_rows = sorted_rows.astype(np.int32)  # half the bytes to copy and to sort
     sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
@@ -124,7 +119,7 @@ def plan_lookups(
 def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
     """Returns {table: its first row in a rank's joint table}."""
     offsets, start = {}, 0
-    for table in sharded_features(placement, rank):
+    for table in placement.sharded_on(rank):
         offsets[table] = start
         start += placement.local_rows(table, rank)
     return offsets

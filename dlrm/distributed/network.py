@@ -10,13 +10,12 @@ import torch.distributed as dist
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.distributed.cost import machine_here, predict, workload_of
 from dlrm.distributed.embedding import ShardedEmbeddings
-from dlrm.distributed.exchange import ExchangedLookups, sharded_features
+from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import PlannedPlacement, describe, plan
-from dlrm.model.memory import TableRows, trained_memory
+from dlrm.model.memory import TableRows
 from dlrm.model.network import DlrmNetwork
 from recsys.data.feature_spec import FeatureSpec
-from recsys.train.memory import require_memory
 from recsys.train.processes import Processes
 
 
@@ -45,6 +44,11 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         super().__init__(config, sharded.table_sizes, lambda _sizes: sharded)
         self.sharded = sharded
 
+    def reset_embeddings(self) -> None:
+        """Draws the embeddings anew; copies on several ranks stay equal."""
+        super().reset_embeddings()
+        self.broadcast_replicated()
+
     @torch.no_grad()
     def broadcast_replicated(self) -> None:
         """Copies MLPs and replicated tables from rank 0 to all ranks."""
@@ -54,20 +58,17 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
             dist.broadcast(table.values.view(torch.uint8), 0)  # bytes, of any type
 
 
-def build_distributed(
+def place_tables(
     config: DlrmConfig,
     spec: FeatureSpec,
     processes: Processes,
     device: torch.device,
     print_line: Callable[[str], None],
-) -> DistributedDlrm:
-    """Plans or reads the placement and builds this rank's model.
-
-    MLPs and replicated tables start equal on all ranks.
+) -> Placement:
+    """Plans the placement of the tables, or reads it, and prints its cost.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
-        OutOfMemoryError: the model does not fit in memory.
     """
     table_sizes = config.model.capped(spec.table_sizes)
     machine, workload = machine_here(processes, device), workload_of(config, table_sizes)
@@ -79,16 +80,11 @@ def build_distributed(
         planned = plan(workload, machine)
     for line in describe(planned, workload):
         print_line(line)
-    names = [feature.name for feature in spec.categorical]
-    rows = _rows_here(planned.placement, processes.rank, names)
-    require_memory(trained_memory(config, rows, len(names)), device, processes)
-    torch.manual_seed(config.run.seed + processes.rank)
-    model = DistributedDlrm(config.model, planned.placement, processes.rank)
-    model.broadcast_replicated()
-    return model
+    return planned.placement
 
 
-def _rows_here(placement: Placement, rank: int, names: Sequence[str]) -> TableRows:
-    own = {names[i]: placement.local_rows(i, rank) for i in sharded_features(placement, rank)}
+def rows_on(placement: Placement, rank: int, names: Sequence[str]) -> TableRows:
+    """Returns the rows of the tables on a rank, by name of the feature."""
+    own = {names[i]: placement.local_rows(i, rank) for i in placement.sharded_on(rank)}
     copies = {names[i]: placement.tables[i].rows for i in placement.of_kind("replicate")}
     return TableRows(own, copies)

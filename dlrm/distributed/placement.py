@@ -86,6 +86,10 @@ class Placement:
         """Returns the numbers of a rank's table-wise tables."""
         return [i for i in self.of_kind("whole") if self.tables[i].rank == rank]
 
+    def sharded_on(self, rank: int) -> list[int]:
+        """Returns the features whose vectors a rank looks up for all ranks."""
+        return sorted(self.whole_on(rank) + self.of_kind("rows"))
+
     def owner(self, table: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the rank of each row (id) of a row-wise table.
 

@@ -117,6 +117,10 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         self._run_bottom = bottom
         self._run_top = top
 
+    def reset_embeddings(self) -> None:
+        """Draws the embeddings anew, as at the start."""
+        self.embeddings.reset_parameters()
+
     def mlp_parameters(self) -> list[nn.Parameter]:
         """Returns all parameters but the tables, in a fixed order."""
         modules = (self.bottom_mlp, self.interaction, self.top_mlp)

@@ -6,10 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cuda_ext import library
 from dlrm.data.batch import Batch
 from dlrm.train.step import DlrmTrainStep
-from recsys.errors import UserError
 
 
 class BatchGraph:
@@ -41,7 +39,7 @@ class GraphedTrainStep:
     """A step captured in a CUDA graph, replayed in one launch.
 
     Shorter batches than the longest, such as the last of an epoch, are not replayed: they take an
-    eager step. See `check_graphable`.
+    eager step.
 
     Args:
         step: the step to capture, after three eager steps.
@@ -93,23 +91,3 @@ class GraphedInference:
         if graph is None:
             graph = self._graphs[rows] = BatchGraph(self._predict, batch)
         return graph(batch)
-
-
-def check_graphable(embedding_type: str, device: torch.device) -> None:
-    """Refuses `cuda_graphs` where the step cannot be captured.
-
-    Raises:
-        UserError: the device is not CUDA, or the update has shapes that depend on the ids.
-    """
-    if device.type != "cuda":
-        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
-    if embedding_type != "joint_fused":
-        raise UserError(
-            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
-        )
-    if library.path_of("cuda") != "compiled":
-        raise UserError(
-            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
-            "the distinct ids of a batch, which a captured graph cannot do. They are missing: "
-            f"{library.why_not_compiled('cuda')}"
-        )

@@ -11,6 +11,7 @@ from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, one_table, quantize_rows
 from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
+from recsys.errors import UserError
 
 CALIBRATION_ROWS = 65_536
 """Rows that set the scales of activations, at least; fewer where the split has no more."""
@@ -31,7 +32,15 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
     Args:
         model: trained, on a CPU, without batch norm; not trained any more afterwards.
         batches: rows like those of training, to calibrate the activations on.
+
+    Raises:
+        UserError: the model is not on a CPU, or PyTorch was built without oneDNN.
     """
+    device = model.mlp_parameters()[0].device
+    if device.type != "cpu":
+        raise UserError(f"`quantize` int8 runs on a CPU, not on {device.type}")
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise UserError("`quantize` int8 needs a PyTorch with oneDNN, which this one is not")
     model.eval()
     rows = 0
     with observed_inputs(model.bottom_mlp) as of_bottom, observed_inputs(model.top_mlp) as of_top:

@@ -5,10 +5,10 @@ import dataclasses
 
 import torch
 
+from cuda_ext import library
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.mlp import has_apex
-from dlrm.train.graphs import check_graphable
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.recipe import adopt
@@ -58,7 +58,7 @@ def resolve(
             )
         changes["optimized_mlp"] = False
     if config.run.cuda_graphs:
-        check_graphable(config.model.embedding_type, device)
+        _check_graphable(config.model.embedding_type, device)
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
@@ -67,10 +67,33 @@ def resolve(
 
 
 def _check_distributed(config: DlrmConfig) -> None:
+    if config.run.mode == "predict":
+        raise UserError("`mode` predict runs on one process; start it without torchrun")
+    if config.run.gauc_by is not None:
+        raise UserError(
+            f"`gauc_by` {config.run.gauc_by} runs on one process; start one without torchrun"
+        )
+    if config.precision.quantize != "none":
+        raise UserError("`quantize` int8 runs in one process; start one without torchrun")
     if config.run.cuda_graphs:
         raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
     if config.model.batch_norm and config.run.mode == "train":
         raise UserError(
             "`batch_norm` would normalise over the samples of each process alone: train it on one "
             "device"
+        )
+
+
+def _check_graphable(embedding_type: str, device: torch.device) -> None:
+    if device.type != "cuda":
+        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
+    if embedding_type != "joint_fused":
+        raise UserError(
+            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
+        )
+    if library.path_of("cuda") != "compiled":
+        raise UserError(
+            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
+            "the distinct ids of a batch, which a captured graph cannot do. They are missing: "
+            f"{library.why_not_compiled('cuda')}"
         )

@@ -16,7 +16,6 @@ from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.nn.embedding import read_tables
-from dlrm.train.devices import SeveralDevices
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
@@ -308,7 +307,7 @@ def start_differently(rank, placed, folder, again):
     model = DistributedDlrm(model_config("joint_fused"), placed, rank)
     model.broadcast_replicated()
     if again:
-        SeveralDevices(None, None, torch.device("cpu"), model).reset_embeddings()
+        model.reset_embeddings()
     shared = [p.detach() for p in model.mlp_parameters()]
     shared += [t.values for t in model.sharded.replicated.stored_tables()]
     torch.save(shared, f"{folder}/{rank}.pt")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a DLRM run on the fake device, built as the program builds them."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, get_args
@@ -11,14 +12,18 @@ from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, ModelConfig, OptimizerConfig
-from dlrm.data.batch import Batch, NarrowBatch
+from dlrm.data.batch import Batch, BatchSource, NarrowBatch
 from dlrm.data.loader import to_device
+from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
+from dlrm.model.network import DlrmNetwork
 from dlrm.scripts.plan_placement import CRITEO_LIMIT_15
-from dlrm.train.devices import OneDevice, SeveralDevices
+from dlrm.train.devices import build_model, build_train_step, open_batches
+from dlrm.train.step import DlrmTrainStep
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
+from recsys.train.processes import ALONE, Processes
 from tests.fake_cuda.device import DEVICE
 from tests.fake_cuda.recorder import Recorder
 
@@ -42,14 +47,38 @@ STEPS = [
 """Every row optimizer with every storage, and all precisions among them."""
 
 
-def build(optimizer: str = "sgd", **model: object) -> OneDevice:
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run's settings, dataset and model."""
+
+    config: DlrmConfig
+    dataset: OpenedDataset
+    model: DlrmNetwork[Any]
+
+    @classmethod
+    def build(cls, config: DlrmConfig, processes: Processes = ALONE) -> "Run":
+        """Builds the model of a process."""
+        dataset = OpenedDataset(config.data, SPEC)
+        model = build_model(config, dataset, DEVICE, processes, lambda _: None)
+        return cls(config, dataset, model)
+
+    def train_step(self, precision: Precision) -> DlrmTrainStep[Any]:
+        """Builds the training step."""
+        return build_train_step(self.config, self.model, precision)
+
+    def batches(self, wanted: SplitPass) -> BatchSource[Any]:
+        """Opens the batches of a split."""
+        return open_batches(self.config, self.dataset, wanted, self.model, DEVICE)
+
+
+def build(optimizer: str = "sgd", **model: object) -> Run:
     """Builds NVIDIA's model with these settings."""
     config = DlrmConfig(
         data=DataConfig(dataset="none"),
         model=ModelConfig(**model),
         optimizer=OptimizerConfig(optimizer=optimizer),
     )
-    return OneDevice.build(config, OpenedDataset(config.data, SPEC), DEVICE)
+    return Run.build(config)
 
 
 def read_batch(rows: int) -> NarrowBatch:
@@ -68,16 +97,14 @@ def load_batch(rows: int) -> Batch[Tensor]:
     return batch
 
 
-def record_step(devices: OneDevice, precision: str, rows: int) -> Recorder:
+def record_step(run: Run, precision: str, rows: int) -> Recorder:
     """Records a batch's way from the reader through a step of training."""
-    return record(devices, precision, lambda: load_batch(rows))
+    return record(run, precision, lambda: load_batch(rows))
 
 
-def record(
-    devices: OneDevice | SeveralDevices, precision: str, load: Callable[[], Batch[Any]]
-) -> Recorder:
+def record(run: Run, precision: str, load: Callable[[], Batch[Any]]) -> Recorder:
     """Records what brings a batch to the device, and a step of training on it."""
-    step = devices.train_step(PRECISIONS[precision])
+    step = run.train_step(PRECISIONS[precision])
     with Recorder() as recorder:
         loss = step(load(), 0.1)
     assert loss.device == DEVICE

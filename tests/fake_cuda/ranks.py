@@ -23,14 +23,12 @@ from torch.utils import _pytree
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
 from dlrm.data.batch import Batch
 from dlrm.data.open_split import SplitPass
-from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.exchange import ExchangedLookups
-from dlrm.train.devices import SeveralDevices
 from recsys.data.click_columns import ClickColumns
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.processes import Processes
-from tests.fake_cuda.device import DEVICE, MEMORY_BYTES, Event, Stream
-from tests.fake_cuda.dlrm_steps import SPEC, record
+from tests.fake_cuda.device import MEMORY_BYTES, Event, Stream
+from tests.fake_cuda.dlrm_steps import SPEC, Run, record
 from tests.fake_cuda.recorder import Recorder
 from tests.nccl_rules import COLLECTIVES, checked_collectives
 
@@ -139,7 +137,7 @@ def build_rank(
     optimizer: str = "sgd",
     run: Mapping[str, Any] | None = None,
     **model: object,
-) -> SeveralDevices:
+) -> Run:
     """Builds a rank's part of NVIDIA's model.
 
     Args:
@@ -156,21 +154,20 @@ def build_rank(
         optimizer=OptimizerConfig(optimizer=optimizer),
         run=RunConfig(**(run or {})),
     )
-    dataset = OpenedDataset(config.data, SPEC)
-    return SeveralDevices.build(config, dataset, DEVICE, rank.processes, lambda _: None)
+    return Run.build(config, rank.processes)
 
 
-def batches_of(devices: SeveralDevices) -> Iterator[Batch[ExchangedLookups]]:
+def batches_of(run: Run) -> Iterator[Batch[ExchangedLookups]]:
     """Opens the rank's batches of the training split."""
-    batch_size = devices.config.data.batch_size
-    return devices.batches(SplitPass(split="train", batch_size=batch_size, train=True)).batches()
+    batch_size = run.config.data.batch_size
+    return run.batches(SplitPass(split="train", batch_size=batch_size, train=True)).batches()
 
 
-def record_rank(devices: SeveralDevices, precision: str) -> Recorder:
+def record_rank(run: Run, precision: str) -> Recorder:
     """Records a split's only batch on its way from the files through a step of a rank."""
 
     def load() -> Batch[ExchangedLookups]:
-        (batch,) = batches_of(devices)
+        (batch,) = batches_of(run)
         return batch
 
-    return record(devices, precision, load)
+    return record(run, precision, load)
