@@ -16,7 +16,6 @@ _LEGEND_ROW, _BAR_ROW = 17, 36
 _COLOURS = ("#1f6fb2", "#c8541b", "#2e8b57", "#8a4fa3", "#a67c00", "#c0396b")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 4", "10 4")
 _INK, _GRID, _PAPER = "var(--ink, #222)", "var(--grid, #ddd)", "var(--paper, #fff)"
-_FEW_DECADES = 2.0
 
 Points = Sequence[tuple[float, float]]
 """(x, y) of each point, in the order of x."""
@@ -28,39 +27,27 @@ class Axis:
 
     Attributes:
         label: name and unit.
-        is_log: in decades; the values must be positive.
-        from_zero: begins at zero, where it is not in decades.
+        from_zero: begins at zero.
     """
 
     label: str
-    is_log: bool = False
     from_zero: bool = False
 
     def span(self, values: Sequence[float]) -> tuple[float, float]:
-        """Returns both ends, in the numbers that `at` returns."""
-        low, high = min(map(self.at, values)), max(map(self.at, values))
-        if self.from_zero and not self.is_log:
+        """Returns both ends."""
+        low, high = min(values), max(values)
+        if self.from_zero:
             low, high = min(low, 0.0), max(high, 0.0)
         margin = (high - low) * 0.06 or abs(high) * 0.05 or 0.5
-        begins_at_zero = self.from_zero and not self.is_log and low == 0
-        return (low if begins_at_zero else low - margin), high + margin
+        return (low if self.from_zero and low == 0 else low - margin), high + margin
 
-    def at(self, value: float) -> float:
-        """Maps a value to the number that is proportional to its distance."""
-        return math.log10(value) if self.is_log else value
 
-    def ticks(self, span: tuple[float, float]) -> list[float]:
-        """Returns the values to mark, round ones."""
-        low, high = span
-        if not self.is_log:
-            step = _round_step((high - low) / 5)
-            first = math.ceil(low / step)
-            return [i * step for i in range(first, math.floor(high / step) + 1)]
-        factors = (1, 2, 5) if high - low < _FEW_DECADES else (1,)
-        decades = range(math.floor(low), math.ceil(high) + 1)
-        marks = [f * 10.0**decade for decade in decades for f in factors]
-        inside = [mark for mark in marks if low <= math.log10(mark) <= high]
-        return inside[:: max(1, -(-len(inside) // 7))]
+def ticks(span: tuple[float, float]) -> list[float]:
+    """Returns the values to mark, round ones."""
+    low, high = span
+    step = _round_step((high - low) / 5)
+    first = math.ceil(low / step)
+    return [i * step for i in range(first, math.floor(high / step) + 1)]
 
 
 def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> str:
@@ -83,17 +70,17 @@ def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> st
 
     def position(point: tuple[float, float]) -> tuple[float, float]:
         return (
-            _between(x.at(point[0]), x_span, _LEFT, right),
-            _between(y.at(point[1]), y_span, bottom, _TOP),
+            _between(point[0], x_span, _LEFT, right),
+            _between(point[1], y_span, bottom, _TOP),
         )
 
     body = [_text(WIDTH / 2, 20, title, weight="bold")]
-    for mark in y.ticks(y_span):
-        at = _between(y.at(mark), y_span, bottom, _TOP)
+    for mark in ticks(y_span):
+        at = _between(mark, y_span, bottom, _TOP)
         body.append(f'<path d="M{_LEFT} {at:.1f}H{right}" stroke="{_GRID}"/>')
         body.append(_text(_LEFT - 6, at + 4, in_short(mark), anchor="end"))
-    for mark in x.ticks(x_span):
-        at = _between(x.at(mark), x_span, _LEFT, right)
+    for mark in ticks(x_span):
+        at = _between(mark, x_span, _LEFT, right)
         body.append(f'<path d="M{at:.1f} {bottom}v4" stroke="{_INK}"/>')
         body.append(_text(at, bottom + 17, in_short(mark)))
     body.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{_INK}"/>')
@@ -106,44 +93,41 @@ def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> st
     return _svg(title, height, body)
 
 
-def range_chart(title: str, x: Axis, rows: Mapping[str, tuple[float, float, float]]) -> str:
-    """Draws a value and its range for each candidate.
+def range_chart(title: str, label: str, rows: Mapping[str, tuple[float, float, float]]) -> str:
+    """Draws a bar from zero and a range for each candidate.
 
     Args:
         title: heading.
-        x: horizontal axis; from zero, a bar leads to the value.
+        label: name and unit of the horizontal axis.
         rows: name -> (value, low, high), at least one.
 
     Returns:
         An <svg> element.
     """
-    span = x.span([number for row in rows.values() for number in row])
+    span = Axis(label, from_zero=True).span([number for row in rows.values() for number in row])
     left, right = 12, WIDTH - _RIGHT - 60
     bottom = _TOP + _BAR_ROW * len(rows)
-    zero = _between(0.0, span, left, right) if x.from_zero else left
+    zero = _between(0.0, span, left, right)
     body = [_text(WIDTH / 2, 20, title, weight="bold")]
-    for mark in x.ticks(span):
-        at = _between(x.at(mark), span, left, right)
+    for mark in ticks(span):
+        at = _between(mark, span, left, right)
         body.append(f'<path d="M{at:.1f} {_TOP - 4}V{bottom}" stroke="{_GRID}"/>')
         body.append(_text(at, bottom + 15, in_short(mark)))
     for number, (name, (value, low, high)) in enumerate(rows.items()):
         y = _TOP + _BAR_ROW * number
-        ends = [_between(x.at(end), span, left, right) for end in (value, low, high)]
+        ends = [_between(end, span, left, right) for end in (value, low, high)]
         body.append(_text(left, y + 12, name, anchor="start"))
-        if x.from_zero:
-            begin, width = min(zero, ends[0]), max(abs(ends[0] - zero), 0.5)
-            body.append(
-                f'<rect x="{begin:.1f}" y="{y + 17}" width="{width:.1f}" height="12" '
-                f'fill="{_colour(0)}"/>'
-            )
-        else:
-            body.append(f'<circle cx="{ends[0]:.1f}" cy="{y + 23}" r="5" fill="{_colour(0)}"/>')
+        begin, width = min(zero, ends[0]), max(abs(ends[0] - zero), 0.5)
+        body.append(
+            f'<rect x="{begin:.1f}" y="{y + 17}" width="{width:.1f}" height="12" '
+            f'fill="{_colour(0)}"/>'
+        )
         body.append(
             f'<path d="M{ends[1]:.1f} {y + 19}v8m0 -4H{ends[2]:.1f}m0 -4v8" fill="none" '
             f'stroke="{_INK}" stroke-width="1.5"/>'
         )
         body.append(_text(max(*ends, zero) + 7, y + 27, in_short(value, 4), anchor="start"))
-    body.append(_text((left + right) / 2, bottom + 34, x.label))
+    body.append(_text((left + right) / 2, bottom + 34, label))
     return _svg(title, bottom + 42, body)
 
 

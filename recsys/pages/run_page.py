@@ -100,9 +100,7 @@ def _importance(rises: Mapping[str, tuple[float, float, float]]) -> Section:
             "mean over a few shuffles, with the least and the most of them, which is no interval "
             "of confidence."
         ],
-        [range_chart("Importance", Axis("rise of the log loss", from_zero=True), most)]
-        if most
-        else (),
+        [range_chart("Importance", "rise of the log loss", most)] if most else (),
         [
             ("feature", "rise", "least", "most"),
             *((n, *(f"{v:.5f}" for v in r)) for n, r in rises.items()),

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recsys.pages.charts import WIDTH, Axis, in_short, line_chart, range_chart
+from recsys.pages.charts import WIDTH, Axis, in_short, line_chart, range_chart, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,16 +23,16 @@ def parsed(chart):
 
 
 def test_points_are_where_their_values_say():
-    series = {"a": [(1e6, 5.0), (1e7, 10.0), (1e8, 20.0)], "b & c": [(1e6, 0.0)]}
-    x, y = Axis("size", is_log=True), Axis("unit", from_zero=True)
+    series = {"a": [(1e6, 5.0), (2e6, 10.0), (3e6, 20.0)], "b & c": [(1e6, 0.0)]}
+    x, y = Axis("size"), Axis("unit", from_zero=True)
     _, circles, texts = parsed(line_chart("title <1>", x, y, series))
     xs, ys = zip(*circles, strict=True)
-    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # equal factors, equal steps
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
     assert xs[3] == xs[0]
     zero = ys[3]
     assert (zero - ys[1]) / (zero - ys[0]) == pytest.approx(2, abs=0.02)
     assert (zero - ys[2]) / (zero - ys[0]) == pytest.approx(4, abs=0.02)
-    assert {"title <1>", "size", "unit", "a", "b & c", "1M", "10M", "100M", "20"} <= set(texts)
+    assert {"title <1>", "size", "unit", "a", "b & c", "1M", "2M", "3M", "20"} <= set(texts)
 
 
 def test_a_linear_axis_need_not_begin_at_zero():
@@ -61,17 +61,10 @@ def test_a_single_point_and_equal_values_are_drawn(value):
 
 def test_bars_begin_at_zero_and_ranges_end_at_their_percentiles():
     rows = {"ours": (100.0, 90.0, 120.0), "theirs <1>": (50.0, 50.0, 50.0)}
-    root, _, texts = parsed(range_chart("speed", Axis("rows/s", from_zero=True), rows))
+    root, _, texts = parsed(range_chart("speed", "rows/s", rows))
     widths = [float(bar.get("width")) for bar in list(root.iter(f"{SVG}rect"))[1:]]
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
     assert {"speed", "rows/s", "ours", "theirs <1>", "100", "50", "0"} <= set(texts)
-
-
-def test_without_zero_close_values_can_be_told_apart():
-    rows = {"a": (0.7938, 0.7930, 0.7946), "b": (0.7951, 0.7949, 0.7953)}
-    _, circles, texts = parsed(range_chart("AUC", Axis("AUC"), rows))
-    assert circles[1][0] - circles[0][0] > 100
-    assert {"0.7938", "0.7951"} <= set(texts)
 
 
 def test_numbers_are_short():
@@ -80,6 +73,4 @@ def test_numbers_are_short():
 
 
 def test_ticks_are_round():
-    assert Axis("").ticks((0.0, 97.0)) == [0, 20, 40, 60, 80]
-    assert Axis("", is_log=True).ticks((0.0, 1.1)) == [1, 2, 5, 10]
-    assert Axis("", is_log=True).ticks((2.9, 6.2)) == [1e3, 1e4, 1e5, 1e6]
+    assert ticks((0.0, 97.0)) == [0, 20, 40, 60, 80]
