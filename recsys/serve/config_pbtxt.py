@@ -148,12 +148,7 @@ def check_name(name: str) -> None:
 
 
 def config_text(name: str, signature: Signature, settings: ServingSettings) -> str:
-    """Returns the config.pbtxt of a model.
-
-    Args:
-        name: name of the model and its folder.
-        signature: inputs and outputs of the network.
-        settings: settings of the served model.
+    """Returns the config.pbtxt of a model, whose folder has its name.
 
     Raises:
         ConfigError: the name or the settings are refused.
@@ -162,9 +157,9 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
     if settings.backend == "pytorch":
         signature = signature.positional()
     batched = settings.max_batch_size > 0
-    lines = [f"name: {_quoted(name)}", f"backend: {_quoted(_BACKENDS[settings.backend])}"]
+    lines = [f'name: "{name}"', f'backend: "{_BACKENDS[settings.backend]}"']
     if settings.backend in OF_CONTAINER:
-        lines.append(f"platform: {_quoted(_PLATFORMS[settings.format])}")
+        lines.append(f'platform: "{_PLATFORMS[settings.format]}"')
     lines.append(f"max_batch_size: {settings.max_batch_size}")
     for tensor in signature.inputs:
         lines += _tensor("input", tensor, batched)
@@ -210,20 +205,12 @@ def _queue_policy(settings: ServingSettings) -> list[str]:
     ]
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text)
-
-
-def _dims(tensor: TensorSignature, batched: bool) -> str:
-    shape = tensor.shape if batched else (-1, *tensor.shape)
-    return "[ " + ", ".join(map(str, shape)) + " ]"
-
-
 def _tensor(role: str, tensor: TensorSignature, batched: bool) -> list[str]:
+    shape = tensor.shape if batched else (-1, *tensor.shape)
     fields = [
-        f"  name: {_quoted(tensor.name)}",
+        f"  name: {json.dumps(tensor.name)}",
         f"  data_type: {tensor.config_dtype}",
-        f"  dims: {_dims(tensor, batched)}",
+        f"  dims: [ {', '.join(map(str, shape))} ]",
     ]
     if tensor.optional:
         fields.append("  optional: true")
@@ -233,8 +220,7 @@ def _tensor(role: str, tensor: TensorSignature, batched: bool) -> list[str]:
 
 
 def _parameter(name: str, number: int) -> str:
-    value = f"value {{ string_value: {_quoted(str(number))} }}"
-    return f"parameters {{ key: {_quoted(name)} {value} }}"
+    return f'parameters {{ key: "{name}" value {{ string_value: "{number}" }} }}'
 
 
 def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
@@ -245,7 +231,7 @@ def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
             shape.insert(0, rows)
         dims = ", ".join(map(str, shape))
         fields = f"data_type: {tensor.config_dtype} dims: [ {dims} ] zero_data: true"
-        lines.append(f"  inputs {{ key: {_quoted(tensor.name)} value {{ {fields} }} }}")
+        lines.append(f"  inputs {{ key: {json.dumps(tensor.name)} value {{ {fields} }} }}")
     return [*lines, "}"]
 
 
@@ -270,11 +256,7 @@ def parse_config(text: str, where: str) -> Any:
 
 
 def check_config(text: str, name: str) -> None:
-    """Refuses a config.pbtxt that a server would refuse.
-
-    Args:
-        text: text of config.pbtxt.
-        name: name of the model's folder.
+    """Refuses a config.pbtxt that a server would refuse in the folder `name`.
 
     Raises:
         ConfigError: the text is invalid.
@@ -290,11 +272,7 @@ _SHARED_BY_VERSIONS = re.compile(
 
 
 def check_same_tensors(file: Path, new: str) -> None:
-    """Refuses a version whose tensors differ from the older versions'.
-
-    Args:
-        file: installed config.pbtxt of the model.
-        new: text of the new one.
+    """Refuses a new config.pbtxt whose tensors differ from the installed one's.
 
     Raises:
         ConfigError: backend, inputs or outputs differ.

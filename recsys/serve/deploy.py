@@ -104,19 +104,17 @@ class Deployed:
         folder: folder of the version.
         parity: comparison with the checkpoint.
         served: versions that a server answers with, ascending.
-        measured: result of `measure`.
     """
 
     folder: Path
     parity: Parity
     served: list[int]
-    measured: object
 
 
 def deploy(
     export: CheckpointExport,
     settings: DeploySettings,
-    measure: Callable[[ServedModel], object] = lambda _: None,
+    measure: Callable[[ServedModel], None] = lambda _: None,
 ) -> Deployed:
     """Adds a model version to a repository, or changes nothing.
 
@@ -171,14 +169,14 @@ def deploy(
             tolerance = _default_tolerance(settings.quantize, settings.precision)
         logger.info("Comparing %d rows with the checkpoint", settings.verify)
         parity = _verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
-        measured = measure(served)
+        measure(served)
         others = {}
         if serving.device == "gpu" and serving.format != "torchscript":
             on_cpu = dataclasses.replace(serving, device="cpu")
             others["cpu"] = config_text(name, signature, on_cpu)
         now_served = staged.version in served_later
         folder = staged.install(comment_of(settings.kept) + config, others, served=now_served)
-        return Deployed(folder, parity, served_later, measured)
+        return Deployed(folder, parity, served_later)
 
 
 def _compare_datasets(repository: ModelRepository, name: str, deployment: Deployment) -> None:
@@ -257,14 +255,7 @@ def _verify(
     *,
     fixed_shapes: bool,
 ) -> Parity:
-    """Runs rows through a version and through its checkpoint.
-
-    Args:
-        export: checkpoint of the version.
-        served: loaded version.
-        rows: least number of rows to compare.
-        tolerance: largest difference allowed.
-        fixed_shapes: the version's network takes fixed shapes.
+    """Compares a loaded version with its checkpoint on so many rows or more.
 
     Raises:
         ParityError: they differ by more, or an output is nan.

@@ -63,11 +63,11 @@ def export_network(
     """Writes a network in a format other than `eager`.
 
     Args:
-        artifact_format: format to write.
+        artifact_format: torchscript or onnx.
         network: plain PyTorch network in evaluation mode.
-        examples: example inputs of at least two rows.
-        signature: inputs and outputs of the network.
-        folder: folder of the version.
+        examples: inputs of at least two rows.
+        signature: of the network.
+        folder: of the version.
 
     Raises:
         DeploymentError: a package of an optional format is not installed; names it.
@@ -95,12 +95,7 @@ def export_network(
 
 
 def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    """Traces a network by TorchScript.
-
-    Args:
-        network: plain PyTorch network in evaluation mode.
-        examples: example inputs; batches of another size are taken too.
-    """
+    """Traces a network in evaluation mode by TorchScript; it takes batches of other sizes too."""
     with torch.inference_mode(), _without_deprecations():
         traced: torch.jit.ScriptModule = torch.jit.trace(network, examples, check_trace=False)  # type: ignore[no-untyped-call]
     return traced
@@ -109,13 +104,7 @@ def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptM
 def open_artifact(
     folder: Path, deployment: Deployment, device: torch.device, build: Callable[[], nn.Module]
 ) -> Runner:
-    """Opens the network of a version.
-
-    Args:
-        folder: folder of the version.
-        deployment: manifest of the version.
-        device: device to run on.
-        build: builds an `eager` network from its weights.
+    """Opens the network of a version; `build` makes an `eager` one from its weights.
 
     Raises:
         DeploymentError: the file is missing or damaged.

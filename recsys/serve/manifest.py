@@ -62,8 +62,7 @@ class Deployment:
     def save(self, folder: Path) -> None:
         """Writes deployment.json into a folder."""
         values: dict[str, Any] = {"format_name": FORMAT, "format_version": FORMAT_VERSION}
-        values |= {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values["signature"] = self.signature.to_dict()
+        values |= dataclasses.asdict(self)
         (folder / DEPLOYMENT_FILE).write_text(json.dumps(values, indent=1) + "\n")
 
     @classmethod

@@ -21,7 +21,6 @@ from recsys.serve.signature import (
     MISSING,
     NUMERICAL,
     Signature,
-    TensorSignature,
 )
 
 FEATURE_FILE = "features.bin"
@@ -62,7 +61,9 @@ class ServedRawRows(ServedModel):
         by_name = {tensor.name: tensor for tensor in model.deployment.signature.inputs}
         self._forms = [
             Signature(
-                inputs=tuple(_named(by_name[name], optional=name == MISSING) for name in names),
+                inputs=tuple(
+                    dataclasses.replace(by_name[name], optional=name == MISSING) for name in names
+                ),
                 outputs=(),
             )
             for names in ((LINE,), (INTEGERS, MISSING, CATEGORIES))
@@ -111,18 +112,9 @@ class ServedRawRows(ServedModel):
 def served_from_raw_rows(
     model: type[ServedModel], transform: Callable[[Path], LineTransform]
 ) -> type[ServedRawRows]:
-    """Returns the class that serves a model from raw rows.
-
-    Args:
-        model: class that serves it from transformed ones.
-        transform: opens a feature file.
-    """
+    """Returns the class that serves a model from raw rows."""
     members = {"model_class": model, "open_transform": staticmethod(transform)}
     return type("ServedRaw" + model.__name__.removeprefix("Served"), (ServedRawRows,), members)
-
-
-def _named(tensor: TensorSignature, *, optional: bool) -> TensorSignature:
-    return dataclasses.replace(tensor, optional=optional)
 
 
 def _lines(strings: npt.NDArray[np.object_]) -> list[bytes]:

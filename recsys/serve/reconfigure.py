@@ -95,16 +95,13 @@ def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[i
 def change_settings(
     repository: ModelRepository, name: str, values: Mapping[str, Any], changed: Collection[str]
 ) -> list[int]:
-    """Changes the configuration of a model.
+    """Changes the configuration of a model; returns the served versions, ascending.
 
     Args:
         repository: repository of the model.
         name: name of the model.
-        values: its settings.
+        values: all its settings.
         changed: names of those that change.
-
-    Returns:
-        The served versions, ascending.
 
     Raises:
         UserError: the settings are refused.

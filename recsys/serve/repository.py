@@ -140,11 +140,7 @@ class ModelRepository:
                 self._clear_staging()
 
     def change_configs(self, name: str, change: Callable[[Path], str]) -> None:
-        """Replaces the configurations of a model, each at once.
-
-        Args:
-            name: name of the model.
-            change: maps the file of a configuration to its new text.
+        """Replaces each configuration of a model by the text that `change` maps its file to.
 
         Raises:
             RepositoryError: a deployment is under way, or the folder cannot be written.
@@ -206,11 +202,10 @@ class StagedVersion:
     Args:
         repository: repository to install it in.
         name: name of the model.
-        version: number of the version.
+        version: its number.
 
     Attributes:
-        folder: folder for the files of the version.
-        version: number of the version.
+        folder: folder for its files.
     """
 
     def __init__(self, repository: ModelRepository, name: str, version: int) -> None:
@@ -234,15 +229,12 @@ class StagedVersion:
             )
 
     def install(self, config: str, others: Mapping[str, str], *, served: bool = True) -> Path:
-        """Makes the version visible to servers by renaming it.
+        """Makes the version visible to servers by renaming it; returns its folder.
 
         Args:
             config: text of config.pbtxt.
             others: name of another device -> text of its configuration.
             served: the configuration serves this version.
-
-        Returns:
-            The folder of the version.
         """
         for source in self.folder.rglob("*.py"):
             # Python would write its cache beside the file when a server loads it; a polling server

@@ -33,10 +33,7 @@ class ServedModel(abc.ABC):
         """
 
     def prepare(self, request: Arrays) -> Arrays:
-        """Checks a request and returns the inputs of the network.
-
-        Args:
-            request: name of an input -> [B, ...].
+        """Checks a request, name of an input -> [B, ...]; returns the inputs of the network.
 
         Raises:
             BadRequestError: names the wrong value and what was expected.
@@ -47,11 +44,8 @@ class ServedModel(abc.ABC):
     def check(self, request: Arrays) -> None:
         """Refuses bad inputs of the network.
 
-        Args:
-            request: name of an input -> [B, ...].
-
         Raises:
-            BadRequestError: names the wrong value and what was expected.
+            BadRequestError: as `prepare`.
         """
         check_arrays(self.deployment.signature.network, request)
         self.check_values(request)
@@ -78,11 +72,4 @@ class ServedModel(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
-        """Runs the network once on the rows of all requests.
-
-        Args:
-            requests: prepared requests, name of an input -> [B, ...].
-
-        Returns:
-            The outputs of each request by name.
-        """
+        """Runs the network once on prepared requests; returns the outputs of each by name."""

@@ -68,10 +68,6 @@ class TensorSignature:
         """The type of NumPy arrays."""
         return np.object_ if self.dtype == "string" else np.dtype(self.dtype)
 
-    def named(self, name: str) -> "TensorSignature":
-        """Returns the same tensor under another name."""
-        return dataclasses.replace(self, name=name)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
@@ -86,9 +82,10 @@ class Signature:
 
     def positional(self) -> "Signature":
         """Returns the tensors under the names of Triton's PyTorch backend."""
+        named = dataclasses.replace
         return Signature(
-            inputs=tuple(t.named(f"INPUT__{i}") for i, t in enumerate(self.inputs)),
-            outputs=tuple(t.named(f"OUTPUT__{i}") for i, t in enumerate(self.outputs)),
+            inputs=tuple(named(t, name=f"INPUT__{i}") for i, t in enumerate(self.inputs)),
+            outputs=tuple(named(t, name=f"OUTPUT__{i}") for i, t in enumerate(self.outputs)),
         )
 
     @property
@@ -107,21 +104,14 @@ class Signature:
         """True for models that return items, as BERT4Rec does."""
         return self.outputs[0].dtype != "float32"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
-        """Builds a signature from `to_dict`."""
-        return cls(
-            inputs=tuple(_tensor(v) for v in values["inputs"]),
-            outputs=tuple(_tensor(v) for v in values["outputs"]),
+        """Builds a signature from the values of deployment.json."""
+        inputs, outputs = (
+            tuple(TensorSignature(**{**v, "shape": tuple(v["shape"])}) for v in values[role])
+            for role in ("inputs", "outputs")
         )
-
-
-def _tensor(values: Mapping[str, Any]) -> TensorSignature:
-    return TensorSignature(**{**values, "shape": tuple(values["shape"])})
+        return cls(inputs=inputs, outputs=outputs)
 
 
 NUMERICAL, CATEGORICAL = "numerical", "categorical"

@@ -51,11 +51,7 @@ def with_policy(config: str, policy: str) -> str:
 
 
 def served_versions(policy: str, existing: Sequence[int]) -> list[int]:
-    """Returns the versions that a policy chooses, ascending.
-
-    Args:
-        policy: version policy.
-        existing: versions in the model's folder.
+    """Returns the versions that a policy chooses of the existing ones, ascending.
 
     Raises:
         UserError: the policy names a version that does not exist.

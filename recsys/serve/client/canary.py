@@ -2,7 +2,6 @@
 """Canary: a fraction of the requests goes to another version."""
 
 import hashlib
-from types import TracebackType
 from typing import Self
 
 from recsys.errors import UserError
@@ -46,12 +45,7 @@ class Canary:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._main.close()
         self._tried.close()
 

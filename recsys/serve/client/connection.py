@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -46,11 +45,7 @@ _OF_GRPC = ("dns:///", "ipv4:", "ipv6:", "unix:")
 
 
 def address(url: str, protocol: Protocol = "grpc") -> tuple[str, Protocol]:
-    """Returns host:port of a URL, and its protocol.
-
-    Args:
-        url: host:port, http://host:port or grpc://host:port.
-        protocol: of a URL that names none.
+    """Returns host:port of a URL, and its protocol, by default that given.
 
     Raises:
         EndpointError: it has no port, or names something else.
@@ -119,12 +114,11 @@ class Endpoint:
     Args:
         url: host:port of the server; http:// or grpc:// before it names the protocol.
         model: name of the model.
-        version: version of the model; empty leaves the choice to the server.
-        protocol: `http` or `grpc`, where the URL names none.
-        timeout_s: longest time of one request, in seconds.
+        version: empty leaves the choice to the server.
+        protocol: of a URL that names none.
+        timeout_s: longest time of one request.
 
     Attributes:
-        signature: inputs and outputs of the model.
         max_batch_size: most rows of a request; None if the model sets no limit.
         served_versions: versions that the server answers with; of a named version, it alone.
 
@@ -182,12 +176,7 @@ class Endpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -246,10 +235,7 @@ class Endpoint:
             )
 
     def predict(self, arrays: Arrays) -> dict[str, Any]:
-        """Sends rows and returns the outputs by name.
-
-        Args:
-            arrays: name of an input -> [B, ...], of the types in the signature.
+        """Sends rows, input -> [B, ...], and returns the outputs by name.
 
         Raises:
             BadRequestError: the arrays do not fit the signature; nothing was sent.
@@ -314,16 +300,9 @@ class Endpoint:
 def predict_in_order(
     endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields responses in the order of requests, with several in flight.
+    """Yields responses in the order of requests, with so many in flight; raises as `predict`.
 
-    Args:
-        endpoint: connection to the model; each thread opens another one.
-        requests: read while responses are consumed.
-        concurrency: most requests in flight.
-
-    Raises:
-        BadRequestError: see `Endpoint.predict`.
-        EndpointError: see `Endpoint.predict`.
+    Requests are read while responses are consumed.
     """
     own = threading.local()
     opened: list[Endpoint] = []
@@ -352,12 +331,10 @@ def predict_in_order(
 
 
 def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
-    """Parses a request: an object with a list of rows per input.
+    """Parses a request: a JSON object with a list of rows per input.
 
-    Args:
-        signature: inputs of the model; numbers are converted to their types, without rounding.
-        text: JSON text.
-        where: source of the text, for messages.
+    Numbers are converted to the types of the signature, without rounding. `where` names the source
+    of the text in messages.
 
     Raises:
         BadRequestError: the text is no such object, or a value does not fit its input.
@@ -396,11 +373,7 @@ def _form(signature: Signature, text: str = "") -> str:
 
 
 def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
-    """Fills up short rows of any length; refuses other uneven ones.
-
-    Raises:
-        BadRequestError: names the first row of another length.
-    """
+    """Fills up short rows of any length; refuses other uneven ones."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return rows
     lengths = [len(row) for row in rows]
@@ -419,11 +392,10 @@ def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
 
 
 def _tensor(metadata: Mapping[str, Any], optional: bool) -> TensorSignature:
-    shape = tuple(int(n) for n in metadata["shape"][1:])  # the first one is the batch
     return TensorSignature(
         name=metadata["name"],
         dtype=dtype_of_wire(metadata["datatype"]),
-        shape=shape,
+        shape=tuple(int(n) for n in metadata["shape"][1:]),  # the first one is the batch
         optional=optional,
     )
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency and throughput of a served model under concurrent clients."""
 
+import contextlib
 import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from recsys.serve.client.connection import Endpoint, EndpointError, ServerTimes
 from recsys.serve.client.requests import Arrays
@@ -67,30 +68,32 @@ def measure_load(
         BadRequestError: a request does not fit the model.
         EndpointError: a request failed.
     """
-    for request in requests:
-        endpoint.check(request)
-    load = _Load(endpoint, requests, concurrency)
-    for thread in load.threads:
-        thread.start()
-    try:
-        load.all_connected.wait()
-        load.finish.wait(seconds / 10)
-        before = endpoint.times()
-        load.count_from = started = time.perf_counter()
-        load.finish.wait(seconds)
-        while not (all(load.durations) or load.finish.wait(0.01)):
-            pass  # a request may take longer than the whole measurement
-        after = endpoint.times()
-    except threading.BrokenBarrierError:
-        raise load.failures[0] from None
-    finally:
-        load.finish.set()
-        for thread in load.threads:
-            thread.join()
-    elapsed = time.perf_counter() - started
-    if load.failures:
-        raise load.failures[0]
-    taken = [duration for of_client in load.durations for duration in of_client]
+    durations: list[list[float]] = [[] for _ in range(concurrency)]
+    count_from = float("inf")
+
+    def send(client: int, own: Endpoint) -> None:
+        for request in itertools.islice(itertools.cycle(requests), client, None):
+            if clients.finish.is_set():
+                return
+            started = time.perf_counter()
+            own.send(request)
+            if started >= count_from:
+                durations[client].append(time.perf_counter() - started)
+
+    clients = Clients(endpoint, requests, concurrency, send)
+    with clients.connected():
+        try:
+            clients.finish.wait(seconds / 10)
+            before = endpoint.times()
+            count_from = time.perf_counter()
+            clients.finish.wait(seconds)
+            while not (all(durations) or clients.finish.wait(0.01)):
+                pass  # a request may take longer than the whole measurement
+            after = endpoint.times()
+        finally:
+            clients.finish.set()
+    elapsed = time.perf_counter() - count_from
+    taken = list(itertools.chain.from_iterable(durations))
     return LoadResult(
         batch_size=len(next(iter(requests[0].values()))),
         concurrency=concurrency,
@@ -100,44 +103,70 @@ def measure_load(
     )
 
 
-class _Load:
-    """The clients of a measurement, a thread each.
+class Clients:
+    """Clients of a model, each with a thread and a connection.
+
+    Args:
+        endpoint: connection to the model.
+        requests: requests to check beforehand.
+        count: number of clients.
+        send: sends the requests of a client, by its number and connection.
 
     Attributes:
-        durations: seconds of each request, by client.
-        failures: errors of clients; the first ends the measurement.
-        finish: set to stop the clients.
-        all_connected: barrier of the clients and the measurement.
-        count_from: time from which requests count.
+        started: time at which all were connected, before any sends.
+        finish: ends the clients when it is set, as by one that fails.
+
+    Raises:
+        BadRequestError: a request does not fit the model.
     """
 
-    def __init__(self, endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int) -> None:
-        self._endpoint = endpoint
-        self._requests = requests
-        self.durations: list[list[float]] = [[] for _ in range(concurrency)]
-        self.failures: list[EndpointError] = []
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        requests: Sequence[Arrays],
+        count: int,
+        send: Callable[[int, Endpoint], None],
+    ) -> None:
+        for request in requests:
+            endpoint.check(request)
+        self._endpoint, self._send = endpoint, send
+        self._failures: list[EndpointError] = []
+        self.started = 0.0
         self.finish = threading.Event()
-        self.all_connected = threading.Barrier(concurrency + 1)
-        self.count_from = float("inf")
-        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(concurrency)]
+        self._all_connected = threading.Barrier(count + 1, action=self._begin)
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
+
+    def _begin(self) -> None:
+        self.started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Connects all clients, runs the block while they send, and waits for their end.
+
+        Raises:
+            EndpointError: a client could not connect, or a request failed.
+        """
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._all_connected.wait()
+            yield
+        except threading.BrokenBarrierError:
+            raise self._failures[0] from None
+        finally:
+            for thread in self._threads:
+                thread.join()
+        if self._failures:
+            raise self._failures[0]
 
     def _run(self, client: int) -> None:
         try:
             with self._endpoint.again() as own:
-                self.all_connected.wait()
+                self._all_connected.wait()
                 self._send(client, own)
         except EndpointError as error:
-            self.failures.append(error)
+            self._failures.append(error)
             self.finish.set()
-            self.all_connected.abort()
+            self._all_connected.abort()
         except threading.BrokenBarrierError:
             return  # another client could not connect
-
-    def _send(self, client: int, own: Endpoint) -> None:
-        for request in itertools.islice(itertools.cycle(self._requests), client, None):
-            if self.finish.is_set():
-                return
-            started = time.perf_counter()
-            own.send(request)
-            if started >= self.count_from:
-                self.durations[client].append(time.perf_counter() - started)

@@ -4,6 +4,7 @@
 perf_analyzer draws values at random without one, which ids outside their tables make errors of.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,22 +19,18 @@ from recsys.serve.client.requests import Array, Arrays
 def write_perf_input(
     path: Path, requests: Iterable[Arrays], most_rows: int, *, batched: bool
 ) -> int:
-    """Writes rows of requests, which perf_analyzer batches with -b.
+    """Writes rows of requests, which perf_analyzer batches with -b; returns their number.
 
     Args:
         path: file to write.
         requests: input -> values [rows, ...].
         most_rows: rows after which it ends.
         batched: whether the model has a batch dimension of its own, which shapes leave out.
-
-    Returns:
-        The rows that were written.
     """
-    entries: list[dict[str, Any]] = []
-    for row in _rows(requests):
-        if len(entries) == most_rows:
-            break
-        entries.append({name: _tensor(array, batched) for name, array in row.items()})
+    entries = [
+        {name: _tensor(array, batched) for name, array in row.items()}
+        for row in itertools.islice(_rows(requests), most_rows)
+    ]
     with whole_file(path) as file:
         file.write(json.dumps({"data": entries}).encode() + b"\n")
     return len(entries)

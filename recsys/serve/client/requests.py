@@ -19,11 +19,7 @@ class BadRequestError(UserError):
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
-    """Refuses arrays of other names, types or shapes than a signature's.
-
-    Args:
-        signature: inputs of the model.
-        arrays: name of an input -> [B, ...].
+    """Refuses arrays, input -> [B, ...], of other names, types or shapes than a signature's.
 
     Raises:
         BadRequestError: names the tensor, its value and what was expected.

@@ -36,7 +36,7 @@ class ServerInstall:
     Attributes:
         binary: path of the program.
         arguments: flags that name its folders.
-        environment: variables to set, beside those of this process.
+        environment: variables to add to those of this process.
     """
 
     binary: Path

@@ -20,7 +20,6 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from recsys.resources import available_cores
@@ -102,32 +101,25 @@ class TritonServer:
 
     Attributes:
         settings: the settings, with the ports that were free.
-        http_url: host:port of HTTP, empty without it.
-        grpc_url: host:port of gRPC.
-        metrics_url: host:port of the metrics.
+        http_url: host:port, empty without HTTP; `grpc_url` and `metrics_url` alike.
         names: the models that it was started for.
-        pid: process id.
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
         self.log_file = log_file
         self._key = secrets.token_hex(16)
         self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
-        ports = _free_ports(settings.host, 3)
+        ports = _free_ports(settings.host)
         for name in _PORTS:
-            if getattr(settings, name) and not (name == "http_port" and settings.no_http):
-                _check_port(settings.host, name, getattr(settings, name))
-        chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
-        http_port, grpc_port, metrics_port = (
-            port or free for port, free in zip(chosen, ports, strict=True)
-        )
+            if port := getattr(settings, name):
+                ports[name] = port
+                if not (name == "http_port" and settings.no_http):
+                    _check_port(settings.host, name, port)
+        self.settings = dataclasses.replace(settings, **ports)
         shown = url_host(settings.host)
-        self.settings = dataclasses.replace(
-            settings, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
-        )
-        self.http_url = f"{shown}:{http_port}" if not settings.no_http else ""
-        self.grpc_url = f"{shown}:{grpc_port}"
-        self.metrics_url = f"{shown}:{metrics_port}"
+        self.http_url = "" if settings.no_http else f"{shown}:{ports['http_port']}"
+        self.grpc_url = f"{shown}:{ports['grpc_port']}"
+        self.metrics_url = f"{shown}:{ports['metrics_port']}"
         folders = sorted(p.name for p in settings.repository.iterdir() if p.is_dir())
         staged = "."  # begins their names
         self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
@@ -136,13 +128,11 @@ class TritonServer:
         remove_leftovers()
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
             ModelRepository(settings.repository).remove_leftovers()
-        self._process = self._start(install, (http_port, grpc_port, metrics_port))
+        self._process = self._start(install)
         self.pid = self._process.pid
         self._guard = Guard(self.pid, self._shm_prefix, self._folder.name)
 
-    def _start(
-        self, install: ServerInstall, ports: tuple[int, int, int]
-    ) -> "subprocess.Popen[bytes]":
+    def _start(self, install: ServerInstall) -> "subprocess.Popen[bytes]":
         settings = self.settings
         if settings.poll_secs:
             control = ["--model-control-mode=poll", f"--repository-poll-secs={settings.poll_secs}"]
@@ -151,10 +141,11 @@ class TritonServer:
             control += [f"--load-model={name}" for name in self.names or ("*",)]
         arguments = [str(install.binary), f"--model-repository={settings.repository}"]
         host = settings.host
-        for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True):
+        for name in _PORTS:
+            kind = name.removesuffix("_port")
             of_http = f"ipv6:{host}" if ":" in host else host  # the spelling of libevent
             address = url_host(host) if kind == "grpc" else of_http
-            arguments += [f"--{kind}-address={address}", f"--{kind}-port={port}"]
+            arguments += [f"--{kind}-address={address}", f"--{kind}-port={getattr(settings, name)}"]
         arguments += [
             f"--allow-http={str(not settings.no_http).lower()}",
             "--exit-on-error=false",  # a model that does not load leaves the others
@@ -182,12 +173,7 @@ class TritonServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def poll(self) -> int | None:
@@ -197,11 +183,7 @@ class TritonServer:
     def wait_ready(
         self, timeout_s: float = 120.0, give_up: Callable[[], bool] = lambda: False
     ) -> None:
-        """Waits until the server has loaded its models.
-
-        Args:
-            timeout_s: longest wait, in seconds.
-            give_up: called repeatedly; True ends the wait without an error.
+        """Waits until the server has loaded its models, or `give_up` returns True.
 
         Raises:
             ServerError: it ended or took too long; with the reason from its log.
@@ -260,13 +242,10 @@ class TritonServer:
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
     def stop(self, *, at_once: bool = False) -> int:
-        """Stops the server and cleans up; safe to call again.
+        """Stops the server and cleans up; returns its exit code. Safe to call again.
 
         Args:
             at_once: do not wait for requests under way.
-
-        Returns:
-            Its exit code.
         """
         if at_once:
             self._process.kill()
@@ -317,9 +296,6 @@ def _check_port(host: str, name: str, port: int) -> None:
     """Refuses a port that the server could not listen on.
 
     Another server there would answer for the new one until that gives up.
-
-    Raises:
-        ServerError: names the flag, the port and the reason.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -337,16 +313,16 @@ def _port_taken(host: str, name: str, port: int, reason: object) -> str:
     )
 
 
-def _free_ports(host: str, count: int) -> list[int]:
-    """Returns different ports that nothing listens on."""
+def _free_ports(host: str) -> dict[str, Any]:
+    """Returns a port for each of `_PORTS` that nothing listens on."""
     with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
+        ports = {}
+        for name in _PORTS:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             try:
                 probe.bind((host, 0))
             except OSError as error:
                 raise ServerError(f"`host` {host}: cannot listen there: {error}") from error
-            ports.append(int(probe.getsockname()[1]))
+            ports[name] = int(probe.getsockname()[1])
         return ports

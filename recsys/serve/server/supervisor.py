@@ -55,8 +55,8 @@ class Supervisor:
     """Runs a server until it is stopped, or fails too often.
 
     Args:
-        settings: settings of the server.
-        options: settings of the supervision.
+        settings: of the server.
+        options: of the supervision.
         log_file: log of the server.
         health: receives the state.
         say: prints a line.
@@ -268,11 +268,7 @@ class Supervisor:
         )
 
     def _note_restart(self, reason: ServerError) -> None:
-        """Says why the server starts again, and pauses before.
-
-        Raises:
-            ServerError: too many restarts.
-        """
+        """Says why the server starts again, and pauses; refuses too many restarts."""
         now = time.monotonic()
         self._recent.append(now)
         while self._recent[0] < now - _WINDOW_S:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.pbtxt: what is written is what Triton's own schema reads, and nonsense is refused."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -193,4 +194,4 @@ def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signat
 
 def test_a_signature_survives_json():
     for signature in (DLRM, bert4rec_signature(10), DLRM.positional()):
-        assert Signature.from_dict(signature.to_dict()) == signature
+        assert Signature.from_dict(dataclasses.asdict(signature)) == signature
