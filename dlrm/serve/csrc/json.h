@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,7 +24,6 @@ class Json {
   // Throws a JsonError with the position of what is no JSON.
   static Json parse(std::string_view text);
 
-  Kind kind() const { return kind_; }
   bool is_null() const { return kind_ == Kind::kNull; }
 
   // Member of an object, or null where it has none.

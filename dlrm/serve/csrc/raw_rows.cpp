@@ -63,17 +63,11 @@ std::string explanation(std::string_view line, uint32_t reason, uint32_t field) 
 
 }  // namespace
 
-struct RawRows::Transform {
-  explicit Transform(const std::string& path) : lines(path) {}
-
-  criteo::LineTransform lines;
-};
-
 RawRows::RawRows(const std::string& path, int64_t num_numerical, int64_t num_categorical)
     : num_numerical_(num_numerical), num_categorical_(num_categorical) {
   try {
-    transform_ = std::make_unique<Transform>(path);
-    if (kIntegers != num_numerical || transform_->lines.num_columns() != num_categorical) {
+    transform_ = std::make_unique<criteo::LineTransform>(path);
+    if (kIntegers != num_numerical || transform_->num_columns() != num_categorical) {
       throw std::runtime_error("is of other features than the model");
     }
   } catch (const std::exception& error) {
@@ -97,9 +91,7 @@ void RawRows::read(const Request& request, Features& features) {
     std::vector<std::string> names;
     for (const InputTensor& tensor : request) names.push_back(tensor.name);
     std::sort(names.begin(), names.end());
-    std::string got;
-    for (const std::string& name : names) got += (got.empty() ? "" : ", ") + name;
-    throw BadRequest("got " + got +
+    throw BadRequest("got " + joined(names) +
                      ": a request has 'line', or 'integers' and 'categories' (and 'missing'), or "
                      "'numerical' and 'categorical'");
   }
@@ -117,10 +109,9 @@ void RawRows::read(const Request& request, Features& features) {
   };
   try {
     criteo::RejectedLine rejected{};
-    if (!transform_->lines.run(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
-                               static_cast<uint64_t>(rows),
-                               features.numerical.data() + numbers_before,
-                               features.ids.data() + ids_before, &rejected)) {
+    if (!transform_->run(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
+                         static_cast<uint64_t>(rows), features.numerical.data() + numbers_before,
+                         features.ids.data() + ids_before, &rejected)) {
       throw refused(rejected.line,
                     explanation(line_at(rejected.line), rejected.reason, rejected.field));
     }

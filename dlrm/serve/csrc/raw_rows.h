@@ -11,6 +11,10 @@
 
 #include "requests.h"
 
+namespace criteo {
+class LineTransform;
+}
+
 namespace recsys::serve {
 
 // Features of a request.
@@ -36,12 +40,10 @@ class RawRows {
   void read(const Request& request, Features& features);
 
  private:
-  struct Transform;  // keeps the preprocessing kernel out of this header
-
   std::string text_of_lines(const InputTensor& lines, std::vector<size_t>& starts) const;
   std::string text_of_fields(const Request& request, std::vector<size_t>& starts) const;
 
-  std::unique_ptr<Transform> transform_;
+  std::unique_ptr<criteo::LineTransform> transform_;
   int64_t num_numerical_;
   int64_t num_categorical_;
 };

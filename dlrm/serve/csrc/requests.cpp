@@ -10,10 +10,10 @@
 namespace recsys::serve {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
+// A number that is not finite as Python prints it: nan, inf or -inf.
+std::string shown(float value) {
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
 }
 
 uint64_t bytes_of(const std::string& dtype) {
@@ -58,6 +58,12 @@ void check_tensor(const ExpectedTensor& expected, const InputTensor& tensor) {
 }
 
 }  // namespace
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
 
 const InputTensor* find_input(const Request& request, std::string_view name) {
   for (const InputTensor& tensor : request) {
@@ -142,21 +148,15 @@ void check_answer(const char* name, const float* values, int64_t rows) {
   }
 }
 
-std::string shown(float value) {
-  if (std::isnan(value)) return "nan";
-  return value > 0 ? "inf" : "-inf";
-}
-
 std::string quoted(std::string_view text) {
+  const auto escaped = [](char c) {
+    char code[5];
+    std::snprintf(code, sizeof(code), "\\x%02x", static_cast<unsigned char>(c));
+    return std::string(code);
+  };
   std::string ascii;
   for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x80) {
-      ascii += c;
-    } else {
-      char escaped[5];
-      std::snprintf(escaped, sizeof(escaped), "\\x%02x", static_cast<unsigned char>(c));
-      ascii += escaped;
-    }
+    ascii += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : escaped(c);
   }
   const bool has_single = ascii.find('\'') != std::string::npos;
   const char mark = has_single && ascii.find('"') == std::string::npos ? '"' : '\'';
@@ -172,9 +172,7 @@ std::string quoted(std::string_view text) {
     } else if (c == '\r') {
       result += "\\r";
     } else if (c < ' ' || c == 0x7f) {
-      char escaped[5];
-      std::snprintf(escaped, sizeof(escaped), "\\x%02x", static_cast<unsigned char>(c));
-      result += escaped;
+      result += escaped(c);
     } else {
       result += c;
     }

@@ -50,8 +50,8 @@ void check_ids(const int64_t* ids, int64_t rows, const std::vector<int64_t>& tab
 // Throws a BadRequest where an answer is no finite number.
 void check_answer(const char* name, const float* values, int64_t rows);
 
-// A number as Python prints it where it is not finite: nan, inf or -inf.
-std::string shown(float value);
+// Words with commas between.
+std::string joined(const std::vector<std::string>& words);
 
 // A text of ASCII as Python's repr shows it; other bytes as \xff first.
 std::string quoted(std::string_view text);

@@ -13,19 +13,16 @@ constexpr int64_t kLeastSamples = 16;
 
 }  // namespace
 
-ServedVersion::ServedVersion(const std::string& folder)
-    : folder_(folder), deployment_(folder), network_(folder, deployment_) {}
-
 Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads)
     : version_(std::move(version)), threads_(num_threads) {
-  const Deployment& deployment = version_->deployment();
+  const Deployment& deployment = version_->deployment;
   if (deployment.takes_raw_rows) {
     raw_rows_ =
-        std::make_unique<RawRows>(version_->folder() + "/features.bin", deployment.num_numerical,
+        std::make_unique<RawRows>(version_->folder + "/features.bin", deployment.num_numerical,
                                   static_cast<int64_t>(deployment.table_sizes.size()));
   }
   for (int thread = 0; thread < num_threads; ++thread) {
-    scratch_.push_back(version_->network().make_scratch());
+    scratch_.push_back(version_->network.make_scratch());
   }
 }
 
@@ -44,7 +41,7 @@ void Instance::add(const Request& request, Features& features) {
 }
 
 void Instance::append(const Request& request, Features& features) {
-  const Deployment& deployment = version_->deployment();
+  const Deployment& deployment = version_->deployment;
   const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   const int64_t rows_before = features.rows;
   const auto ids_before = features.ids.size();
@@ -70,7 +67,7 @@ void Instance::append(const Request& request, Features& features) {
 }
 
 Features Instance::zeros(int64_t rows) const {
-  const Deployment& deployment = version_->deployment();
+  const Deployment& deployment = version_->deployment;
   const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   Features features;
   features.rows = rows;
@@ -80,7 +77,7 @@ Features Instance::zeros(int64_t rows) const {
 }
 
 Answers Instance::answer(const Features& features) {
-  const Deployment& deployment = version_->deployment();
+  const Deployment& deployment = version_->deployment;
   const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   const int64_t rows = features.rows;
   Answers answers;
@@ -91,10 +88,10 @@ Answers Instance::answer(const Features& features) {
   threads_.run((rows + block - 1) / block, [&](int64_t task, int thread) {
     const int64_t begin = task * block;
     const int64_t end = std::min(begin + block, rows);
-    version_->network().forward(
-        static_cast<int>(end - begin), features.numerical.data() + begin * deployment.num_numerical,
-        features.ids.data() + begin * num_features, answers.logit.data() + begin,
-        scratch_[static_cast<size_t>(thread)]);
+    version_->network.forward(static_cast<int>(end - begin),
+                              features.numerical.data() + begin * deployment.num_numerical,
+                              features.ids.data() + begin * num_features,
+                              answers.logit.data() + begin, scratch_[static_cast<size_t>(thread)]);
     for (int64_t row = begin; row < end; ++row) {
       const auto at = static_cast<size_t>(row);
       answers.probability[at] = 1 / (1 + std::exp(-answers.logit[at]));

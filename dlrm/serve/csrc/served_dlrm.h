@@ -15,19 +15,14 @@
 namespace recsys::serve {
 
 // A version, loaded once for all its instances.
-class ServedVersion {
- public:
+struct ServedVersion {
   // Throws std::runtime_error where the folder is no version that is served here.
-  explicit ServedVersion(const std::string& folder);
+  explicit ServedVersion(const std::string& path)
+      : folder(path), deployment(path), network(path, deployment) {}
 
-  const std::string& folder() const { return folder_; }
-  const Deployment& deployment() const { return deployment_; }
-  const Network& network() const { return network_; }
-
- private:
-  std::string folder_;
-  Deployment deployment_;
-  Network network_;
+  const std::string folder;
+  const Deployment deployment;
+  const Network network;
 };
 
 // Outputs of a batch.

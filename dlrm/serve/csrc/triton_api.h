@@ -23,18 +23,14 @@ struct TRITONBACKEND_Response;
 struct TRITONSERVER_Error;
 struct TRITONSERVER_Message;
 
-enum TRITONSERVER_Error_Code {
-  kTritonInternal = 1,
-  kTritonInvalidArgument = 3,
-  kTritonUnsupported = 5
-};
+enum TRITONSERVER_Error_Code { kTritonInternal = 1, kTritonInvalidArgument = 3 };
 enum TRITONSERVER_DataType {
   kTritonBool = 1,
   kTritonInt64 = 9,
   kTritonFloat32 = 11,
   kTritonBytes = 13,
 };
-enum TRITONSERVER_MemoryType { kTritonCpu = 0, kTritonCpuPinned = 1, kTritonGpu = 2 };
+enum TRITONSERVER_MemoryType { kTritonCpu = 0, kTritonGpu = 2 };
 enum TRITONBACKEND_ArtifactType { kTritonFilesystem = 0 };
 
 constexpr uint32_t kTritonReleaseAll = 1;

@@ -24,7 +24,7 @@ int64_t bytes_of(const std::string& dtype) {
 std::string shown(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i > 0 ? ", " : "") + (shape[i] < 0 ? "any" : std::to_string(shape[i]));
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   }
   return text + "]";
 }
@@ -32,15 +32,11 @@ std::string shown(const std::vector<int64_t>& shape) {
 }  // namespace
 
 std::vector<float> StoredTensor::floats() const {
-  std::vector<float> values(static_cast<size_t>(count()));
+  size_t count = 1;
+  for (const int64_t length : shape) count *= static_cast<size_t>(length);
+  std::vector<float> values(count);
   std::memcpy(values.data(), data, values.size() * sizeof(float));
   return values;
-}
-
-int64_t StoredTensor::count() const {
-  int64_t product = 1;
-  for (const int64_t length : shape) product *= length;
-  return product;
 }
 
 WeightsFile::WeightsFile(const std::string& path) : path_(path) {
@@ -85,15 +81,12 @@ StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int6
   try {
     const Json& entry = header_.at(name);
     StoredTensor tensor{entry.at("dtype").string(), entry.at("shape").integers(), nullptr};
-    bool fits = tensor.shape.size() == shape.size();
-    uint64_t bytes = static_cast<uint64_t>(bytes_of(tensor.dtype));
-    for (size_t i = 0; fits && i < shape.size(); ++i) {
-      fits = tensor.shape[i] >= 0 && (shape[i] < 0 || tensor.shape[i] == shape[i]);
-      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(tensor.shape[i]), &bytes)) {
-        fits = false;
-      }
+    auto bytes = static_cast<uint64_t>(bytes_of(tensor.dtype));
+    bool fits = tensor.shape == shape && bytes > 0;
+    for (const int64_t length : shape) {
+      fits = fits && !__builtin_mul_overflow(bytes, static_cast<uint64_t>(length), &bytes);
     }
-    if (!fits || bytes_of(tensor.dtype) == 0) {
+    if (!fits) {
       throw damaged(name + " is " + tensor.dtype + " " + shown(tensor.shape) + ", expected " +
                     shown(shape));
     }

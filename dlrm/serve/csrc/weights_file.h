@@ -18,7 +18,6 @@ struct StoredTensor {
 
   // Copies float32 numbers.
   std::vector<float> floats() const;
-  int64_t count() const;
 };
 
 class WeightsFile {
@@ -29,9 +28,7 @@ class WeightsFile {
   WeightsFile& operator=(const WeightsFile&) = delete;
   ~WeightsFile();
 
-  bool has(const std::string& name) const { return header_.find(name) != nullptr; }
-  // Throws std::runtime_error where it is missing, outside the file, or of another shape; -1 is any
-  // length.
+  // Throws std::runtime_error where it is missing, outside the file, or of another shape.
   StoredTensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
