@@ -52,6 +52,9 @@ class Bert4RecExport(CheckpointExport):
         dataset: folder of the training dataset, to serve raw ids; None serves item numbers.
         titles: answer with the titles of the items too, which the dataset must have.
 
+    Attributes:
+        num_items: I, the items of the catalogue.
+
     Raises:
         CheckpointError: it is missing, damaged, or of another model or dataset.
         UserError: the catalogue has fewer than K items, or the dataset is damaged.
@@ -73,10 +76,10 @@ class Bert4RecExport(CheckpointExport):
         self._stored = OpenedCheckpoint.open(path)
         self.path = self._stored.path
         self.step = self._stored.step
-        if not 1 <= top_k <= self._stored.num_items:
+        self.num_items = self._stored.num_items
+        if not 1 <= top_k <= self.num_items:
             raise UserError(
-                f"`top_k` {top_k} must lie in [1, {self._stored.num_items}], the items of the "
-                "catalogue"
+                f"`top_k` {top_k} must lie in [1, {self.num_items}], the items of the catalogue"
             )
         self._top_k = top_k
         if titles and dataset is None:
@@ -89,11 +92,6 @@ class Bert4RecExport(CheckpointExport):
     def origin(self) -> Origin:
         """The training dataset."""
         return self._stored.origin
-
-    @property
-    def num_items(self) -> int:
-        """I, the items of the catalogue."""
-        return self._stored.num_items
 
     def _read_names(self, dataset: Path, titles: bool, ignore_fingerprint: bool) -> ItemNames:
         raw_ids = read_item_map(dataset).raw.to_pylist()
@@ -155,7 +153,7 @@ class Bert4RecExport(CheckpointExport):
         return {
             "config": dataclasses.asdict(self._stored.config),
             "adapter": dataclasses.asdict(self._served_adapter),
-            "num_items": self._stored.num_items,
+            "num_items": self.num_items,
             "causal": self._stored.causal,
             "top_k": self._top_k,
             "raw_ids": self._names is not None,
@@ -196,7 +194,7 @@ class Bert4RecExport(CheckpointExport):
         requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
-            history = generator.integers(1, self._stored.num_items + 1, (rows, longest), np.int64)
+            history = generator.integers(1, self.num_items + 1, (rows, longest), np.int64)
             lengths = generator.integers(1, longest + 1, rows)
             history[np.arange(longest) >= lengths[:, None]] = 0
             named = history if self._names is None else self._names.names(history)

@@ -23,9 +23,8 @@ class ItemNames:
         titles: their titles, empty for an item without; None if answers have no titles.
     """
 
-    def __init__(self, raw_ids: Sequence[str], titles: Sequence[str] | None = None) -> None:
-        self._raw_ids = list(raw_ids)
-        self._titles = None if titles is None else list(titles)
+    def __init__(self, raw_ids: list[str], titles: list[str] | None = None) -> None:
+        self._raw_ids, self._titles = raw_ids, titles
         self._names = _encoded(raw_ids)
         self._titles_by_number = None if titles is None else _encoded(titles)
         self._numbers = {name: number for number, name in enumerate(self._names)}

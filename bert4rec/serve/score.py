@@ -74,10 +74,7 @@ def open_dataset(
 ) -> Sequences:
     """Reads the sequences that a model was trained on.
 
-    Args:
-        root: folder of the dataset.
-        stored: checkpoint of the model; None skips the comparison with its dataset.
-        ignore_fingerprint: compare the number of items alone.
+    Without `stored` nothing is compared.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -106,14 +103,7 @@ def open_dataset(
 def read_requests(
     sequences: Sequences, split: Split, signature: Signature, batch_size: int
 ) -> Iterator[UserRequest]:
-    """Yields requests that recommend unseen items to all users.
-
-    Args:
-        sequences: histories of all users.
-        split: `validation` or `test`.
-        signature: inputs of the served model; a fixed length keeps the last items.
-        batch_size: B.
-    """
+    """Yields requests for unseen items; a fixed length keeps the last ones."""
     history, exclude_seen = signature.inputs
     (length,) = history.shape
     known = known_lengths(sequences, split)
@@ -134,8 +124,6 @@ class _RankCollector:
 
     Args:
         truth: [U] int32 true item of each user.
-        model: model of the checkpoint; None for no comparison.
-        causal: predict the next item at the last one, without a mask item.
     """
 
     def __init__(self, truth: npt.NDArray[np.int32], model: Bert4Rec | None, causal: bool) -> None:
@@ -194,15 +182,6 @@ def score_served_split(
     causal: bool,
 ) -> ServedRanking:
     """Ranks every user's target in the lists of a deployed model.
-
-    Args:
-        sequences: histories of all users.
-        split: `validation` or `test`.
-        signature: inputs and outputs of the served model.
-        predict: sends requests to the server, or to a version in this process.
-        batch_size: users of a request.
-        model: model of the checkpoint, in evaluation mode; None for no comparison.
-        causal: predict the next item at the last one, without a mask item.
 
     Raises:
         UserError: the lists of the served model are shorter than 10 items.

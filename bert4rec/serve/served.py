@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bert4rec.config import AdapterConfig, ModelConfig, require_current
 from bert4rec.model.network import Bert4Rec
@@ -32,9 +32,7 @@ class ServedBert4Rec(ServedModel):
     """A loaded version of a BERT4Rec.
 
     Args:
-        deployment: manifest of the version.
         network: the model itself, or an exported network.
-        device: device of the network.
         names: raw ids of the items; None if requests have item numbers.
     """
 
@@ -70,12 +68,11 @@ class ServedBert4Rec(ServedModel):
             require_current(folder, values["config"] | values.get("adapter", {}))
             model = build_model(deployment, read_weights(folder)).to(device)
             names = None
-            if deployment.model["raw_ids"]:
+            if values["raw_ids"]:
                 outputs = [tensor.name for tensor in deployment.signature.outputs]
                 names = ItemNames.load(folder, with_titles=TITLES in outputs)
             return cls(deployment, model, device, names)
-        run = open_artifact(folder, deployment, device, _no_network)
-        return cls(deployment, run, device, None)
+        return cls(deployment, open_artifact(folder, deployment, device), device, None)
 
     def check_values(self, request: Arrays) -> None:
         """Refuses empty histories and, if so deployed, unknown items."""
@@ -160,10 +157,6 @@ def _excludes(request: Arrays) -> npt.NDArray[np.bool_]:
     rows = len(request[HISTORY])
     excludes: npt.NDArray[np.bool_] = request.get(EXCLUDE_SEEN, np.ones((rows, 1), np.bool_))
     return excludes
-
-
-def _no_network() -> nn.Module:
-    raise AssertionError("an eager network is built from its weights")
 
 
 def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:

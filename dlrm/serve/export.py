@@ -98,8 +98,8 @@ class DlrmExport(CheckpointExport):
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch."""
-        config, sizes = self.config, self.stored.table_sizes
-        return build_network(config, sizes, weights, out_of_range, portable=True)
+        sizes = self.stored.table_sizes
+        return build_network(self.config, sizes, weights, out_of_range, portable=True)
 
     def example_requests(
         self,
@@ -124,19 +124,13 @@ class DlrmExport(CheckpointExport):
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Returns the largest difference from the trained model's probabilities and logits.
+        """Compares probabilities and logits, of which those above 1 in magnitude relatively."""
 
-        Differences of logits are relative where the logit is above 1 in magnitude.
-        """
-        numerical, categorical, probability, logit = (
-            torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
-            for source, name in (
-                (requests, NUMERICAL),
-                (requests, CATEGORICAL),
-                (responses, PROBABILITY),
-                (responses, LOGIT),
-            )
-        )
+        def joined(source: Sequence[Arrays], name: str) -> Tensor:
+            return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
+
+        numerical, categorical = joined(requests, NUMERICAL), joined(requests, CATEGORICAL)
+        probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
         true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)
         logit_difference = ((logit - true).abs() / scale).max()

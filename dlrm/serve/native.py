@@ -42,10 +42,6 @@ class _Tensor(ctypes.Structure):
 def check_native(config: ModelConfig, num_categorical: int) -> None:
     """Refuses models that the native backend does not run.
 
-    Args:
-        config: settings of the model.
-        num_categorical: categorical features.
-
     Raises:
         UserError: names the setting, or what is not built.
     """
@@ -92,8 +88,7 @@ class NativeDlrm(ServedModel):
     """A deployed version of a DLRM, run by the native backend's library.
 
     Args:
-        folder: folder of the version.
-        threads: threads that share a batch.
+        threads: that share a batch.
 
     Raises:
         DeploymentError: the version is missing, damaged or of another model.
@@ -109,11 +104,7 @@ class NativeDlrm(ServedModel):
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:  # noqa: ARG003  (CPU alone)
-        """Loads a version folder.
-
-        Raises:
-            DeploymentError: the version is missing, damaged or of another model.
-        """
+        """Loads a version folder."""
         return cls(folder)
 
     def _last_error(self) -> str:

@@ -65,9 +65,7 @@ class ClickNetwork(nn.Module):
 def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
     """Returns the deployed tensors: one joint table and the MLPs' parameters.
 
-    Args:
-        model: trained, of any `embedding_type`.
-        quantize: `int8` stores the table in 8 bits with a scale per row.
+    `int8` stores the table in 8 bits with a scale per row.
     """
     table = one_table(model.embeddings)
     weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
@@ -86,15 +84,7 @@ def build_network(
     *,
     portable: bool,
 ) -> ClickNetwork:
-    """Builds the network from deployed weights, without copying the table.
-
-    Args:
-        config: settings of the model.
-        table_sizes: rows of each table.
-        weights: tensors by name, from `weights_to_deploy`.
-        out_of_range: result of ids outside their table, see `ClickNetwork`.
-        portable: plain PyTorch for exporters, instead of this project's kernels.
-    """
+    """Builds the network around deployed weights, for exporters (`portable`) in plain PyTorch."""
     table, scale = weights[TABLE], weights.get(SCALE)
     embeddings: Embeddings[Tensor]
     if portable or scale is not None:

@@ -46,10 +46,7 @@ def check_dataset_of(
 ) -> None:
     """Refuses another dataset than that of a checkpoint's training.
 
-    Args:
-        stored: the checkpoint.
-        data: dataset to score it with; its ids need only lie inside the tables.
-        ignore_fingerprint: take any dataset with as many features.
+    With `ignore_fingerprint` the ids need only lie inside the tables.
 
     Raises:
         CheckpointError: the datasets differ.
@@ -68,7 +65,7 @@ def read_requests(
 
     Args:
         data: dataset and split.
-        signature: inputs of the served model: numerical and categorical features.
+        signature: of the served model.
         batch_size: samples of a request.
         check_ids: refuse ids outside their tables; false for a model that hashes ids.
 
@@ -101,15 +98,7 @@ def score_served_split(
     *,
     check_ids: bool = True,
 ) -> ServedSplit:
-    """Evaluates a deployed model on every sample of the evaluation split.
-
-    Args:
-        data: dataset and split.
-        signature: inputs and outputs of the served model.
-        answer: sends requests to a server, or to a deployed version in this process.
-        batch_size: samples of a request.
-        model: the checkpoint's model to compare with, on the CPU in evaluation mode, or None.
-        check_ids: refuse ids outside their tables; false for a model that hashes ids.
+    """Evaluates a deployed model and its checkpoint's on the evaluation split.
 
     Raises:
         DatasetError: the dataset is missing or damaged.

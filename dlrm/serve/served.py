@@ -21,13 +21,7 @@ KIND = "dlrm"
 
 
 class ServedDlrm(ServedModel):
-    """A deployed version of a DLRM, loaded and ready for requests.
-
-    Args:
-        deployment: description of the version.
-        run: maps the input tensors to the output tensors.
-        device: device of the inputs.
-    """
+    """A deployed version of a DLRM, loaded and ready for requests."""
 
     def __init__(self, deployment: Deployment, run: Runner, device: torch.device) -> None:
         super().__init__(deployment)
@@ -69,22 +63,14 @@ class ServedDlrm(ServedModel):
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Runs the network once for all requests."""
         signature = self.deployment.signature.network
-        inputs = [
-            torch.from_numpy(_joined([request[tensor.name] for request in requests])).to(
-                self._device
-            )
-            for tensor in signature.inputs
-        ]
+        # The server passes read-only shared memory, of which torch warns: concatenate copies it.
+        joined = (np.concatenate([r[tensor.name] for r in requests]) for tensor in signature.inputs)
+        inputs = [torch.from_numpy(array).to(self._device) for array in joined]
         outputs = [output.cpu().numpy() for output in self._run(inputs)]
         ends = np.cumsum([len(request[CATEGORICAL]) for request in requests])[:-1]
         by_output = [np.split(output, ends) for output in outputs]
         names = [tensor.name for tensor in signature.outputs]
         return [dict(zip(names, reply, strict=True)) for reply in zip(*by_output, strict=True)]
-
-
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    # The server passes read-only shared memory, of which torch warns: copy it once.
-    return np.concatenate(arrays)
 
 
 def model_config(deployment: Deployment) -> ModelConfig:
