@@ -23,7 +23,6 @@ from absl import flags
 from benchmark.programs import final_record
 from recsys import program
 from recsys.errors import FAILED
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.pages.browser import open_in_browser
 from recsys.pages.page import write_page
@@ -99,11 +98,6 @@ def show_report(folder: Path, title: str) -> None:
 def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
     """Runs every step; returns the best possible AUC minus the model's.
 
-    Args:
-        folder: folder of all files; those of an earlier demo are replaced.
-        rows: number of rows of the generated log.
-        report: test with the calibration and importance of features that a report shows.
-
     Raises:
         SystemExit: a step failed.
     """
@@ -167,13 +161,6 @@ def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
     return gap
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
 def run(flag_values: flags.FlagValues) -> int:
     """Runs the demo; returns 1 if the AUC gap is too large."""
     values, _ = values_from_flags(flag_values, SECTIONS)
@@ -195,7 +182,7 @@ def run(flag_values: flags.FlagValues) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, define_flags(), argv, __doc__)
+    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from benchmark.programs import final_record
 from recsys import program
 from recsys.data.sequences import read_item_map, read_sequences
 from recsys.errors import FAILED
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.settings import require_positive, section_from_dict, setting
 
@@ -69,11 +68,7 @@ def write_histories(dataset: Path, file: Path, count: int) -> None:
 
 
 def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
-    """Runs every step; returns the metrics of the test.
-
-    Args:
-        folder: folder of all files; those of an earlier demo are replaced.
-        interactions: number of generated ratings.
+    """Runs every step anew; returns the metrics of the test.
 
     Raises:
         SystemExit: a step failed.
@@ -138,13 +133,6 @@ def report(metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
 def run(flag_values: flags.FlagValues) -> int:
     """Runs the demo; returns 1 unless the model clearly beats popularity."""
     values, _ = values_from_flags(flag_values, SECTIONS)
@@ -172,7 +160,7 @@ def run(flag_values: flags.FlagValues) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, define_flags(), argv, __doc__)
+    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,10 @@ from typing import TypeVar
 from absl import flags
 
 from recsys import program
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.settings import Sections, section_from_dict
 
 T = TypeVar("T")
-
-
-def define_flags(sections: Sections) -> flags.FlagValues:
-    """Returns the flags of sections, unparsed."""
-    values = program.new_flags()
-    define_settings(values, sections)
-    return values
 
 
 def start(
@@ -42,5 +34,5 @@ def start(
         values, _ = values_from_flags(flag_values, sections)
         return run(section_from_dict(section, values), arguments)
 
-    flag_values = define_flags(sections)
+    flag_values = program.new_flags(sections)
     return program.run_command(call, flag_values, argv, description, arguments=arguments)

@@ -24,7 +24,7 @@ from recsys.errors import (
     as_flags,
     is_out_of_memory,
 )
-from recsys.flags import REMOVED, help_text
+from recsys.flags import REMOVED, define_flags, help_text
 
 
 def print_line(line: str) -> None:
@@ -197,12 +197,13 @@ def run_command(
             _discard_output(sys.stderr)
 
 
-def new_flags() -> flags.FlagValues:
-    """Returns flags of a command's own, of which `--help` is the first."""
+def new_flags(sections: Mapping[type, str] = {}) -> flags.FlagValues:
+    """Returns `--help` and the flags of a command's sections, unparsed."""
     values = flags.FlagValues()  # type: ignore[no-untyped-call]
     values.set_gnu_getopt()
     common: dict[str, Any] = {"flag_values": values, "module_name": "Help", "short_name": "h"}
     flags.DEFINE_bool("help", False, "Show this text.", **common)
+    define_flags(values, sections)
     return values
 
 

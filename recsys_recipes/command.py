@@ -56,13 +56,7 @@ def _wrapped(text: str, first: str, others: str) -> str:
 
 
 def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> None:
-    """Runs a program in this process as `python -m` would.
-
-    Args:
-        words: of the command, as the user may type them.
-        program: what they name.
-        arguments: those after the words.
-    """
+    """Runs the program of some words as `python -m` would."""
     spelled = " ".join((NAME, *words))
     if missing := _missing(program, arguments):
         sys.exit(fail(f"{spelled} needs --{missing[0]}, a trained model ({spelled} --help)"))

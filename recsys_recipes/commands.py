@@ -13,8 +13,6 @@ class Program:
     """A module with a command line.
 
     Attributes:
-        module: its name, as in `python -m`.
-        summary: what it does, in a line.
         usage: arguments of a usual call.
         most_used: flags that open its help; none for a program that has few.
         arguments: put before those of the user.
@@ -34,7 +32,6 @@ class Command:
     """A word after `recsys-recipes`.
 
     Attributes:
-        summary: what it does, in a line.
         programs: second word -> program; the only key is empty where there is no second word.
         default: second word if there is none.
     """

@@ -25,7 +25,6 @@ from preproc.files.errors import PreprocError
 from preproc.nvtabular.process import DEFAULT_PYTHON
 from recsys import program
 from recsys.errors import FAILED
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.resources import available_cores
 from recsys.serve.server.install import ServerError, find_server
@@ -40,7 +39,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _IS_CHECKOUT = (_ROOT / "Makefile").is_file()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """A part of the installation.
 
@@ -85,29 +84,21 @@ def _extra(name: str) -> str:
     return f"pip install '{NAME}[{name}]'"
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _package(group: str, distribution: str, purpose: str, add: str) -> Finding:
     """Reports a package that only some settings need."""
-    version = _version(distribution)
-    if version is None:
-        return Finding(group=group, name=distribution, state="missing", detail=purpose, add=add)
-    return Finding(group=group, name=distribution, state="ok", detail=f"{version}; {purpose}")
+    try:
+        version = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(group, distribution, "missing", purpose, add)
+    return Finding(group, distribution, "ok", f"{version}; {purpose}")
 
 
 def python() -> Iterator[Finding]:
     """Reports the interpreter, this project and the cores it may use."""
-    yield Finding(
-        group="base", name="Python", state="ok", detail=f"{platform.python_version()} {sys.prefix}"
-    )
+    yield Finding("base", "Python", "ok", f"{platform.python_version()} {sys.prefix}")
     kind = "checkout" if _IS_CHECKOUT else "installed"
     detail = f"{__version__}, {kind} in {_ROOT}, {available_cores()} cores"
-    yield Finding(group="base", name=NAME, state="ok", detail=detail)
+    yield Finding("base", NAME, "ok", detail)
 
 
 def torch_and_kernels() -> Iterator[Finding]:
@@ -118,16 +109,16 @@ def torch_and_kernels() -> Iterator[Finding]:
         from cuda_ext import library
     except (ImportError, OSError) as error:
         add = _here("make setup", "pip install --force-reinstall torch")
-        yield Finding(group="base", name="torch", state="broken", detail=str(error), add=add)
+        yield Finding("base", "torch", "broken", str(error), add)
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
-    yield Finding(group="base", name="torch", state="ok", detail=f"{torch.__version__}, {build}")
+    yield Finding("base", "torch", "ok", f"{torch.__version__}, {build}")
     if "cpu" in library.COMPILED_FOR:
         yield _instruction_set(torch.ops.cuda_ext.cpu_instruction_set)
     else:
         detail = f"plain PyTorch runs, slower: {library.why_not_compiled('cpu')}"
         add = _here("make build", _compiled())
-        yield Finding(group="base", name="CPU kernels", state="slow", detail=detail, add=add)
+        yield Finding("base", "CPU kernels", "slow", detail, add)
     yield _gpu(torch.cuda.is_available(), "cuda" in library.COMPILED_FOR, torch.version.cuda)
 
 
@@ -138,31 +129,25 @@ def _instruction_set(chosen: Callable[[], str]) -> Finding:
     try:
         detail = f"compiled, {chosen()}: {reason}"
     except RuntimeError as error:
-        return Finding(
-            group="base",
-            name="CPU kernels",
-            state="broken",
-            detail=str(error).partition("\n")[0],
-            add="unset RECSYS_CPU_KERNELS",
-        )
-    return Finding(group="base", name="CPU kernels", state="ok", detail=detail)
+        first = str(error).partition("\n")[0]
+        return Finding("base", "CPU kernels", "broken", first, "unset RECSYS_CPU_KERNELS")
+    return Finding("base", "CPU kernels", "ok", detail)
 
 
 def _gpu(has_gpu: bool, has_kernels: bool, cuda: str | None) -> Finding:
     """Reports the GPU and the kernels for it."""
     if not has_gpu:
         detail = "no CUDA device" if cuda else "this torch is built for CPUs alone"
-        return Finding(group="base", name="GPU", state="missing", detail=f"{detail}; CPUs do all")
+        return Finding("base", "GPU", "missing", f"{detail}; CPUs do all")
     import torch
 
     name = torch.cuda.get_device_name()
     if has_kernels:
-        return Finding(group="base", name="GPU", state="ok", detail=f"{name}, compiled kernels")
+        return Finding("base", "GPU", "ok", f"{name}, compiled kernels")
     detail = f"{name}; plain PyTorch runs on it, without our kernels"
     sources = f"recsys_recipes-{__version__}.tar.gz"
     add = _here("make build", f"pip install --no-build-isolation --no-deps {sources}")
-    add = f"FORCE_CUDA=1 {add}"
-    return Finding(group="base", name="GPU", state="slow", detail=detail, add=add)
+    return Finding("base", "GPU", "slow", detail, f"FORCE_CUDA=1 {add}")
 
 
 def engines() -> Iterator[Finding]:
@@ -170,24 +155,21 @@ def engines() -> Iterator[Finding]:
     group = "preprocessing"
     if binding.is_built():
         detail = f"version {binding.kernel_version()}, compiled; the default engine"
-        yield Finding(group=group, name="native", state="ok", detail=detail)
+        yield Finding(group, "native", "ok", detail)
     else:
         add = _here("make build", _compiled())
         detail = "its library is not built or does not load; the engine reference takes over"
-        yield Finding(group=group, name="native", state="slow", detail=detail, add=add)
+        yield Finding(group, "native", "slow", detail, add)
     spark = _package(group, "pyspark", "--engine spark", _here("make spark", _extra("spark")))
     yield _with_java(spark) if spark.state == "ok" else spark
     worker = os.access(DEFAULT_PYTHON, os.X_OK)
     requirements = _ROOT / "preproc" / "nvtabular" / "requirements.txt"
     own = f"python3.11 -m venv NVT && NVT/bin/pip install --no-deps -r {requirements}"
-    yield Finding(
-        group=group,
-        name="nvtabular",
-        state="ok" if worker else "missing",
-        detail="--engine nvtabular"
-        + ("" if _IS_CHECKOUT else " --nvtabular_python NVT/bin/python"),
-        add="" if worker else _here("make nvtabular", own),
-    )
+    detail = "--engine nvtabular" + _here("", " --nvtabular_python NVT/bin/python")
+    if worker:
+        yield Finding(group, "nvtabular", "ok", detail)
+    else:
+        yield Finding(group, "nvtabular", "missing", detail, _here("make nvtabular", own))
 
 
 def _with_java(spark: Finding) -> Finding:
@@ -212,11 +194,9 @@ def serving() -> Iterator[Finding]:
         except ServerError as error:
             add = _here("make triton-env", server)
             detail = str(error).partition(";")[0]
-            yield Finding(
-                group=group, name="Triton server", state="missing", detail=detail, add=add
-            )
+            yield Finding(group, "Triton server", "missing", detail, add)
         else:
-            yield Finding(group=group, name="Triton server", state="ok", detail=detail)
+            yield Finding(group, "Triton server", "ok", detail)
     yield _package(group, "tritonclient", f"{NAME} ask", _extra("triton"))
     yield _package(group, "onnxruntime", f"{NAME} deploy --format onnx", _extra("onnx"))
 
@@ -251,13 +231,6 @@ def table(parts: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
 def run(flag_values: flags.FlagValues) -> int:
     """Prints what is there; returns 1 if something needed is broken."""
     values, _ = values_from_flags(flag_values, SECTIONS)
@@ -270,7 +243,7 @@ def run(flag_values: flags.FlagValues) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, define_flags(), argv, __doc__)
+    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def _filled(define: Callable[[flags.FlagValues], None]) -> flags.FlagValues:
 
 _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "benchmark.run": benchmarks.define_flags,
-    "benchmark.demo": demo.define_flags,
-    "benchmark.demo_bert4rec": demo_bert4rec.define_flags,
+    "benchmark.demo": lambda: new_flags(demo.SECTIONS),
+    "benchmark.demo_bert4rec": lambda: new_flags(demo_bert4rec.SECTIONS),
     "preproc.generate_criteo": generated_clicks.define_flags,
     "preproc.generate_ratings": generated_ratings.define_flags,
     "preproc.criteo": criteo.define_flags,
@@ -40,9 +40,9 @@ _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "dlrm.scripts.main": lambda: _filled(dlrm.define_flags),
     "bert4rec.scripts.main": lambda: _filled(bert4rec.define_flags),
     "recsys_recipes.serving.deploy": lambda: _filled(deploy.define_flags),
-    "recsys_recipes.serving.serve": serve.define_flags,
-    "recsys_recipes.serving.ask": ask.define_flags,
-    "recsys_recipes.doctor": doctor.define_flags,
+    "recsys_recipes.serving.serve": lambda: new_flags(serve.SECTIONS),
+    "recsys_recipes.serving.ask": lambda: new_flags(ask.SECTIONS),
+    "recsys_recipes.doctor": lambda: new_flags(doctor.SECTIONS),
     "recsys_recipes.completion": new_flags,
 }
 """Module of a program -> its flags, unparsed."""

@@ -20,6 +20,13 @@ CONFIG_FILE = "config.pbtxt"
 
 Device = Literal["cpu", "gpu"]
 
+FORMATS: dict[Backend, tuple[ArtifactFormat, ...]] = {
+    "python": ("eager", "torchscript", "onnx"),
+    "native": ("eager",),
+    "pytorch": ("torchscript",),
+    "onnx": ("onnx",),
+}
+"""Formats that each backend runs; the first is its default."""
 _PLATFORMS: dict[ArtifactFormat, str] = {
     "torchscript": "pytorch_libtorch",
     "onnx": "onnxruntime_onnx",
@@ -90,12 +97,7 @@ class ServingSettings:
     def __post_init__(self) -> None:
         """Refuses settings that Triton would refuse or ignore."""
         check_policy(self.version_policy)
-        allowed = {
-            "python": ("eager", "torchscript", "onnx"),
-            "native": ("eager",),
-            "pytorch": ("torchscript",),
-            "onnx": ("onnx",),
-        }[self.backend]
+        allowed = FORMATS[self.backend]
         if self.format not in allowed:
             raise ConfigError(
                 f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}"
@@ -236,10 +238,7 @@ def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
 
 
 def parse_config(text: str, where: str) -> Any:
-    """Parses a config.pbtxt with Triton's schema, if tritonclient is installed.
-
-    Returns:
-        A ModelConfig message; None without tritonclient.
+    """Parses a config.pbtxt to a ModelConfig of Triton; None without tritonclient.
 
     Raises:
         ConfigError: it is not valid; names line and column.

@@ -45,7 +45,6 @@ from dlrm.serve.score import check_dataset_of, read_requests, score_served_split
 from recsys import program
 from recsys.data.sequences import read_item_map
 from recsys.errors import FAILED, UserError
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
 from recsys.pages.browser import open_in_browser
@@ -56,7 +55,7 @@ from recsys.serve.client.arrivals import (
     find_largest_rate,
     measure_arrivals,
 )
-from recsys.serve.client.canary import Canary
+from recsys.serve.client.canary import canary
 from recsys.serve.client.connection import (
     Endpoint,
     Protocol,
@@ -183,13 +182,6 @@ SECTIONS: dict[type, str] = {ClientOptions: "client"}
 """Sections of the flags -> their headings."""
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
 def run(flag_values: flags.FlagValues) -> int:
     """Talks to the server; returns 1 for wrong replies."""
     values, given = values_from_flags(flag_values, SECTIONS)
@@ -209,7 +201,7 @@ def run(flag_values: flags.FlagValues) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Returns 0, 1 for wrong replies, 2 for an error."""
-    return program.run_command(run, define_flags(), argv, __doc__)
+    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
 
 
 def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
@@ -233,15 +225,13 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
         print_line(
             f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
         )
-        for role, tensors in (
-            ("takes", endpoint.signature.inputs),
-            ("gives", endpoint.signature.outputs),
-        ):
+        signature = endpoint.signature
+        for role, tensors in (("takes", signature.inputs), ("gives", signature.outputs)):
             for tensor in tensors:
                 dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
                 may = " (may be left out)" if tensor.optional else ""
                 print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
-        if endpoint.signature.recommends and endpoint.signature.inputs[0].dtype == "int64":
+        if signature.recommends and signature.inputs[0].dtype == "int64":
             print_line(
                 "Items are item numbers of the dataset, from 1, not ids of the raw ratings; "
                 "`recsys-recipes deploy --raw_ids DATASET` makes a model that takes those"
@@ -264,9 +254,9 @@ def to_json(reply: Mapping[str, Any]) -> str:
 def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int) -> None:
     """Sends a file's requests to two versions; replies say which one answered."""
     answered: Counter[str] = Counter()
-    with Canary(endpoint, version, options.canary) as canary:
+    with canary(endpoint, version, options.canary) as choose:
         for request in requests_of(options, endpoint):
-            chosen = canary.choose(request)
+            chosen = choose(request)
             reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
             answered[chosen.version] += 1
             print_line(to_json({"model_version": int(chosen.version), **reply}))
@@ -326,11 +316,10 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
         f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
         f"largest difference of a logit {scored.largest_difference:.2g}"
     )
-    same = (
+    if (
         scored.largest_difference <= options.tolerance  # NaN is refused too
         and abs(metrics.auc - scored.offline.auc) <= options.auc_tolerance
-    )
-    if same:
+    ):
         return 0
     return mismatch(options, "auc_tolerance")
 
@@ -456,11 +445,7 @@ def full_requests(
 
 
 def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> list[int]:
-    """Returns the batch sizes that model and dataset allow.
-
-    Raises:
-        UserError: one that the user gave is too large, or all are.
-    """
+    """Returns the allowed batch sizes; refuses a given one, or all."""
     fitting, limit = [], endpoint.max_batch_size
     for size in options.batch_sizes:
         if limit is not None and size > limit:

@@ -34,9 +34,8 @@ from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.serve.checkpoint_export import CheckpointExport
-from recsys.serve.config_pbtxt import OF_CONTAINER, ServingSettings
+from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.manifest import ArtifactFormat, Backend
 from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
 from recsys.serve.reconfigure import (
     change_settings,
@@ -60,12 +59,6 @@ _SCORED_ROWS = 16384
 """Rows of --dataset that are evaluated at a time."""
 _NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
 """Types of datasets that a model of --raw is trained on -> the type of their numbers."""
-_DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
-    "python": "eager",
-    "native": "eager",
-    "pytorch": "torchscript",
-    "onnx": "onnx",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +120,6 @@ _UNSAID = {("titles", False), ("raw", False)}
 
 class RawDlrmExport(DlrmExport):
     """A trained DLRM that takes raw rows of its dataset.
-
-    Args:
-        options: name checkpoint and dataset.
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
@@ -212,9 +202,9 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
 
 def _print_kept(kept: dict[str, Any], given: set[str], values: dict[str, Any], kind: str) -> None:
     """Prints which settings of the deployment before go on unseen."""
-    backend: Backend = kept.get("backend", values["backend"])
     # What is not given has its default here, but for the two that depend on others.
-    defaults = values | {"format": _DEFAULT_FORMAT[backend], "max_batch_size": _MOST_ROWS[kind]}
+    backend = kept.get("backend", values["backend"])
+    defaults = values | {"format": FORMATS[backend][0], "max_batch_size": _MOST_ROWS[kind]}
     lasting = [
         f"--{name} {joined(value) if isinstance(value, tuple) else value}"
         for name, value in kept.items()
@@ -296,16 +286,17 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
 
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
     """Fills in the defaults of format and batch size."""
-    backend: Backend = values["backend"]
+    backend = values["backend"]
     if options.target == "bundled" and backend in OF_CONTAINER:
         raise UserError(
             f"--backend {backend}: the bundled server has the backends python and native alone; "
             "add --target container, or keep --backend python and choose --format"
         )
-    chosen = values["format"] or _DEFAULT_FORMAT[backend]
     largest = values["max_batch_size"]
-    most_rows = _MOST_ROWS[kind] if largest is None else largest
-    values = values | {"format": chosen, "max_batch_size": most_rows}
+    values = values | {
+        "format": values["format"] or FORMATS[backend][0],
+        "max_batch_size": _MOST_ROWS[kind] if largest is None else largest,
+    }
     deployment = {
         "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",

@@ -4,7 +4,7 @@
 Options that repeat the architecture of the model (after `--`) are ignored: the checkpoint has them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from recsys.errors import UserError
 
@@ -26,17 +26,13 @@ def _microseconds(milliseconds: str) -> str:
         ) from error
 
 
-def _as_is(value: str) -> str:
-    return value
-
-
-_VALUES: dict[str, tuple[str, Callable[[str], str]]] = {
-    "triton-model-name": ("name", _as_is),
-    "triton-model-version": ("version", _as_is),
-    "triton-max-batch-size": ("max_batch_size", _as_is),
-    "triton-dyn-batching-delay": ("max_queue_delay_us", _microseconds),
-    "triton-engine-count": ("instances", _as_is),
-    "save-dir": ("repository", _as_is),
+_VALUES = {
+    "triton-model-name": "name",
+    "triton-model-version": "version",
+    "triton-max-batch-size": "max_batch_size",
+    "triton-dyn-batching-delay": "max_queue_delay_us",
+    "triton-engine-count": "instances",
+    "save-dir": "repository",
 }
 _GONE = {
     "dump_perf_data": "`python triton/client.py` measures with the rows of a dataset",
@@ -47,9 +43,6 @@ _GONE = {
 
 def translate(arguments: Sequence[str]) -> list[str]:
     """Replaces NVIDIA's options in a command line with ours.
-
-    Args:
-        arguments: command line without the program; dashes within a name count as underscores.
 
     Raises:
         UserError: an option has no counterpart, or its value is missing or invalid.
@@ -65,8 +58,10 @@ def translate(arguments: Sequence[str]) -> list[str]:
         elif name in _SWITCHES:
             translated += _SWITCHES[name]
         elif name in _VALUES:
-            ours, convert = _VALUES[name]
-            translated.append(f"--{ours}={convert(value if equals else _next(name, remaining))}")
+            given = value if equals else _next(name, remaining)
+            ours = _VALUES[name]
+            converted = _microseconds(given) if ours == "max_queue_delay_us" else given
+            translated.append(f"--{ours}={converted}")
         elif name in _GONE:
             raise UserError(f"--{name} of NVIDIA's deployer has no counterpart: {_GONE[name]}")
         else:

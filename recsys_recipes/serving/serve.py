@@ -18,7 +18,6 @@ from absl import flags
 
 from recsys import program
 from recsys.errors import FAILED
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
 from recsys.serve.server.health import HealthEndpoint
@@ -40,13 +39,6 @@ SECTIONS: dict[type, str] = {
     ServeOptions: "program",
 }
 """Sections of the flags -> their headings."""
-
-
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
 
 
 def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
@@ -79,7 +71,11 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     arguments: list[str] = []
     return program.run_command(
-        lambda values: run(values, arguments), define_flags(), argv, __doc__, arguments=arguments
+        lambda values: run(values, arguments),
+        program.new_flags(SECTIONS),
+        argv,
+        __doc__,
+        arguments=arguments,
     )
 
 

@@ -19,6 +19,7 @@ from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
+from recsys.program import new_flags
 from recsys.settings import Sections, declared
 from recsys_recipes import doctor
 from recsys_recipes.serving import ask, deploy, serve
@@ -116,15 +117,15 @@ def programs():
         ),
         Program("python -m dataspec.verify DIR", verify.define_flags(), verify.SECTIONS),
         Program("python triton/deployer.py", defined(deploy.define_flags), deploy.SECTIONS),
-        Program("python triton/serve.py", serve.define_flags(), serve.SECTIONS),
-        Program("python triton/client.py", ask.define_flags(), ask.SECTIONS),
-        Program("python -m benchmark.demo", demo.define_flags(), demo.SECTIONS),
+        Program("python triton/serve.py", new_flags(serve.SECTIONS), serve.SECTIONS),
+        Program("python triton/client.py", new_flags(ask.SECTIONS), ask.SECTIONS),
+        Program("python -m benchmark.demo", new_flags(demo.SECTIONS), demo.SECTIONS),
         Program(
             "python -m benchmark.demo_bert4rec",
-            demo_bert4rec.define_flags(),
+            new_flags(demo_bert4rec.SECTIONS),
             demo_bert4rec.SECTIONS,
         ),
-        Program("python -m recsys_recipes.doctor", doctor.define_flags(), doctor.SECTIONS),
+        Program("python -m recsys_recipes.doctor", new_flags(doctor.SECTIONS), doctor.SECTIONS),
     ]
 
 

@@ -263,7 +263,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         "Add a format",
         "recsys/serve/config_pbtxt.py",
         '"python": ("eager",',
-        '"python": ("exported", "eager",',
+        '"python": ("eager", "exported",',
     ),
     Edit(
         "Add a metric",

@@ -51,11 +51,7 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
 
     The effect of a field is the logit of the line minus that of the same line with this field
     missing. The lines go through the model together. Effects need not add up to the logit: what
-    several fields say together is in the effect of each.
-
-    Args:
-        endpoint: a DLRM that takes raw rows.
-        fields: texts of the 39 fields of a line, empty where one is missing.
+    several fields say together is in the effect of each. A missing field is empty.
 
     Returns:
         `probability`, `logit`, and `effects`, one for each field, None for a missing one.

@@ -29,9 +29,7 @@ class Catalogue:
 
     Attributes:
         ids: raw ids of the items 1, 2, ...
-        titles: their titles, empty where there is none.
         words: what a search looks at: title and id, without case and accents.
-        numbers: raw id -> number.
     """
 
     ids: Sequence[str]
@@ -68,11 +66,7 @@ class Catalogue:
 
 
 def items_view(endpoint: Endpoint, dataset: Path | None) -> View:
-    """Returns the page of a BERT4Rec.
-
-    Args:
-        endpoint: the model.
-        dataset: folder of its training's dataset, for titles and raw ids; None for ids alone.
+    """Returns the page of a BERT4Rec, with a dataset's titles, if any.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -116,13 +110,7 @@ def items_view(endpoint: Endpoint, dataset: Path | None) -> View:
 def recommend_items(
     endpoint: Endpoint, catalogue: Catalogue | None, ids: Sequence[str], *, exclude_seen: bool
 ) -> dict[str, Any]:
-    """Asks for the best next items of a history.
-
-    Args:
-        endpoint: a BERT4Rec.
-        catalogue: items of its dataset; None if ids are what the model takes.
-        ids: items of the history, oldest first.
-        exclude_seen: leave them out.
+    """Asks for the best next items of a history, oldest first.
 
     Returns:
         `items`, each with `id`, `title` and `score`, the best first.

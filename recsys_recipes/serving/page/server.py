@@ -46,10 +46,6 @@ class PageServer:
     host, or come from a page of another one, are refused: any page that the user visits could send
     them.
 
-    Args:
-        view: the page.
-        port: port; 0 takes a free one.
-
     Attributes:
         url: address of the page.
 

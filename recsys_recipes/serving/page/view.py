@@ -34,7 +34,6 @@ class View:
 
     Attributes:
         name: of the page's files, `NAME.html` and `NAME.js`.
-        title: heading of the page.
         answers: name of a question -> its answer; may raise `UserError`.
     """
 
