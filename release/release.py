@@ -149,15 +149,12 @@ def published_files(folder: Path, version: str) -> list[Path]:
 
 
 def sign_off(folder: Path, repository: Path, key: str | None) -> list[Path]:
-    """Writes notes and checksums of what a release publishes.
+    """Writes notes and checksums; returns all files to publish.
 
     Args:
         folder: sdist, wheels and bill of materials.
         repository: sources they were built from.
         key: GnuPG's name of a key that signs the checksums, if any.
-
-    Returns:
-        All files to publish.
 
     Raises:
         ReleaseError: a file is missing or does not belong to the version.

@@ -51,13 +51,7 @@ def ticks(span: tuple[float, float]) -> list[float]:
 
 
 def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> str:
-    """Draws lines with their points and a legend.
-
-    Args:
-        title: heading.
-        x: horizontal axis.
-        y: vertical axis.
-        series: name -> points, at least one in all; six colours and dashes take turns.
+    """Draws lines, of one point or more in all, with a legend.
 
     Returns:
         An <svg> element.

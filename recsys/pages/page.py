@@ -35,10 +35,8 @@ class Section:
 
     Attributes:
         title: heading; unique in its page.
-        text: paragraphs.
         charts: <svg> elements.
         table: rows of cells, the first is the head; none for no table.
-        links: (text, address) pairs.
     """
 
     title: str
@@ -63,13 +61,7 @@ class Section:
 
 
 def render_page(title: str, text: Sequence[str], sections: Sequence[Section]) -> str:
-    """Returns a page with a list of its sections.
-
-    Args:
-        title: heading of the page.
-        text: paragraphs below it.
-        sections: at least one.
-    """
+    """Returns a page with a list of its sections, one or more."""
     items = [f'<a href="#{_anchor(s.title)}">{escape(s.title)}</a><br>' for s in sections]
     contents = ["<nav>", *items, "</nav>"] if len(sections) > 1 else []
     return "\n".join(

@@ -21,10 +21,7 @@ class CheckpointExport(abc.ABC):
 
     Attributes:
         kind: name of the model in `deployment.json`.
-        served_class: class that serves a deployed version.
         model_file: file to copy as `model.py`.
-        path: folder of the checkpoint.
-        step: steps that the model was trained for.
     """
 
     kind: ClassVar[str]
@@ -40,11 +37,7 @@ class CheckpointExport(abc.ABC):
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns names, types and shapes of the network's inputs and outputs.
-
-        Args:
-            fixed_shapes: fix all dimensions but the batch, as exporters need.
-        """
+        """Returns the network's signature; all shapes are fixed for exporters."""
 
     @abc.abstractmethod
     def model_values(self) -> dict[str, Any]:
@@ -75,17 +68,11 @@ class CheckpointExport(abc.ABC):
 
     @abc.abstractmethod
     def example_requests(self, count: int, *, fixed_shapes: bool) -> list[Arrays]:
-        """Draws valid requests of several rows each, the same on every call.
-
-        Args:
-            count: least number of rows of all requests together.
-            fixed_shapes: as in `signature`.
-        """
+        """Draws valid requests of `count` rows or more, always the same."""
 
     @abc.abstractmethod
     def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Compares responses with those of the trained model.
+        """Returns the largest difference of a response from the trained model's output.
 
-        Returns:
-            The largest difference of an output, relative to the true value where that is above 1.
+        It is relative to the true value where that is above 1.
         """

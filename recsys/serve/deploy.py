@@ -80,9 +80,7 @@ class Parity:
     """The result of a comparison.
 
     Attributes:
-        rows: number of compared rows.
         largest: largest difference of an output, relative to the true value where that is above 1.
-        tolerance: largest difference allowed.
     """
 
     rows: int
@@ -101,8 +99,6 @@ class Deployed:
     """The result of a deployment.
 
     Attributes:
-        folder: folder of the version.
-        parity: comparison with the checkpoint.
         served: versions that a server answers with, ascending.
     """
 
@@ -116,12 +112,7 @@ def deploy(
     settings: DeploySettings,
     measure: Callable[[ServedModel], None] = lambda _: None,
 ) -> Deployed:
-    """Adds a model version to a repository, or changes nothing.
-
-    Args:
-        export: checkpoint to deploy.
-        settings: settings of the deployment.
-        measure: called with the version before it is installed.
+    """Adds a version to a repository after `measure`, or changes nothing.
 
     Raises:
         UserError: the settings, the checkpoint or the repository are refused, or the exported
@@ -255,7 +246,7 @@ def _verify(
     *,
     fixed_shapes: bool,
 ) -> Parity:
-    """Compares a loaded version with its checkpoint on so many rows or more.
+    """Compares a loaded version with its checkpoint.
 
     Raises:
         ParityError: they differ by more, or an output is nan.

@@ -60,14 +60,7 @@ def export_network(
     signature: Signature,
     folder: Path,
 ) -> None:
-    """Writes a network in a format other than `eager`.
-
-    Args:
-        artifact_format: torchscript or onnx.
-        network: plain PyTorch network in evaluation mode.
-        examples: inputs of at least two rows.
-        signature: of the network.
-        folder: of the version.
+    """Writes a network other than `eager`; examples have two rows or more.
 
     Raises:
         DeploymentError: a package of an optional format is not installed; names it.
@@ -95,16 +88,19 @@ def export_network(
 
 
 def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    """Traces a network in evaluation mode by TorchScript; it takes batches of other sizes too."""
+    """Traces a network in evaluation mode; batches of any size fit."""
     with torch.inference_mode(), _without_deprecations():
         traced: torch.jit.ScriptModule = torch.jit.trace(network, examples, check_trace=False)  # type: ignore[no-untyped-call]
     return traced
 
 
 def open_artifact(
-    folder: Path, deployment: Deployment, device: torch.device, build: Callable[[], nn.Module]
+    folder: Path,
+    deployment: Deployment,
+    device: torch.device,
+    build: Callable[[], nn.Module] | None = None,
 ) -> Runner:
-    """Opens the network of a version; `build` makes an `eager` one from its weights.
+    """Opens the network of a version; `build` makes an `eager` one.
 
     Raises:
         DeploymentError: the file is missing or damaged.
@@ -118,6 +114,7 @@ def open_artifact(
         with _without_deprecations():
             network = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     else:
+        assert build is not None
         network = build().to(device)
 
     def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -169,8 +166,11 @@ def _without_deprecations() -> Iterator[Any]:
     """Hides deprecation warnings of exporters that NVIDIA's backends need."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # lists packages that are not needed
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", UserWarning)
-        warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
+        for kind in (
+            DeprecationWarning,
+            FutureWarning,
+            UserWarning,
+            torch.jit._trace.TracerWarning,
+        ):
+            warnings.simplefilter("ignore", kind)
         yield

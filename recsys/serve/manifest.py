@@ -40,9 +40,7 @@ class Deployment:
         checkpoint: name of the checkpoint's folder.
         step: training steps of the checkpoint; None if it was not recorded.
         signature: names, types and shapes of inputs and outputs.
-        format: format of the network.
         out_of_range: treatment of ids outside their table: an error, or row 0.
-        quantize: quantisation of the embedding tables.
         precision: type of matrix products, `float32` or `float16`.
         model: plain values from which the network is rebuilt.
         dataset: fingerprint and settings of the training dataset.

@@ -43,10 +43,6 @@ class LineTransform(Protocol):
 class ServedRawRows(ServedModel):
     """A deployed model that takes raw rows besides its own inputs.
 
-    Args:
-        model: takes the transformed rows.
-        transform: transforms lines.
-
     Attributes:
         model_class: class of the model; set by the subclass.
         open_transform: opens a feature file; set by the subclass.

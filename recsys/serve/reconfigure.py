@@ -69,10 +69,9 @@ def only_model(repository: ModelRepository, name: str | None) -> str:
 
 
 def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[int]]:
-    """Serves the version before the newest served one.
+    """Serves the version before the newest one, as many as now.
 
-    As many versions as now, if several are served. The settings stay, so the next deployment is
-    served by the policy of before.
+    The settings stay, so the next deployment is served by the policy of before.
 
     Returns:
         (versions served before, versions served now), ascending.

@@ -52,10 +52,7 @@ class ModelRepository:
     def require_models(self, *, later: bool) -> None:
         """Refuses a folder that is something else than a repository.
 
-        Triton would take each folder in it for a model.
-
-        Args:
-            later: models may come later.
+        Triton would take each folder in it for a model. With `later` there may be no model yet.
 
         Raises:
             RepositoryError: says what the folder is and what to do.
@@ -103,12 +100,8 @@ class ModelRepository:
     def staged_version(self, name: str, version: int | None) -> Iterator["StagedVersion"]:
         """Makes a folder that `install` turns into a version.
 
-        One deployment writes to a repository at a time. Without `install` its files are removed;
-        those of a killed deployment are removed by the next.
-
-        Args:
-            name: name of the model.
-            version: number of the version; None takes the one after the latest.
+        Its number is by default the next. One deployment writes to a repository at a time. Without
+        `install` its files are removed; those of a killed deployment are removed by the next.
 
         Raises:
             RepositoryError: the version exists, another deployment is under way, or the folder
@@ -140,7 +133,7 @@ class ModelRepository:
                 self._clear_staging()
 
     def change_configs(self, name: str, change: Callable[[Path], str]) -> None:
-        """Replaces each configuration of a model by the text that `change` maps its file to.
+        """Replaces each configuration of a model by `change` of its file.
 
         Raises:
             RepositoryError: a deployment is under way, or the folder cannot be written.
@@ -199,11 +192,6 @@ class ModelRepository:
 class StagedVersion:
     """A version that no server sees yet.
 
-    Args:
-        repository: repository to install it in.
-        name: name of the model.
-        version: its number.
-
     Attributes:
         folder: folder for its files.
     """
@@ -215,11 +203,7 @@ class StagedVersion:
         self.folder = self._staged_model / str(version)
 
     def require_space(self, size: int) -> None:
-        """Refuses to write more than the disk has space for.
-
-        Raises:
-            RepositoryError: names both sizes.
-        """
+        """Refuses to write more than the disk has space for."""
         # TorchScript's writer ends the process when a disk is full.
         free = shutil.disk_usage(self.folder).free
         if size > free:

@@ -14,11 +14,7 @@ from recsys.serve.manifest import Deployment
 
 
 class ServedModel(abc.ABC):
-    """A loaded version of a model.
-
-    Attributes:
-        deployment: manifest of the version.
-    """
+    """A loaded version of a model."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
@@ -33,7 +29,7 @@ class ServedModel(abc.ABC):
         """
 
     def prepare(self, request: Arrays) -> Arrays:
-        """Checks a request, name of an input -> [B, ...]; returns the inputs of the network.
+        """Checks a request, [B, ...] each; returns the inputs of the network.
 
         Raises:
             BadRequestError: names the wrong value and what was expected.
@@ -72,4 +68,4 @@ class ServedModel(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
-        """Runs the network once on prepared requests; returns the outputs of each by name."""
+        """Runs the network once; returns the outputs of each prepared request."""

@@ -40,7 +40,6 @@ class TensorSignature:
     """Name, type and shape of one tensor.
 
     Attributes:
-        name: name in the server.
         dtype: type of the values; `string` is an array of bytes objects.
         shape: shape of one row, without the batch dimension; -1 is any length.
         optional: requests may omit it.
@@ -119,12 +118,7 @@ PROBABILITY, LOGIT = "probability", "logit"
 
 
 def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
-    """Returns the signature of a DLRM.
-
-    Args:
-        num_numerical: numerical features of a row, transformed as in the dataset.
-        num_categorical: ids of a row, as in the dataset.
-    """
+    """Returns the signature of a DLRM with the dataset's features."""
     return Signature(
         inputs=(
             TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,)),
@@ -146,11 +140,6 @@ def with_raw_rows(signature: Signature, num_integers: int, num_categories: int) 
 
     A request has `line`; or `integers` and `categories`, with `missing` where an integer is; or the
     transformed features.
-
-    Args:
-        signature: of the network.
-        num_integers: integers of a raw row.
-        num_categories: categories of a raw row.
     """
     inputs = (
         TensorSignature(name=LINE, dtype="string", shape=(1,)),

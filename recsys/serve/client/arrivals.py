@@ -32,7 +32,6 @@ class ArrivalsResult:
     """Latency of requests at a rate.
 
     Attributes:
-        batch_size: rows of a request.
         rate: requests that arrive per second.
         clients: requests that can be in flight.
         latency: from the arrival of a request to its reply.
@@ -128,13 +127,8 @@ def find_largest_rate(
 ) -> ArrivalsResult | None:
     """Finds the largest rate with a 99th percentile within a limit.
 
-    The rate is doubled or halved until the limit lies between two rates, then the interval is
-    halved six times.
-
-    Args:
-        measure: measures a rate, in requests per second.
-        p99_s: limit of the 99th percentile, in seconds.
-        first_rate: rate to begin with.
+    The rate, in requests per second, is doubled or halved until the limit lies between two rates,
+    then the interval is halved six times.
 
     Returns:
         The measurement at the largest rate within the limit; None if none above a thousandth of

@@ -300,7 +300,7 @@ class Endpoint:
 def predict_in_order(
     endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields responses in the order of requests, with so many in flight; raises as `predict`.
+    """Yields responses in the order of requests; raises as `predict`.
 
     Requests are read while responses are consumed.
     """
@@ -331,7 +331,7 @@ def predict_in_order(
 
 
 def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
-    """Parses a request: a JSON object with a list of rows per input.
+    """Parses a request, a JSON object with rows for each input.
 
     Numbers are converted to the types of the signature, without rounding. `where` names the source
     of the text in messages.

@@ -23,8 +23,6 @@ class LoadResult:
     """Latency and throughput seen by clients and by the server.
 
     Attributes:
-        batch_size: rows of a request.
-        concurrency: number of clients.
         latency: latency of the requests, as a client sees it.
         requests_per_s: throughput of all clients together.
         server: statistics of the server over the measurement.
@@ -141,7 +139,7 @@ class Clients:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
-        """Connects all clients, runs the block while they send, and waits for their end.
+        """Connects all clients and runs the block while they send.
 
         Raises:
             EndpointError: a client could not connect, or a request failed.

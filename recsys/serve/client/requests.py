@@ -19,7 +19,7 @@ class BadRequestError(UserError):
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
-    """Refuses arrays, input -> [B, ...], of other names, types or shapes than a signature's.
+    """Refuses arrays, [B, ...], of other names, types or shapes.
 
     Raises:
         BadRequestError: names the tensor, its value and what was expected.

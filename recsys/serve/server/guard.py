@@ -10,25 +10,18 @@ import subprocess
 _SCRIPT = 'read -r _; kill -9 "-$1"; rm -rf -- "/dev/shm/$2"* "$3"'
 
 
-class Guard:
-    """A process that kills a process group when this one dies.
+def start_guard(group: int, shm_prefix: str, folder: str) -> "subprocess.Popen[bytes]":
+    """Starts a process that kills a group when this one dies.
 
     Args:
         group: id of the process group.
-        shm_prefix: prefix of its segments in /dev/shm, which are removed.
-        folder: folder to remove.
+        shm_prefix: of its segments in /dev/shm, which are removed.
+        folder: to remove.
     """
-
-    def __init__(self, group: int, shm_prefix: str, folder: str) -> None:
-        self._process = subprocess.Popen(
-            ["sh", "-c", _SCRIPT, "recipes-guard", str(group), shm_prefix, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what ends our process group leaves it alone
-        )
-
-    def dismiss(self) -> None:
-        """Ends the guard, which then does nothing."""
-        self._process.kill()
-        self._process.communicate()
+    return subprocess.Popen(
+        ["sh", "-c", _SCRIPT, "recipes-guard", str(group), shm_prefix, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what ends our process group leaves it alone
+    )

@@ -70,13 +70,9 @@ class HealthEndpoint:
     The status of health is 200 while the server, or the model, answers requests, else 503.
     /metrics are the server's own, if it gives them, and what only its supervisor knows.
 
-    Args:
-        host: address to listen on.
-        port: port; 0 takes a free one.
-
     Attributes:
         report: what is answered; replaced as a whole.
-        port: the port.
+        port: the port; a free one where 0 was asked for.
     """
 
     def __init__(self, host: str, port: int) -> None:

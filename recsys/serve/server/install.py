@@ -34,7 +34,6 @@ class ServerInstall:
     """A Triton server that can be started.
 
     Attributes:
-        binary: path of the program.
         arguments: flags that name its folders.
         environment: variables to add to those of this process.
     """

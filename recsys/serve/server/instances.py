@@ -16,7 +16,6 @@ class Instance:
     """A process of one instance.
 
     Attributes:
-        pid: process id.
         dead: it has ended and the server has not noticed.
         name: name of the instance, such as dlrm_0_0; empty once it is dead.
         version_folder: folder of its model.py; the version's unless a backend has its own.

@@ -13,7 +13,6 @@ class InstanceMemory:
     """Memory of a process, such as a Python instance, in bytes.
 
     Attributes:
-        pid: process id.
         pss: proportional set size: a page that n processes map counts 1/n.
         rss: resident set size: all mapped pages in memory.
         anonymous: pages that no file backs, such as a copied table.

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
-from recsys.serve.server.guard import Guard
+from recsys.serve.server.guard import start_guard
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import begin_log, failure_reason
 from recsys.settings import REQUIRED, setting
@@ -95,10 +95,6 @@ class NotReadyError(ServerError):
 class TritonServer:
     """A running server; a context manager that stops it.
 
-    Args:
-        settings: settings of the process.
-        log_file: receives the server's output.
-
     Attributes:
         settings: the settings, with the ports that were free.
         http_url: host:port, empty without HTTP; `grpc_url` and `metrics_url` alike.
@@ -130,7 +126,7 @@ class TritonServer:
             ModelRepository(settings.repository).remove_leftovers()
         self._process = self._start(install)
         self.pid = self._process.pid
-        self._guard = Guard(self.pid, self._shm_prefix, self._folder.name)
+        self._guard = start_guard(self.pid, self._shm_prefix, self._folder.name)
 
     def _start(self, install: ServerInstall) -> "subprocess.Popen[bytes]":
         settings = self.settings
@@ -242,7 +238,7 @@ class TritonServer:
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
     def stop(self, *, at_once: bool = False) -> int:
-        """Stops the server and cleans up; returns its exit code. Safe to call again.
+        """Stops the server and cleans up; returns its exit code.
 
         Args:
             at_once: do not wait for requests under way.
@@ -262,7 +258,8 @@ class TritonServer:
         for segment in _SHM.glob(self._shm_prefix + "*"):
             segment.unlink(missing_ok=True)
         self._folder.cleanup()
-        self._guard.dismiss()
+        self._guard.kill()
+        self._guard.communicate()
         return code
 
 

@@ -55,11 +55,6 @@ class Supervisor:
     """Runs a server until it is stopped, or fails too often.
 
     Args:
-        settings: of the server.
-        options: of the supervision.
-        log_file: log of the server.
-        health: receives the state.
-        say: prints a line.
         stopped: tells that the end was asked for.
     """
 
@@ -87,10 +82,7 @@ class Supervisor:
         self._failures: dict[Version, str] = {}
 
     def run(self, on_ready: Callable[[TritonServer], None]) -> int:
-        """Serves until `stopped`; returns the exit code of the last server.
-
-        Args:
-            on_ready: called when a server is ready for the first time.
+        """Serves until `stopped`; returns the last exit code. Calls `on_ready` once.
 
         Raises:
             ServerError: the first start failed, or there were too many restarts.
@@ -148,11 +140,7 @@ class Supervisor:
         return self._stopped()
 
     def _watch(self, server: TritonServer) -> None:
-        """Returns when `stopped`.
-
-        Raises:
-            ServerError: the server died or does not serve; with the reason.
-        """
+        """Returns when `stopped`; raises why the server died or does not serve."""
         seen = {instance.pid: instance for instance in find_instances(server.pid)}
         died: set[int] = set()
         loading: dict[Version, float] = {}
@@ -161,8 +149,8 @@ class Supervisor:
             time.sleep(_TICK_S)
             limit_log(self._log_file, self._options.log_mib << 20)
             now = time.monotonic()
-            if server.poll() is not None:
-                raise ServerError(f"the server ended with {_exit_text(server.poll() or 0)}")
+            if (code := server.poll()) is not None:
+                raise ServerError(f"the server ended with {_exit_text(code)}")
             if server.responds():
                 with contextlib.suppress(ServerError):
                     for line in self._observe(server):
