@@ -32,10 +32,6 @@ Measure = Callable[[int], Values]
 """Measures a candidate once, with the seed of this run."""
 
 
-def _nothing(_: Mapping[str, Values]) -> Values:
-    return {}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
     """Candidates that are measured in turns.
@@ -49,7 +45,7 @@ class Group:
     """
 
     candidates: Mapping[str, Measure]
-    derive: Callable[[Mapping[str, Values]], Values] = _nothing
+    derive: Callable[[Mapping[str, Values]], Values] = lambda _: {}
     once: bool = False
     warmup: int = 0
 
@@ -86,11 +82,7 @@ class Case(abc.ABC):
 
     @abc.abstractmethod
     def groups(self, folder: Path) -> Iterator[Group]:
-        """Yields the candidates; each group is measured before the next is made.
-
-        Args:
-            folder: folder for inputs and outputs.
-        """
+        """Yields the candidates; each group is measured before the next is made."""
 
     def judge(self, key: Key) -> tuple[Direction, str]:
         """Returns the better direction and the change that does not count."""
@@ -100,8 +92,3 @@ class Case(abc.ABC):
     def fault(self, records: Sequence[Record]) -> str:  # noqa: ARG002
         """Tells why the results are wrong; empty where they are right."""
         return ""
-
-
-def values_of_row(row: str, unit: str, values: Mapping[str, float]) -> dict[Key, float]:
-    """Returns {metric: value} as values of a row in one unit."""
-    return {Key(row, metric, unit): value for metric, value in values.items()}

@@ -8,6 +8,7 @@ begin with `.venv-triton/bin/python` and the like.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import shlex
@@ -47,8 +48,6 @@ class Metric:
     Attributes:
         source: `log`, the last value in {run}/log.json; `process`, the usage of the process.
         key: name there.
-        unit: unit of the value.
-        direction: whether higher or lower is better.
         threshold: change that does not count, `3%` or `0.002`.
     """
 
@@ -74,10 +73,6 @@ class CommandCase(Case):
     """A benchmark of one command, in this checkout and perhaps another.
 
     Attributes:
-        title: name of the benchmark.
-        description: what is measured, in a sentence.
-        run: command that is measured.
-        metrics: name -> metric.
         prepare: commands that fill {data} before the first run.
         processes: processes of the command, started by torchrun if more than one.
         timeout_s: seconds after which a run has failed.
@@ -143,10 +138,7 @@ class CommandCase(Case):
                 values = dict.fromkeys(self.metrics, math.nan)
             return {Key(row, name, self.metrics[name].unit): v for name, v in values.items()}
 
-        def of_row(row: str) -> Any:
-            return lambda seed: measure(row, seed)
-
-        yield Group(candidates={row: of_row(row) for row in checkouts})
+        yield Group(candidates={row: functools.partial(measure, row) for row in checkouts})
 
     def _prepare(self, folder: Path) -> Path:
         """Fills the data folder, unless it is; another one for other commands."""
@@ -189,14 +181,7 @@ class CommandCase(Case):
         return numbers
 
     def command(self, text: str, data: Path, run: Path | None = None, seed: int = 0) -> list[str]:
-        """Returns a command with its placeholders filled.
-
-        Args:
-            text: one of `prepare`, or `run`.
-            data: folder that `prepare` fills.
-            run: folder of the run.
-            seed: seed of the run.
-        """
+        """Returns a command, one of `prepare` or `run`, with its placeholders filled."""
         values = {"data": str(data), "run": str(run), "seed": str(seed)}
         values["recsys_data"] = str(recsys_data())
         words = [_filled(word, values) for word in shlex.split(text)]

@@ -38,8 +38,6 @@ class Comparison:
     """A new record compared with an old one.
 
     Attributes:
-        new: the new record.
-        old: the old record.
         change: new minus old in their unit, positive is better; None if a value is missing.
         ignored: largest change that counts as noise.
         verdict: `unreliable` if more than half of the repeats of a record failed.
@@ -72,13 +70,7 @@ def compare_records(new: Record, old: Record) -> Comparison:
 
 
 def compare_runs(new: Record, old: Record, pairs: Sequence[tuple[float, float]]) -> Comparison:
-    """Compares records by pairs of runs, so that drift cancels.
-
-    Args:
-        new: record of the new runs.
-        old: record of the old runs.
-        pairs: (new, old) values of each pair of runs.
-    """
+    """Compares records by (new, old) pairs of runs, so that drift cancels."""
     if _fails(new, old) or not pairs:
         return Comparison(new, old, None, math.inf, "unreliable")
     changes = [mine - other for mine, other in pairs]

@@ -65,11 +65,8 @@ class Comparison:
     """A metric of two models.
 
     Attributes:
-        metric: its name.
-        first: of the first model.
         second: of the second, a mean over its runs.
         low: lower bound of second - first, at 95%.
-        high: upper bound.
     """
 
     metric: str
@@ -82,15 +79,7 @@ class Comparison:
 def compare(
     first: Predictions, seconds: Sequence[Predictions], num_rows: int, samples: int, seed: int
 ) -> list[Comparison]:
-    """Compares AUC and log loss by a paired bootstrap.
-
-    Args:
-        first: of the first model.
-        seconds: of each run of the second, for the same rows.
-        num_rows: N.
-        samples: how many times rows are drawn.
-        seed: of the draws.
-    """
+    """Compares AUC and log loss of N rows by a paired bootstrap."""
     generator = np.random.default_rng(seed)
     metrics = (Predictions.auc, Predictions.log_loss)
 

@@ -71,9 +71,7 @@ class Programs(Case):
     """Runs of DLRM's program with the flags of each row.
 
     Attributes:
-        title: name of the part.
         flags: of all runs; `{data}` is the folder that `prepare` fills.
-        rows: row -> its flags.
         metrics: figure of the program -> metric, unit and factor.
         prepare: modules and their flags, which run first.
         log: file of the log, beside which a profile stays; by default none is kept.
@@ -172,12 +170,6 @@ class Waits(Case):
         return f"the host waits for the device in {', '.join(waiting)}" if waiting else ""
 
 
-class ScalingOnce(Scaling):
-    """One run of each row: three take longer than all other parts."""
-
-    repeats: ClassVar[int] = 1
-
-
 @contextlib.contextmanager
 def _refused_waits(device_type: str) -> Iterator[None]:
     if device_type != "cuda":  # nothing waits on a CPU
@@ -191,13 +183,7 @@ def _refused_waits(device_type: str) -> Iterator[None]:
 
 
 def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str, Case]:
-    """Returns {name: case}, the most important first.
-
-    Args:
-        device: of the measurements.
-        small: sizes that take seconds on a CPU.
-        results: folder that gets the profile.
-    """
+    """Returns {name: case}, the most important first."""
     tables = tuple((100, 40, 3, 7)[i % 4] for i in range(26)) if small else CRITEO_LIMIT_15
     batch, steps, rows = (64, 2, 6_000) if small else (65_536, 40, 4_000_000)
     graphs = GRAPHS if device == "cuda" else {"eager": ()}
@@ -235,9 +221,9 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     )
     kernels = sizes_of_kernels | {"device": device, "matmul_size": 16 if small else 8192}
     scaling = (
-        ScalingOnce(sizes=("5m",), table_size="", items=200, batch=4, steps=2)
+        Scaling(sizes=("5m",), table_size="", items=200, batch=4, steps=2)
         if small
-        else ScalingOnce(sizes=("5m",), table_size="130m", items=160_000, batch=256)
+        else Scaling(sizes=("5m",), table_size="130m", items=160_000, batch=256)
     )
     return {
         "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
@@ -305,7 +291,9 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
         print(f"== {name}", flush=True)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                records = run_case(case, Path(folder), range(1, case.repeats + 1))
+                # Three runs of `bert4rec` take longer than all other parts.
+                repeats = 1 if name == "bert4rec" else case.repeats
+                records = run_case(case, Path(folder), range(1, repeats + 1))
         except Exception:  # noqa: BLE001
             # The other parts are measured all the same.
             traceback.print_exc()

@@ -86,11 +86,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(checkout: Path | None = None) -> str:
-    """Returns the commit of a checkout, with `+` if modified.
-
-    Args:
-        checkout: a folder of it; this one's by default.
-    """
+    """Returns the commit of a checkout, with `+` if modified."""
     folder = str(checkout or Path(__file__).parent)
 
     def git(*arguments: str) -> str:

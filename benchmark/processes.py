@@ -44,14 +44,7 @@ def run_process(
     folder: Path | None = None,
     timeout_s: float | None = None,
 ) -> Usage:
-    """Runs a command and measures its resources.
-
-    Args:
-        command: program and arguments.
-        env: environment variables added to those of this process.
-        folder: working directory; this process's by default.
-        timeout_s: seconds after which the process and its children are killed.
-    """
+    """Measures the resources of a command; kills its group after `timeout_s`."""
     with tempfile.TemporaryFile() as log, _adopted_orphans() as wait_for_orphans:
         start = time.perf_counter()
         process = subprocess.Popen(

@@ -28,7 +28,7 @@ class LoggedRun:
         evaluations: metrics of each evaluation, with `epoch`, `step` and `elapsed_s`, the seconds
             of all runs up to it, resumed ones included.
         final: metrics of the test and throughput, and of --run_benchmark.
-        parameters: number of parameters that the program printed; 0 if it did not.
+        parameters: their number, which the program printed, or 0.
     """
 
     evaluations: list[dict[str, float]]
@@ -64,11 +64,7 @@ def final_record(log: Path) -> dict[str, Any]:
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Runs a module in a process; returns what it printed.
-
-    Raises:
-        FailedProgramError: it failed.
-    """
+    """Runs a module in a process; returns what it printed, as `run_command`."""
     return run_command([sys.executable, "-m", module, *arguments], env)
 
 
@@ -85,12 +81,7 @@ def run_command(command: list[str], env: Mapping[str, str] | None = None) -> str
 
 
 def run_training(module: str, *arguments: str, log: Path | None = None) -> LoggedRun:
-    """Runs a program of a model in a process; returns its log.
-
-    Args:
-        module: `DLRM` or `BERT4REC`.
-        arguments: its flags.
-        log: file of the log; a temporary one by default.
+    """Runs `DLRM` or `BERT4REC` with flags; returns its log.
 
     Raises:
         FailedProgramError: it failed.
@@ -106,7 +97,7 @@ def prepare_movielens(ratings: Path, output: Path) -> Path:
     """Prepares the dataset of ratings, unless it exists; returns its folder.
 
     Raises:
-        UserError: the file of ratings is missing, or preprocessing failed.
+        UserError: the file is missing, or preprocessing failed.
     """
     if (output / "manifest.json").is_file():
         return output

@@ -29,15 +29,11 @@ class Record:
 
     Attributes:
         benchmark: name of the benchmark and of its results file.
-        candidate: name of the measured implementation or case.
-        metric: name of the metric, such as `rows_per_s`.
+        candidate: measured implementation or case.
+        metric: its name, such as `rows_per_s`.
         value: median of the repeats; None if all failed.
-        unit: unit of the value.
-        direction: whether higher or lower is better.
         p10: 10th percentile of the repeats.
-        p90: 90th percentile of the repeats.
         repeats: number of runs, failed ones included.
-        failed: number of failed runs.
         config: settings that change the value (not paths).
         config_hash: hash of `config`; only equal ones are compared.
         hardware: CPU model and kind, cores, clock, memory, GPU.
@@ -159,20 +155,7 @@ def make_record(
     seeds: Sequence[int] = (),
     threshold: str = "5%",
 ) -> Record:
-    """Makes a record with this machine, code and time.
-
-    Args:
-        benchmark: name of the benchmark.
-        candidate: measured implementation or case.
-        metric: name of the metric.
-        samples: value of each successful repeat.
-        unit: unit of the values.
-        direction: whether higher or lower is better.
-        config: settings that change the values.
-        failed: number of failed repeats.
-        seeds: seed of each successful repeat, if they have any.
-        threshold: change that does not count; see `parse_threshold`.
-    """
+    """Makes a record of the successful repeats, with this machine and time."""
     p10, p50, p90 = np.percentile(samples, (10, 50, 90)).tolist() if samples else (None,) * 3
     settings = dict(config)
     return Record(

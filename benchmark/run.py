@@ -21,7 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from benchmark import commands, door
+from benchmark import commands
 from benchmark.case import Case, Group, Key, Values
 from benchmark.commands import HERE, OLD, OURS, CommandCase, read_command_case
 from benchmark.compare import Comparison, compare_runs, format_comparisons
@@ -75,11 +75,7 @@ def case_class(name: str) -> type[Case] | None:
 
 
 def read_cases(names: Sequence[str], beside: Path | None = None) -> list[CommandCase]:
-    """Reads the cases that are commands.
-
-    Args:
-        names: names, YAML files, or folders of them.
-        beside: another checkout.
+    """Reads the commands of names, YAML files, or folders of those.
 
     Raises:
         UserError: there is no such case, or one is wrong.
@@ -140,14 +136,7 @@ def _show_run(name: str, number: int, count: int, values: Values) -> None:
 def make_records(
     case: Case, rounds: Sequence[Values], seeds: Sequence[int], row: str | None = None
 ) -> list[Record]:
-    """Makes a record of each value of a group.
-
-    Args:
-        case: the case.
-        rounds: values of each round.
-        seeds: seed of each round.
-        row: take this row's values alone.
-    """
+    """Makes a record of each value of a group or row."""
     config, records = case.config(), []
     for key in dict.fromkeys(key for values in rounds for key in values):
         if row not in (None, key.row):
@@ -186,14 +175,7 @@ def run_case(case: Case, folder: Path, seeds: Sequence[int]) -> list[Record]:
 def run_commands(
     cases: Sequence[CommandCase], folder: Path, seeds: Sequence[int], repeats: int
 ) -> tuple[list[Record], list[Comparison]]:
-    """Measures commands in turns; one whose preparation fails is left out.
-
-    Args:
-        cases: the commands.
-        folder: folder of data and runs.
-        seeds: seeds of as many rounds as there may be.
-        repeats: rounds after which a comparison beside each other may end.
-    """
+    """Measures commands in turns; one whose preparation fails is left out."""
     ready: list[CommandCase] = []
     groups: list[Group] = []
     for case in cases:
@@ -243,7 +225,7 @@ def sections_of(names: Sequence[str]) -> Sections:
 
 def define_flags(names: Sequence[str] = ()) -> flags.FlagValues:
     """Returns the flags of this command with these cases, unparsed."""
-    return door.define_flags(sections_of(names))
+    return program.new_flags(sections_of(names))
 
 
 def start_ranks(count: int, arguments: Sequence[str]) -> int:
@@ -255,12 +237,10 @@ def start_ranks(count: int, arguments: Sequence[str]) -> int:
 
 
 def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str]) -> int:
-    """Runs cases; returns the exit status.
+    """Runs cases; `given` is the command line for further processes.
 
-    Args:
-        flag_values: parsed flags.
-        names: names of the cases.
-        given: the whole command line, for further processes.
+    Returns:
+        The exit status.
     """
     if not names:
         raise UserError(f"name a case: {', '.join(find_cases())}")

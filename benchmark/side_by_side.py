@@ -3,9 +3,8 @@
 
 import abc
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +16,6 @@ from cuda_ext.error_bounds import Bounded
 from dlrm.data.synthetic import draw_ids
 from recsys.settings import setting
 from recsys.train.memory import keep_freed_memory
-
-T = TypeVar("T")
 
 OURS = "ours"
 NUM_BATCHES = 4
@@ -87,14 +84,7 @@ class KernelSettings(SideBySide, abc.ABC):
 
 
 class Limits:
-    """Rates of a large copy and of a large matrix product.
-
-    Args:
-        copy_bytes: bytes of the copy; 0 for none.
-        matmul_size: rows and columns of the matrices.
-        dtype: their dtype.
-        device: device that is measured.
-    """
+    """Rates of a large copy (0 bytes: none) and matrix product."""
 
     def __init__(
         self,
@@ -116,11 +106,8 @@ class Limits:
     def product_rate(self) -> float:
         """Measures FLOP per second, by the faster library in torch."""
         matrix = self._matrix
-        return (
-            2
-            * len(matrix) ** 3
-            / seconds_per_call(lambda: ops.product(matrix, matrix), self.device)
-        )
+        seconds = seconds_per_call(lambda: ops.product(matrix, matrix), self.device)
+        return 2 * len(matrix) ** 3 / seconds
 
 
 def kernel_group(
@@ -186,29 +173,8 @@ def speed_ups(row: str, values: Mapping[str, Values], peers: Iterable[str]) -> d
     }
 
 
-class Rotation(Generic[T]):
-    """Returns its items in turns, without end.
-
-    Args:
-        items: one or more items.
-    """
-
-    def __init__(self, items: Sequence[T]) -> None:
-        self.items = list(items)
-        self._turns: Iterator[T] = itertools.cycle(self.items)
-
-    def __call__(self) -> T:
-        """Returns the next item."""
-        return next(self._turns)
-
-
 def check_error(case: str, result: Tensor, bound: Bounded) -> None:
-    """Checks that a result's error is within its rounding bound.
-
-    Args:
-        case: name for the error message.
-        result: float32 result of an implementation.
-        bound: exact values and bounds of their errors.
+    """Checks that a float32 result's error is within its rounding bound.
 
     Raises:
         ArithmeticError: the error of an element is larger.
@@ -232,10 +198,7 @@ def id_batches(
 
 
 def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Converts ids to the layout of FBGEMM and TorchRec.
-
-    Args:
-        ids: [B, F].
+    """Converts ids [B, F] to the layout of FBGEMM and TorchRec.
 
     Returns:
         (values [F * B], all ids of the first feature first; offsets [F * B + 1]).
@@ -244,20 +207,13 @@ def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:
     return values, torch.arange(values.numel() + 1, dtype=torch.int64)
 
 
-def row_offsets(table_sizes: Sequence[int], device: torch.device = CPU) -> Tensor:
-    """Returns [F + 1] bounds of the tables in a joint table."""
-    starts = list(itertools.accumulate(table_sizes, initial=0))
-    return torch.tensor(starts, dtype=torch.int64, device=device)
-
-
-def upper_triangle_columns(num_vectors: int) -> Tensor:
+def torchrec_columns(dim: int, num_vectors: int) -> Tensor:
     """Returns the column in our dot interaction of each of TorchRec's columns.
 
-    TorchRec orders pairs (i, j > i) by i, then j; we order them by j, then i.
+    After the D columns of vector 0, TorchRec orders pairs (i, j > i) by i, then j; we by j, then i.
     """
     i, j = torch.triu_indices(num_vectors, num_vectors, 1)
-    numbers: Tensor = j * (j - 1) // 2 + i
-    return numbers
+    return torch.cat([torch.arange(dim), dim + j * (j - 1) // 2 + i])
 
 
 def interaction_flops(batch: int, num_vectors: int, dim: int) -> float:

@@ -17,11 +17,6 @@ def seconds_per_call(work: Work, device: torch.device = CPU, calls: int = 1) -> 
 
     On a CUDA device the stream first spins for about two milliseconds, so that the calls queue up
     behind it and the events measure the kernels, not their launches.
-
-    Args:
-        work: function to time.
-        device: device that it uses.
-        calls: number of consecutive calls.
     """
     if device.type == "cuda":
         begin, end = (

@@ -20,7 +20,6 @@ from benchmark.commands import HERE, recsys_data
 from benchmark.programs import (
     BERT4REC,
     FailedProgramError,
-    LoggedRun,
     prepare_movielens,
     run_command,
     run_training,
@@ -74,49 +73,33 @@ class RecBole(Case):
             yield Group(candidates=candidates)
 
     def _our_speed(self, dataset: Path, threads: int, _seed: int) -> Values:
-        trained = run_ours(dataset, threads, f"--max_steps={self.our_steps}", "--seed=2020")
+        trained = run_training(
+            BERT4REC,
+            *("--config=recbole", "--dataset_name=ml-100k", f"--dataset_path={dataset}"),
+            *(f"--num_threads={threads}", f"--print_freq={STEPS_PER_EPOCH}", "--base_device=cpu"),
+            *(f"--max_steps={self.our_steps}", "--seed=2020"),
+        )
         return {_speed_key(OURS, threads): trained.final["average_train_throughput"]}
 
     def _recbole_speed(self, inter: Path, threads: int, name: str, _seed: int) -> Values:
-        measured = run_recbole(inter, threads, name, f"--batches={self.recbole_batches}")
-        return {_speed_key(name, threads): float(measured["samples_per_s"])}
+        """Runs RecBole in a process; refuses one that trained on other samples."""
+        mode, environment = RECBOLE[name]
+        command = [
+            *(str(RECBOLE_PYTHON), "-W", "ignore"),
+            str(HERE / "benchmark" / "peers" / "recbole_bert4rec.py"),
+            *(f"--data={inter}", f"--threads={threads}", f"--anomaly_mode={mode}"),
+            f"--batches={self.recbole_batches}",
+        ]
+        variables = {"PATH": "/usr/bin:/bin", "HOME": str(inter), "OMP_NUM_THREADS": str(threads)}
+        printed = run_command(command, {**variables, **environment})
+        metrics: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        if metrics["train_samples"] != SETTING["samples"]:
+            raise FailedProgramError(f"RecBole trains on {metrics['train_samples']} other samples")
+        return {_speed_key(name, threads): float(metrics["samples_per_s"])}
 
 
 def _speed_key(row: str, threads: int) -> Key:
     return Key(row, f"train samples/s, {threads} thread{'s' if threads > 1 else ''}", "samples/s")
-
-
-def run_ours(dataset: Path, threads: int, *arguments: str) -> LoggedRun:
-    """Trains ours with the preset of RecBole's settings."""
-    return run_training(
-        BERT4REC,
-        *("--config=recbole", "--dataset_name=ml-100k", f"--dataset_path={dataset}"),
-        *(f"--num_threads={threads}", f"--print_freq={STEPS_PER_EPOCH}", "--base_device=cpu"),
-        *arguments,
-    )
-
-
-def run_recbole(
-    data: Path, threads: int, candidate: str, *arguments: str, seed: int = 2020
-) -> dict[str, Any]:
-    """Runs RecBole in a process; returns the metrics that it prints.
-
-    Raises:
-        FailedProgramError: it failed, or trained on other samples.
-    """
-    mode, environment = RECBOLE[candidate]
-    command = [
-        *(str(RECBOLE_PYTHON), "-W", "ignore"),
-        str(HERE / "benchmark" / "peers" / "recbole_bert4rec.py"),
-        *(f"--data={data}", f"--threads={threads}", f"--seed={seed}", f"--anomaly_mode={mode}"),
-        *arguments,
-    ]
-    variables = {"PATH": "/usr/bin:/bin", "HOME": str(data), "OMP_NUM_THREADS": str(threads)}
-    printed = run_command(command, {**variables, **environment})
-    metrics: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    if metrics["train_samples"] != SETTING["samples"]:
-        raise FailedProgramError(f"RecBole trains on {metrics['train_samples']} other samples")
-    return metrics
 
 
 def write_interactions(dataset: Path, folder: Path) -> Path:

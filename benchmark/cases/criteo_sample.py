@@ -103,22 +103,20 @@ def predictions_of_peers(
     lines: Sequence[bytes], labels: npt.NDArray[np.bool_]
 ) -> dict[str, Predictions]:
     """Fits the peers; returns their predictions for the test rows."""
-    hashed = logistic_regression.hashed_features(lines)
-    fitted = logistic_regression.fit(
-        hashed[:TRAIN],
-        hashed[TRAIN:VALIDATION],
-        hashed[VALIDATION:],
-        (labels[:TRAIN], labels[TRAIN:VALIDATION]),
+    split = TRAIN, VALIDATION
+    hashed, columns = (
+        logistic_regression.hashed_features(lines),
+        boosted_trees.features(lines, TRAIN),
     )
-    print(f"logistic regression: inverse penalty {fitted.inverse_penalty}", flush=True)
-    trees, chosen = boosted_trees.predict(
-        boosted_trees.features(lines, TRAIN), labels, (TRAIN, VALIDATION)
-    )
-    print(f"LightGBM: {chosen}", flush=True)
-    probabilities = {_LINEAR: fitted.test_probabilities, "LightGBM": trees}
+    fitted = {
+        _LINEAR: logistic_regression.predict(hashed, labels, split),
+        "LightGBM": boosted_trees.predict(columns, labels, split),
+    }
+    for name, (_, chosen) in fitted.items():
+        print(f"{name}: {chosen}", flush=True)
     return {
         name: Predictions(labels[VALIDATION:], np.log(p) - np.log1p(-p))
-        for name, p in probabilities.items()
+        for name, (p, _) in fitted.items()
     }
 
 

@@ -27,7 +27,6 @@ from benchmark.peers.tables import (
 from benchmark.side_by_side import (
     OURS,
     KernelSettings,
-    Rotation,
     check_error,
     id_batches,
     kernel_group,
@@ -61,7 +60,7 @@ class EmbeddingKernels(KernelSettings):
                 yield kernel_group(
                     f"{rule}, {distribution}, D={dim}, B={size:,}",
                     {
-                        name: _step(tables, Rotation(batches), gradient)
+                        name: _step(tables, itertools.cycle(batches), gradient)
                         for name, tables in implementations.items()
                     },
                     limits,
@@ -70,9 +69,9 @@ class EmbeddingKernels(KernelSettings):
                 )
 
 
-def _step(tables: Tables, batches: Rotation[IdBatch], gradient: Tensor) -> Work:
+def _step(tables: Tables, batches: Iterator[IdBatch], gradient: Tensor) -> Work:
     def run() -> None:
-        tables.backward(tables.look_up(batches()), gradient)
+        tables.backward(tables.look_up(next(batches)), gradient)
         tables.update()
 
     return run

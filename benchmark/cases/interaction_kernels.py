@@ -2,6 +2,7 @@
 """Dot interaction beside PyTorch, torch.compile and TorchRec, checked in float64."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from benchmark.side_by_side import (
     OURS,
     KernelSettings,
     Limits,
-    Rotation,
     check_error,
     interaction_flops,
     kernel_group,
-    upper_triangle_columns,
+    torchrec_columns,
 )
 from benchmark.stopwatch import Work
 from cuda_ext import error_bounds, ops, reference
@@ -71,7 +71,7 @@ class InteractionKernels(KernelSettings):
         forward: dict[str, Work] = {}
         both: dict[str, Work] = {}
         for name, function in implementations.items():
-            pairs = Rotation(list(zip(bottoms, vectors, strict=True)))
+            pairs = itertools.cycle(zip(bottoms, vectors, strict=True))
             forward[name] = _forward(function, pairs)
             both[name] = _forward_backward(function, pairs)
         sizes = f"D={dim}, B={batch_size:,}"
@@ -94,19 +94,19 @@ class InteractionKernels(KernelSettings):
         return made
 
 
-def _forward(function: Interaction, pairs: Rotation[tuple[Tensor, Tensor]]) -> Work:
+def _forward(function: Interaction, pairs: Iterator[tuple[Tensor, Tensor]]) -> Work:
     def run() -> Tensor:
         with torch.no_grad():
-            return function(*pairs())
+            return function(*next(pairs))
 
     return run
 
 
-def _forward_backward(function: Interaction, pairs: Rotation[tuple[Tensor, Tensor]]) -> Work:
+def _forward_backward(function: Interaction, pairs: Iterator[tuple[Tensor, Tensor]]) -> Work:
     gradients: dict[torch.Size, Tensor] = {}
 
     def run() -> object:
-        inputs = pairs()
+        inputs = next(pairs)
         result = function(*inputs)
         gradient = gradients.setdefault(result.shape, torch.ones_like(result))
         return torch.autograd.grad(result, inputs, gradient)
@@ -117,8 +117,7 @@ def _forward_backward(function: Interaction, pairs: Rotation[tuple[Tensor, Tenso
 def _check(bottom: Tensor, vectors: Tensor, implementations: dict[str, Interaction]) -> None:
     """Compares values and gradients of every implementation with float64."""
     dim, num_vectors = bottom.shape[1], vectors.shape[1] + 1
-    columns = upper_triangle_columns(num_vectors)
-    order = torch.cat([torch.arange(dim), dim + columns])  # TorchRec's columns among ours
+    order = torchrec_columns(dim, num_vectors)
     generator = torch.Generator().manual_seed(3)
     width = reference.interaction_width(num_vectors, dim)
     gradient = torch.randn(bottom.shape[0], width, generator=generator).to(bottom.device)

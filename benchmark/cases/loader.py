@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmark.case import Case, Group, Values, values_of_row
+from benchmark.case import Case, Group, Key, Values
 from dlrm.config import DataConfig, DatasetType
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
@@ -102,8 +102,10 @@ class Loader(Case):
             loader = open_loader(candidate, root, spec, self.batch_size)
             rows = loader.num_batches * self.batch_size
             widths = {"narrow batches": loader.narrow_batches, "wide batches": loader.batches}
-            rates = {width: _samples_per_s(batches, rows) for width, batches in widths.items()}
-            return values_of_row(candidate, "samples/s", rates)
+            return {
+                Key(candidate, width, "samples/s"): _samples_per_s(batches, rows)
+                for width, batches in widths.items()
+            }
 
         yield Group(candidates={name: functools.partial(measure, name) for name in candidates()})
 

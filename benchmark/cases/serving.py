@@ -226,11 +226,7 @@ def measure_memory(deployed: DeployedDlrm, backend: Backend, instances: int, _se
 
 
 def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[InstanceMemory]:
-    """Returns the memory of the instances, or of their server.
-
-    Raises:
-        RuntimeError: an instance got too few requests to read its tables.
-    """
+    """Returns the memory of the instances once they read their tables."""
     threads = max(1, available_cores() // instances)
     serving = ServingSettings(
         backend=backend, dynamic_batching=False, instances=instances, threads=threads

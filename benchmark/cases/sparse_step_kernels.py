@@ -26,12 +26,11 @@ from benchmark.side_by_side import (
     NUM_BATCHES,
     OURS,
     KernelSettings,
-    Rotation,
     check_error,
     id_batches,
     interaction_flops,
     kernel_group,
-    upper_triangle_columns,
+    torchrec_columns,
 )
 from benchmark.stopwatch import Work
 from cuda_ext import error_bounds, reference
@@ -58,8 +57,8 @@ class SparseStepKernels(KernelSettings):
         for dim in self.dims:
             steps = _steps(build_tables(self.table_sizes, dim, "sgd", self.on), self.tables)
             num_vectors = self.tables + 1
-            order = torch.cat([torch.arange(dim), dim + upper_triangle_columns(num_vectors)])
-            _check(self.table_sizes, dim, steps, order.to(self.on))
+            order = torchrec_columns(dim, num_vectors).to(self.on)
+            _check(self.table_sizes, dim, steps, order)
             for distribution, size in itertools.product(("uniform", "zipf"), self.batch_sizes):
                 generator = torch.Generator().manual_seed(6)
                 width = reference.interaction_width(num_vectors, dim)
@@ -74,8 +73,8 @@ class SparseStepKernels(KernelSettings):
                 yield kernel_group(
                     f"{distribution}, D={dim}, B={size:,}",
                     {
-                        name: _work(forward, tables, Rotation(pairs), upstream.get(name, gradient))
-                        for name, (tables, forward) in steps.items()
+                        name: _work(*step, itertools.cycle(pairs), upstream.get(name, gradient))
+                        for name, step in steps.items()
                     },
                     limits,
                     peer=PEER,
@@ -104,10 +103,10 @@ def _steps(
 
 
 def _work(
-    forward: Forward, tables: Tables, inputs: Rotation[tuple[IdBatch, Tensor]], gradient: Tensor
+    tables: Tables, forward: Forward, inputs: Iterator[tuple[IdBatch, Tensor]], gradient: Tensor
 ) -> Work:
     def run() -> None:
-        ids, bottom = inputs()
+        ids, bottom = next(inputs)
         bottom.grad = None
         forward(ids, bottom).backward(gradient)  # type: ignore[no-untyped-call]
         tables.update()

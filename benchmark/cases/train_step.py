@@ -9,6 +9,7 @@ library in torch. `make torchrec` installs TorchRec; without it that is left out
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +37,6 @@ from benchmark.side_by_side import (
     OURS,
     PRODUCT,
     Limits,
-    Rotation,
     SideBySide,
     speed_ups,
     timers,
@@ -105,15 +105,7 @@ class TrainStep(SideBySide):
 def _group(
     row: str, works: dict[str, Work], limits: Limits, batch_size: int, flops: float
 ) -> Group:
-    """Makes the candidates of a case; short steps are repeated.
-
-    Args:
-        row: the case.
-        works: candidate -> function that runs one step.
-        limits: its matrix product is the ceiling.
-        batch_size: B.
-        flops: floating-point operations of the step.
-    """
+    """Makes the candidates of a case; short steps are repeated."""
     first = min(seconds_per_call(work) for work in works.values() for _ in range(2))
     calls = max(1, round(SHORTEST_S / first))
 
@@ -135,18 +127,18 @@ def _group(
 
 def training_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
     """Returns a function that runs one training step."""
-    turns = Rotation([candidate.prepare(batch) for batch in batches])
-    return lambda: candidate.train(turns())
+    turns = itertools.cycle([candidate.prepare(batch) for batch in batches])
+    return lambda: candidate.train(next(turns))
 
 
 def inference_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
     """Returns a function that runs one forward pass."""
-    turns = Rotation([candidate.prepare(batch) for batch in batches])
+    turns = itertools.cycle([candidate.prepare(batch) for batch in batches])
 
     def run() -> object:
         # Not inference_mode: FBGEMM's lookup on a CPU does not support it.
         with torch.no_grad():
-            return candidate.logits(turns())
+            return candidate.logits(next(turns))
 
     return run
 

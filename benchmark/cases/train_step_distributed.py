@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmark.case import Group, Key, Values
-from benchmark.peers.dlrm import LEARNING_RATE, LOSS_TOLERANCE, SIZES, TORCHREC, make_batches
+from benchmark.peers.dlrm import LEARNING_RATE, SIZES, TORCHREC, compare_losses, make_batches
 from benchmark.peers.torchrec import TableWeights, TorchRecBatch, TorchRecDlrm, has_torchrec
 from benchmark.side_by_side import OURS, SideBySide, speed_ups
 from benchmark.stopwatch import seconds_per_call
@@ -206,10 +206,6 @@ class _InMemory:
 class Start:
     """The initial weights of all implementations, equal on every rank.
 
-    Args:
-        config: sizes of the network.
-        table_sizes: rows of each table.
-
     Attributes:
         mlps: model with the MLPs' weights; its tables have one row each.
         tables: tables, drawn on demand.
@@ -262,13 +258,7 @@ def check_training(
     """
     losses = {name: torch.stack(side.train(batches)) for name, side in sides.items()}
     # Local batches have equal sizes, so the mean of their losses is that of the batch.
-    for name in losses:
-        losses[name] = processes.sum(losses[name]) / processes.world_size
-    for name, other in losses.items():
-        if not torch.allclose(other, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
-            raise ArithmeticError(
-                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
-            )
+    compare_losses({n: processes.sum(of) / processes.world_size for n, of in losses.items()})
 
 
 CASE = TrainStepDistributed

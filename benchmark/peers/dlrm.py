@@ -3,13 +3,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from benchmark.peers.torchrec import TorchRecBatch, TorchRecDlrm, has_torchrec
+from benchmark.peers.torchrec import TorchRecDlrm, has_torchrec
 from benchmark.side_by_side import NUM_BATCHES, OURS, id_batches, interaction_flops
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
@@ -109,20 +109,6 @@ class _PlainDlrm:
         return logits.float()
 
 
-class _TorchRec:
-    def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
-        self._dlrm = TorchRecDlrm(model, LEARNING_RATE, in_bfloat16=in_bfloat16)
-
-    def prepare(self, batch: Batch[Tensor]) -> TorchRecBatch:
-        return TorchRecBatch.from_batch(batch)
-
-    def train(self, batch: TorchRecBatch) -> Tensor:
-        return self._dlrm.train(batch)
-
-    def logits(self, batch: TorchRecBatch) -> Tensor:
-        return self._dlrm.logits(batch)
-
-
 def build_candidates(
     config: ModelConfig, table_sizes: Sequence[int], in_bfloat16: bool = False
 ) -> dict[str, Candidate]:
@@ -156,7 +142,7 @@ def build_candidates(
     if in_bfloat16:
         candidates[IN_FLOAT32] = _OurDlrm(copied(fused), in_bfloat16=False)
     if has_torchrec():
-        candidates[TORCHREC] = _TorchRec(model, in_bfloat16)
+        candidates[TORCHREC] = TorchRecDlrm(model, LEARNING_RATE, in_bfloat16=in_bfloat16)
     return candidates
 
 
@@ -180,12 +166,7 @@ def check_training(
     batches: Sequence[Batch[Tensor]],
     tolerance: float = LOSS_TOLERANCE,
 ) -> None:
-    """Trains every implementation on the same batches and compares the losses.
-
-    Args:
-        candidates: the implementations.
-        batches: one step each.
-        tolerance: largest relative difference of the losses.
+    """Trains every implementation a step on each batch and compares the losses.
 
     Raises:
         ArithmeticError: a loss differs from ours.
@@ -194,6 +175,15 @@ def check_training(
         name: torch.stack([candidate.train(candidate.prepare(batch)) for batch in batches])
         for name, candidate in candidates.items()
     }
+    compare_losses(losses, tolerance)
+
+
+def compare_losses(losses: Mapping[str, Tensor], tolerance: float = LOSS_TOLERANCE) -> None:
+    """Compares the losses of each implementation, relatively.
+
+    Raises:
+        ArithmeticError: one differs from ours.
+    """
     for name, other in losses.items():
         if not torch.allclose(other, losses[OURS], rtol=tolerance, atol=0.0):
             raise ArithmeticError(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baseline of click prediction: logistic regression on hashed features."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,19 +13,6 @@ from preproc.criteo.rules import NUM_NUMERICAL
 HASH_BITS = 20
 PENALTIES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.2)
 """Inverse strengths of the L2 penalty to try; the validation loss chooses."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fitted:
-    """The model with the best validation loss.
-
-    Attributes:
-        inverse_penalty: its inverse strength of the L2 penalty.
-        test_probabilities: [test rows] float64 probabilities of a click.
-    """
-
-    inverse_penalty: float
-    test_probabilities: npt.NDArray[np.float64]
 
 
 def hashed_features(lines: Sequence[bytes]) -> Any:
@@ -52,16 +38,18 @@ def hashed_features(lines: Sequence[bytes]) -> Any:
     )
 
 
-def fit(
-    train: Any, validation: Any, test: Any, labels: tuple[npt.NDArray[np.bool_], ...]
-) -> Fitted:
-    """Fits every penalty and predicts the test rows with the best.
+def predict(
+    rows: Any, labels: npt.NDArray[np.bool_], split: tuple[int, int]
+) -> tuple[npt.NDArray[np.float64], str]:
+    """Fits every penalty; returns probabilities of the test rows by the best.
 
     Args:
-        train: features of the train rows.
-        validation: features of the validation rows.
-        test: features of the test rows.
-        labels: (labels of the train rows, labels of the validation rows).
+        rows: [B, 2**HASH_BITS] from `hashed_features`.
+        labels: [B].
+        split: ends of the training and of the validation rows.
+
+    Returns:
+        Probabilities, and the penalty that the validation rows chose.
     """
     try:
         from sklearn.linear_model import LogisticRegression
@@ -69,10 +57,12 @@ def fit(
     except ImportError as error:
         raise ImportError("scikit-learn is missing: pip install -e .[benchmark]") from error
 
-    best = (np.inf, 0.0, np.empty(0))
-    for inverse_penalty in PENALTIES:
-        model = LogisticRegression(C=inverse_penalty, solver="liblinear").fit(train, labels[0])
-        loss = log_loss(labels[1], model.predict_proba(validation)[:, 1])
+    first, second = split
+    best = (np.inf, np.empty(0), "")
+    for inverse in PENALTIES:
+        model = LogisticRegression(C=inverse, solver="liblinear").fit(rows[:first], labels[:first])
+        loss = log_loss(labels[first:second], model.predict_proba(rows[first:second])[:, 1])
         if loss < best[0]:
-            best = (loss, inverse_penalty, model.predict_proba(test)[:, 1])
-    return Fitted(best[1], best[2])
+            chosen = f"inverse penalty {inverse}"
+            best = (loss, model.predict_proba(rows[second:])[:, 1], chosen)
+    return best[1], best[2]

@@ -38,15 +38,7 @@ def find_perf_analyzer() -> Path | None:
 def measure_load(
     endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int, seconds: float
 ) -> LoadResult:
-    """Measures a model under clients of perf_analyzer.
-
-    Each waits for its response before it sends again.
-
-    Args:
-        endpoint: connection to the model over gRPC.
-        requests: requests of one size, sent in turn; checked before the measurement.
-        concurrency: number of clients.
-        seconds: length of the measurement, after a warm-up of its own.
+    """Measures a model over gRPC as `load.measure_load`, under clients of perf_analyzer.
 
     Raises:
         BadRequestError: a request does not fit the model.
@@ -70,11 +62,12 @@ def measure_load(
             *("--measurement-interval", round(seconds / _WINDOWS * 1e3)),
             *("--max-trials", _WINDOWS, "--stability-percentage", _ANY_PERCENT),
         ]
+        libraries = str(program.parent), os.environ.get("LD_LIBRARY_PATH")
         run = subprocess.run(
             [str(word) for word in command],
             capture_output=True,
             text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": _libraries(program)},
+            env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))},
             check=False,
         )
         if run.returncode != 0 or not profile.is_file():
@@ -90,11 +83,6 @@ def measure_load(
         requests_per_s=len(durations) / ((max(replied_ns) - min(sent_ns)) / 1e9),
         server=after.since(before),
     )
-
-
-def _libraries(program: Path) -> str:
-    """Returns the folders of shared libraries for the program."""
-    return os.pathsep.join(filter(None, (str(program.parent), os.environ.get("LD_LIBRARY_PATH"))))
 
 
 def _read_profile(path: Path) -> tuple[list[int], list[int]]:

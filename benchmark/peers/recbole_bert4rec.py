@@ -18,25 +18,21 @@ from typing import Any
 
 
 class MeasuredBatches:
-    """A loader's first batches, with the times when they were requested.
-
-    Args:
-        loader: RecBole's loader, which shuffles in every iteration.
-        count: number of batches to yield; None yields all.
+    """The first batches of a loader, and the times of their requests.
 
     Attributes:
         requested_s: time of each request, and of the end.
         sizes: samples of each batch.
     """
 
-    def __init__(self, loader: Any, count: int | None) -> None:
+    def __init__(self, loader: Any, count: int) -> None:
         self._loader = loader
         self._count = count
         self.requested_s: list[float] = []
         self.sizes: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._loader) if self._count is None else min(self._count, len(self._loader))
+        return min(self._count, len(self._loader))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -55,11 +51,11 @@ class MeasuredBatches:
         return sum(self.sizes[warmup:]) / (self.requested_s[-1] - self.requested_s[warmup])
 
 
-def settings(data: Path, batch_size: int, max_len: int, seed: int) -> dict[str, Any]:
+def settings(data: Path) -> dict[str, Any]:
     """Returns the settings that differ from RecBole's defaults."""
     return {
         "data_path": str(data.parent),
-        "seed": seed,
+        "seed": 2020,
         "reproducibility": True,
         "use_gpu": False,
         "show_progress": False,
@@ -69,9 +65,9 @@ def settings(data: Path, batch_size: int, max_len: int, seed: int) -> dict[str, 
         "ITEM_ID_FIELD": "item_id",
         "TIME_FIELD": "timestamp",
         "load_col": {"inter": ["user_id", "item_id", "timestamp"]},
-        "MAX_ITEM_LIST_LENGTH": max_len,
-        "train_batch_size": batch_size,
-        "eval_batch_size": batch_size,
+        "MAX_ITEM_LIST_LENGTH": 50,
+        "train_batch_size": 2048,
+        "eval_batch_size": 2048,
         "train_neg_sample_args": None,
         "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full"},
         "metrics": ["Hit", "NDCG"],
@@ -89,11 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from recbole.data import create_dataset, data_preparation
     from recbole.utils import get_model, get_trainer, init_seed
 
-    config = Config(
-        model="BERT4Rec",
-        dataset=options.data.name,
-        config_dict=settings(options.data, options.batch_size, options.max_len, options.seed),
-    )
+    config = Config(model="BERT4Rec", dataset=options.data.name, config_dict=settings(options.data))
     # Importing a sequential model of RecBole turns anomaly detection on; get_model imports it, so
     # it must come before switching this off.
     init_seed(config["seed"], config["reproducibility"])
@@ -107,7 +99,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     batches = MeasuredBatches(train, options.batches)
     trainer._train_epoch(batches, 0)
     return {
-        "samples_per_s": batches.samples_per_s(options.warmup),
+        "samples_per_s": batches.samples_per_s(warmup=2),
         "train_samples": len(train._dataset),
         "parameters": sum(p.numel() for p in model.parameters()),
         "anomaly_mode": torch.is_anomaly_enabled(),
@@ -118,12 +110,8 @@ def main() -> None:
     """Parses the command line and prints the result."""
     parser = argparse.ArgumentParser(description="RecBole's BERT4Rec, timed")
     parser.add_argument("--data", type=Path, required=True, help="folder with NAME.inter")
-    parser.add_argument("--batches", type=int, help="batches of an epoch; by default all")
-    parser.add_argument("--warmup", type=int, default=2, help="batches left out of the rate")
+    parser.add_argument("--batches", type=int, required=True, help="batches of the epoch")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch_size", type=int, default=2048)
-    parser.add_argument("--max_len", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=2020)
     parser.add_argument("--anomaly_mode", choices=("as_shipped", "off"), default="as_shipped")
     options = parser.parse_args()
     options.data = options.data.resolve()

@@ -44,9 +44,9 @@ class DeployedDlrm:
 
     Attributes:
         repository: folder of the model repository.
-        signature: inputs and outputs of the model.
+        signature: of the model.
         table_sizes: rows of each table.
-        table_bytes: bytes of all tables together.
+        table_bytes: of all tables together.
     """
 
     repository: Path
@@ -56,12 +56,7 @@ class DeployedDlrm:
 
     @classmethod
     def make(cls, folder: Path, table_sizes: tuple[int, ...]) -> "DeployedDlrm":
-        """Deploys a DLRM with random weights.
-
-        Args:
-            folder: folder of repository, checkpoint and log.
-            table_sizes: rows of each table.
-        """
+        """Deploys a DLRM with random weights; `folder` holds repository, checkpoint and log."""
         print(f"deploying tables of {sum(table_sizes):,} rows", flush=True)
         write_model(folder / "checkpoint", table_sizes)
         export = DlrmExport(folder / "checkpoint")

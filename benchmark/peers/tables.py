@@ -2,6 +2,7 @@
 """Implementations of embedding tables: ours, FBGEMM's, nn.EmbeddingBag."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.peers.torchrec import has_torchrec
-from benchmark.side_by_side import OURS, row_offsets, table_major
+from benchmark.side_by_side import OURS, table_major
 from benchmark.stopwatch import CPU
 from cuda_ext import ops
 from cuda_ext.row_rules import ADAGRAD
@@ -60,19 +61,14 @@ class Tables(Protocol):
 
 
 class OurTables:
-    """A joint table outside autograd, with the extension's ops.
-
-    Args:
-        table_sizes: rows of each table.
-        dim: D.
-        rule: optimizer.
-    """
+    """A joint table outside autograd, with the extension's ops."""
 
     def __init__(
         self, table_sizes: Sequence[int], dim: int, rule: FusedRule, device: torch.device
     ) -> None:
         self._sizes = list(table_sizes)
-        self._offsets = row_offsets(table_sizes, device)
+        starts = list(itertools.accumulate(table_sizes, initial=0))
+        self._offsets = torch.tensor(starts, dtype=torch.int64, device=device)
         self.table = torch.empty(sum(table_sizes), dim, device=device)
         if device.type == "cpu":
             ops.use_huge_pages(self.table)
@@ -136,15 +132,10 @@ class OurTables:
         )
 
 
-class FbgemmTables:
+class _FbgemmTables:
     """FBGEMM's table batched embedding: its backward pass updates the tables.
 
     Ids are not checked (`BoundsCheckMode.NONE`), the fastest setting.
-
-    Args:
-        table_sizes: rows of each table.
-        dim: D.
-        rule: optimizer.
     """
 
     def __init__(self, table_sizes: Sequence[int], dim: int, rule: FusedRule) -> None:
@@ -172,30 +163,22 @@ class FbgemmTables:
         )
 
     def tables(self) -> list[Tensor]:
-        """Returns one [rows, D] view per table, not a copy."""
         weights: list[Tensor] = self._module.split_embedding_weights()
         return weights
 
     def look_up(self, batch: IdBatch) -> Tensor:
-        """Returns [B, F, D]."""
         vectors: Tensor = self._module(batch.values, batch.offsets).view(self._shape)
         return vectors
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Runs the backward pass, which updates the tables."""
         vectors.backward(gradient)  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         """Does nothing: backward has updated the tables."""
 
 
-class EmbeddingBagTables:
-    """One nn.EmbeddingBag per table with sparse gradients, and torch's SGD.
-
-    Args:
-        table_sizes: rows of each table.
-        dim: D.
-    """
+class _EmbeddingBagTables:
+    """One nn.EmbeddingBag per table with sparse gradients, and torch's SGD."""
 
     def __init__(self, table_sizes: Sequence[int], dim: int, device: torch.device) -> None:
         self._bags = nn.ModuleList(
@@ -208,11 +191,9 @@ class EmbeddingBagTables:
         self._offsets = torch.empty(0, dtype=torch.int64)
 
     def tables(self) -> list[Tensor]:
-        """Returns one [rows, D] view per table."""
         return [parameter.data for parameter in self._bags.parameters()]
 
     def look_up(self, batch: IdBatch) -> Tensor:
-        """Returns [B, F, D]."""
         if self._offsets.numel() != batch.ids.shape[0]:
             self._offsets = torch.arange(batch.ids.shape[0], device=batch.ids.device)
         vectors = [
@@ -222,11 +203,9 @@ class EmbeddingBagTables:
         return torch.stack(vectors, dim=1)
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Runs the backward pass."""
         vectors.backward(gradient)  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
-        """Applies the gradients of the last backward pass."""
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -236,20 +215,14 @@ def build_tables(
 ) -> dict[str, Tables]:
     """Builds every implementation of an optimizer, ours first, equal weights.
 
-    PyTorch has no row-wise Adagrad, and FBGEMM is optional.
-
-    Args:
-        table_sizes: rows of each table.
-        dim: D.
-        rule: optimizer.
-        device: device of the tables; FBGEMM's are those of a CPU.
+    PyTorch has no row-wise Adagrad; FBGEMM is optional, and here for CPUs alone.
     """
     ours = OurTables(table_sizes, dim, rule, device)
     tables: dict[str, Tables] = {OURS: ours}
     if rule == "sgd":
-        tables[EMBEDDING_BAG] = EmbeddingBagTables(table_sizes, dim, device)
+        tables[EMBEDDING_BAG] = _EmbeddingBagTables(table_sizes, dim, device)
     if has_torchrec() and device.type == "cpu":
-        tables[FBGEMM] = FbgemmTables(table_sizes, dim, rule)
+        tables[FBGEMM] = _FbgemmTables(table_sizes, dim, rule)
     for implementation in tables.values():
         for source, target in zip(ours.tables(), implementation.tables(), strict=True):
             if source.data_ptr() != target.data_ptr():
@@ -258,11 +231,7 @@ def build_tables(
 
 
 class TouchedRows:
-    """The rows that some batches look up, to check them in float64.
-
-    Args:
-        batches: batches of ids.
-    """
+    """The rows that some batches look up, to check them in float64."""
 
     def __init__(self, batches: Sequence[IdBatch]) -> None:
         columns = [torch.cat(column) for column in zip(*(b.columns for b in batches), strict=True)]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmark.side_by_side import table_major, upper_triangle_columns
+from benchmark.side_by_side import table_major, torchrec_columns
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables
@@ -93,7 +93,7 @@ class TorchRecDlrm:
 
     Args:
         model: source of sizes and MLP weights, with dot interaction.
-        lr: learning rate of both optimizers.
+        lr: of both optimizers.
         tables: initial tables; those of `model` by default.
         planned_for: local batch size for TorchRec's planner; None places the tables table-wise,
             round robin.
@@ -184,8 +184,7 @@ class TorchRecDlrm:
     @torch.no_grad()
     def _copy_mlps(self, model: Dlrm) -> None:
         dim = model.embeddings.embedding_dim
-        pairs = upper_triangle_columns(len(self._keys) + 1)
-        order = torch.cat([torch.arange(dim), dim + pairs])
+        order = torchrec_columns(dim, len(self._keys) + 1)
         ours = [*model.bottom_mlp.linears, *model.top_mlp.linears]
         module = self._model.module.model if self._prefix else self._model.module
         theirs = [
@@ -198,6 +197,10 @@ class TorchRecDlrm:
             first_of_top = number == len(model.bottom_mlp.linears)
             target.weight.copy_(source.weight[:, order] if first_of_top else source.weight)
             target.bias.copy_(source.bias)
+
+    def prepare(self, batch: Batch[Tensor]) -> TorchRecBatch:
+        """Converts a batch, untimed."""
+        return TorchRecBatch.from_batch(batch)
 
     def _features(self, batch: TorchRecBatch) -> Any:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor

@@ -28,7 +28,7 @@ from benchmark.peers.recbole_bert4rec import MeasuredBatches
 from benchmark.peers.tables import IdBatch, TouchedRows, build_tables
 from benchmark.peers.torchrec import has_torchrec, single_process_group
 from benchmark.programs import prepare_movielens
-from benchmark.side_by_side import check_error, id_batches, table_major, upper_triangle_columns
+from benchmark.side_by_side import check_error, id_batches, table_major, torchrec_columns
 from cuda_ext import ops, reference
 from cuda_ext.error_bounds import Bounded
 from dlrm.distributed.placement import Placement, TablePlacement
@@ -106,7 +106,7 @@ def test_layouts_of_the_peers():
     assert offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
     lower = [(j, i) for j in range(5) for i in range(j)]
     upper = [(i, j) for i in range(5) for j in range(i + 1, 5)]
-    assert upper_triangle_columns(5).tolist() == [lower.index((j, i)) for i, j in upper]
+    assert torchrec_columns(0, 5).tolist() == [lower.index((j, i)) for i, j in upper]
 
 
 def test_touched_rows_number_the_lookups():
