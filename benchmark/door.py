@@ -21,11 +21,7 @@ def start(
 ) -> int:
     """Parses a command line and runs; returns the exit status.
 
-    Args:
-        section: dataclass of the settings.
-        run: gets the settings, and the arguments that are no flags.
-        argv: the program and its arguments.
-        description: text above the flags of --help.
+    `run` gets the settings, and the arguments that are no flags; --help begins with `description`.
     """
     sections: Sections = {section: "options"}
     arguments: list[str] = []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes the machine, the packages and the commit of a measurement."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -78,10 +79,8 @@ def versions() -> dict[str, str]:
     """Returns {name: version} of Python and the installed `PACKAGES`."""
     installed = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 

@@ -91,13 +91,12 @@ class TrainStep(SideBySide):
         candidates = build_candidates(config, sizes, self.bfloat16)
         tolerance = BFLOAT16_LOSS_TOLERANCE if self.bfloat16 else LOSS_TOLERANCE
         check_training(candidates, make_batches(config, sizes, 256, "zipf"), tolerance)
-        work_of = inference_work if self.inference else training_work
         flops_of = forward_flops if self.inference else training_flops
         for name, distribution, size in INFERENCE_CASES if self.inference else TRAINING_CASES:
             if name != model or size not in (self.batch_sizes or [size]):
                 continue
             batches = make_batches(config, sizes, size, distribution)
-            works = {n: work_of(candidate, batches) for n, candidate in candidates.items()}
+            works = {n: _work(each, batches, self.inference) for n, each in candidates.items()}
             row = f"{model}, {distribution}, B={size:,}"
             yield _group(row, works, limits, size, size * flops_of(config, self.tables))
 
@@ -125,15 +124,11 @@ def _group(
     return Group(candidates=candidates, derive=derive, warmup=1)
 
 
-def training_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
-    """Returns a function that runs one training step."""
+def _work(candidate: Candidate, batches: Sequence[Any], inference: bool) -> Work:
+    """Returns a function that runs one forward pass or training step."""
     turns = itertools.cycle([candidate.prepare(batch) for batch in batches])
-    return lambda: candidate.train(next(turns))
-
-
-def inference_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
-    """Returns a function that runs one forward pass."""
-    turns = itertools.cycle([candidate.prepare(batch) for batch in batches])
+    if not inference:
+        return lambda: candidate.train(next(turns))
 
     def run() -> object:
         # Not inference_mode: FBGEMM's lookup on a CPU does not support it.

@@ -41,16 +41,7 @@ def hashed_features(lines: Sequence[bytes]) -> Any:
 def predict(
     rows: Any, labels: npt.NDArray[np.bool_], split: tuple[int, int]
 ) -> tuple[npt.NDArray[np.float64], str]:
-    """Fits every penalty; returns probabilities of the test rows by the best.
-
-    Args:
-        rows: [B, 2**HASH_BITS] from `hashed_features`.
-        labels: [B].
-        split: ends of the training and of the validation rows.
-
-    Returns:
-        Probabilities, and the penalty that the validation rows chose.
-    """
+    """Fits every penalty to `hashed_features`; otherwise as `boosted_trees.predict`."""
     try:
         from sklearn.linear_model import LogisticRegression
         from sklearn.metrics import log_loss

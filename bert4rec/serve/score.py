@@ -58,7 +58,6 @@ class UserRequest:
     Attributes:
         users: [B] int64 users.
         histories: items of each user that are sent, oldest first.
-        arrays: tensors of the request by name.
     """
 
     users: npt.NDArray[np.int64]

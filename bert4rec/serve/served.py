@@ -55,11 +55,7 @@ class ServedBert4Rec(ServedModel):
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
-        """Loads a version folder.
-
-        Raises:
-            DeploymentError: it is missing, damaged or of another kind.
-        """
+        """Loads a version folder."""
         deployment = Deployment.load(folder)
         if deployment.kind != KIND:
             raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")

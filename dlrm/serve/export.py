@@ -88,11 +88,7 @@ class DlrmExport(CheckpointExport):
         return weights_to_deploy(self.model, quantize)
 
     def native_class(self) -> type[ServedModel]:
-        """Returns the class that opens a version as the native backend does.
-
-        Raises:
-            UserError: the native backend is not built, or does not run this model.
-        """
+        """Returns the class that opens a version as the native backend does."""
         check_native(self.config, len(self.stored.table_sizes))
         return NativeDlrm
 

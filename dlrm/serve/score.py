@@ -63,11 +63,7 @@ def read_requests(
 ) -> Iterator[tuple[Batch[Tensor], Arrays]]:
     """Yields each batch of the evaluation split with its request.
 
-    Args:
-        data: dataset and split.
-        signature: of the served model.
-        batch_size: samples of a request.
-        check_ids: refuse ids outside their tables; false for a model that hashes ids.
+    Ids outside their tables are refused (`check_ids`) unless the model hashes ids.
 
     Raises:
         DatasetError: the dataset is missing or damaged.

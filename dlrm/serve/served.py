@@ -34,11 +34,7 @@ class ServedDlrm(ServedModel):
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
-        """Loads a version folder.
-
-        Raises:
-            DeploymentError: the version is missing, damaged or of another model.
-        """
+        """Loads a version folder."""
         deployment = Deployment.load(folder)
         if deployment.kind != KIND:
             raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")

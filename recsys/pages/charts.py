@@ -88,7 +88,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> st
 
 
 def range_chart(title: str, label: str, rows: Mapping[str, tuple[float, float, float]]) -> str:
-    """Draws a bar from zero and a range for each candidate.
+    """Draws a bar to the value and a range for each candidate.
 
     Args:
         title: heading.

@@ -25,10 +25,7 @@ def run_page(
 ) -> str:
     """Returns the page of a run: curves, final metrics and settings.
 
-    Args:
-        entries: log of the run, resumed or not; each with `step` and `data`.
-        title: heading of the page.
-        links: (text, address) of files beside it, such as a profile.
+    Links are (text, address) of files beside it, such as a profile.
     """
     steps: Series = {}
     evaluated: Series = {}
@@ -109,8 +106,7 @@ def _importance(rises: Mapping[str, tuple[float, float, float]]) -> Section:
 
 
 def _rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shown = (
+    return [
         (name, f"{value:.6g}" if isinstance(value, float) else str(value))
         for name, value in values.items()
-    )
-    return list(shown)
+    ]

@@ -67,11 +67,7 @@ class ServedRawRows(ServedModel):
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
-        """Loads a version folder.
-
-        Raises:
-            DeploymentError: the version is missing, damaged or of another model.
-        """
+        """Loads a version folder."""
         transform = cls.open_transform(folder / FEATURE_FILE)
         return cls(cls.model_class.open(folder, device), transform)
 

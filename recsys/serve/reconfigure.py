@@ -96,11 +96,7 @@ def change_settings(
 ) -> list[int]:
     """Changes the configuration of a model; returns the served versions, ascending.
 
-    Args:
-        repository: repository of the model.
-        name: name of the model.
-        values: all its settings.
-        changed: names of those that change.
+    Of all its `values` those named in `changed` are new.
 
     Raises:
         UserError: the settings are refused.

@@ -40,11 +40,7 @@ class DeploymentUnderWay(RepositoryError):  # noqa: N818 (a state, not a fault)
 
 
 class ModelRepository:
-    """A folder of models with their versions.
-
-    Args:
-        root: folder of the repository; made when the first version is staged.
-    """
+    """A folder of models with their versions."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

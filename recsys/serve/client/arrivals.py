@@ -85,16 +85,14 @@ def measure_arrivals(
 ) -> ArrivalsResult:
     """Measures a model under requests that arrive at a rate.
 
+    Endpoint, requests and errors are those of `measure_load`.
+
     Args:
-        endpoint: connection to the model; each client opens another one.
-        requests: requests of one size, sent in turn; checked before the measurement.
+        endpoint: connection to the model.
+        requests: of one size.
         rate: requests per second.
         num_clients: requests that can be in flight; others wait, and their latency grows.
         seconds: length of the arrivals; those of the first tenth do not count.
-
-    Raises:
-        BadRequestError: a request does not fit the model.
-        EndpointError: a request failed.
     """
     due = arrival_times(rate, seconds, seed=0)
     replied = np.zeros_like(due)

@@ -105,9 +105,6 @@ class Clients:
     """Clients of a model, each with a thread and a connection.
 
     Args:
-        endpoint: connection to the model.
-        requests: requests to check beforehand.
-        count: number of clients.
         send: sends the requests of a client, by its number and connection.
 
     Attributes:

@@ -21,11 +21,7 @@ def write_perf_input(
 ) -> int:
     """Writes rows of requests, which perf_analyzer batches with -b; returns their number.
 
-    Args:
-        path: file to write.
-        requests: input -> values [rows, ...].
-        most_rows: rows after which it ends.
-        batched: whether the model has a batch dimension of its own, which shapes leave out.
+    Shapes leave out the batch dimension where the model has one of its own (`batched`).
     """
     entries = [
         {name: _tensor(array, batched) for name, array in row.items()}
