@@ -50,8 +50,7 @@ inline float16 round_to_float16(float value) {
   int exponent = 0;
   std::frexp(magnitude, &exponent);
   // Units of the last place: 2^(exponent - 11), not below that of subnormal numbers, 2^-24.
-  const bool is_small = magnitude == 0 || exponent < -13;  // zero has no exponent of its own
-  const int unit = is_small ? -24 : exponent - 11;
+  const int unit = exponent < -13 ? -24 : exponent - 11;
   // nearbyint rounds ties to even. A carry into the exponent is the next number, as it should be.
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
   const uint32_t bits = units + (static_cast<uint32_t>(unit + 24) << 10);

@@ -50,4 +50,14 @@ namespace recsys::cpu {
 void run_attention(const AttentionArguments& arguments);
 void run_attention_backward(const AttentionArguments& arguments);
 
+// The kernels of one instruction set, over a sequence and head.
+struct AttentionKernels {
+  // Bytes of scratch memory for sequences of up to so many keys.
+  int64_t (*scratch_bytes)(const AttentionArguments& arguments, int64_t keys);
+  void (*forward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
+                  void* scratch);
+  void (*backward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
+                   void* scratch);
+};
+
 }  // namespace recsys::cpu

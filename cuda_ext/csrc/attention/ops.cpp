@@ -76,6 +76,14 @@ struct Inputs {
     }
   }
 
+  // Sets the numbers [2, Q, H] that forward keeps for backward.
+  void set_softmax(const Tensor& softmax) {
+    const int64_t bytes = computed == ScalarType::Double ? 8 : 4;
+    arguments.maxima = softmax.data_ptr();
+    arguments.factors =
+        static_cast<char*>(softmax.data_ptr()) + num_queries * arguments.num_heads * bytes;
+  }
+
   AttentionArguments arguments{};
   int64_t dim;
   int64_t num_queries;
@@ -116,10 +124,7 @@ std::tuple<Tensor, Tensor> attention(std::optional<Tensor> queries, const Tensor
   Tensor softmax =
       torch::stable::new_empty(fused, {2, inputs.num_queries, num_heads}, inputs.computed);
   inputs.arguments.output = columns_of(output, 0);
-  const int64_t bytes = inputs.computed == ScalarType::Double ? 8 : 4;
-  inputs.arguments.maxima = softmax.data_ptr();
-  inputs.arguments.factors =
-      static_cast<char*>(softmax.data_ptr()) + inputs.num_queries * num_heads * bytes;
+  inputs.set_softmax(softmax);
   cpu::run_attention(inputs.arguments);
   return {output, softmax};
 }
@@ -141,10 +146,8 @@ std::tuple<Tensor, Tensor> attention_backward(const Tensor& gradient, const Tens
   Tensor to_queries =
       torch::stable::new_empty(fused, {queries.has_value() ? count : 0, inputs.dim});
   AttentionArguments& arguments = inputs.arguments;
-  const int64_t bytes = inputs.computed == ScalarType::Double ? 8 : 4;
+  inputs.set_softmax(softmax);
   arguments.output = columns_of(gradient, 0);
-  arguments.maxima = softmax.data_ptr();
-  arguments.factors = static_cast<char*>(softmax.data_ptr()) + count * num_heads * bytes;
   const int64_t first = queries.has_value() ? 0 : inputs.dim;
   arguments.to_queries = columns_of(queries.has_value() ? to_queries : to_fused, 0);
   arguments.to_keys = columns_of(to_fused, first);

@@ -2,13 +2,13 @@
 // The CPU kernels of one instruction set, behind function pointers, and the choice among them.
 #pragma once
 
-#include "../attention/cpu/table.h"
-#include "../interaction/cpu/table.h"
-#include "../lookup/cpu/table.h"
-#include "../mlp/cpu/table.h"
-#include "../products/cpu/table.h"
-#include "../search/cpu/table.h"
-#include "../update/cpu/table.h"
+#include "../attention/kernels.h"
+#include "../interaction/kernels.h"
+#include "../lookup/kernels.h"
+#include "../mlp/kernels.h"
+#include "../products/kernels.h"
+#include "../search/kernels.h"
+#include "../update/kernels.h"
 
 namespace recsys::cpu {
 

@@ -7,27 +7,7 @@
 
 #define RECSYS_ISA avx2
 #define RECSYS_VECTOR_BYTES 32
-#include "../attention/cpu/kernels.h"
-#include "../interaction/cpu/kernels.h"
-#include "../lookup/cpu/kernels.h"
-#include "../mlp/cpu/kernels.h"
-#include "../products/cpu/kernels.h"
-#include "../search/cpu/kernels.h"
-#include "../update/cpu/kernels.h"
-#include "kernel_table.h"
+#include "every_kernel.h"
 
-namespace recsys::cpu {
-
-const KernelTable avx2_kernels = {
-    "avx2",
-    avx2::kAttentionKernels,
-    avx2::kInteractionKernels,
-    avx2::kLookupKernels,
-    avx2::kMlpKernels,
-    avx2::kProductKernels,
-    avx2::kSearchKernels,
-    avx2::kUpdateKernels,
-};
-
-}  // namespace recsys::cpu
+const recsys::cpu::KernelTable recsys::cpu::avx2_kernels = avx2::kernel_table("avx2");
 #endif

@@ -56,6 +56,12 @@ namespace recsys::cpu {
 void dot_interaction(const InteractionArguments& arguments);
 void dot_interaction_backward(const InteractionArguments& arguments);
 
+// The kernels of one instruction set, over the samples [begin, end): threads share a batch.
+struct InteractionKernels {
+  void (*forward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
+  void (*backward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
+};
+
 }  // namespace recsys::cpu
 
 namespace recsys::device {

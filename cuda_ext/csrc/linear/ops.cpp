@@ -8,6 +8,8 @@
 #include "../run_kernel.h"
 #include "product.h"
 
+#if defined(RECSYS_CUDA)
+
 namespace recsys {
 namespace {
 
@@ -16,9 +18,7 @@ constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 constexpr int64_t kAlignment = 16;
 
-bool is_aligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.data_ptr()) % kAlignment == 0;
-}
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }
 
 void check_matrix(const Tensor& matrix, const Tensor& like, const char* op, const char* name) {
   STD_TORCH_CHECK(matrix.dim() == 2, op, ": ", name, " must have two dimensions");
@@ -28,19 +28,19 @@ void check_matrix(const Tensor& matrix, const Tensor& like, const char* op, cons
                   " must have the type of the others");
 }
 
-// Queues a product, if the library has one for it.
+// Queues a product; returns whether the library has one for it.
 bool run(ReluProductArguments& arguments, const Tensor& like, const char* op) {
+  if (arguments.rows == 0 || arguments.columns == 0 || arguments.inner == 0 ||
+      !is_aligned(arguments.a) || !is_aligned(arguments.b) || !is_aligned(arguments.bias)) {
+    return false;
+  }
   STD_TORCH_CHECK(has_relu_products(), op, ": cuBLASLt is not loaded");
   Tensor workspace = torch::stable::new_empty(like, {kWorkspaceBytes}, ScalarType::Byte);
   arguments.workspace = workspace.data_ptr();
   arguments.workspace_bytes = kWorkspaceBytes;
-  arguments.device = like.is_cuda() ? like.get_device_index() : 0;
-#if defined(RECSYS_CUDA)
-  const torch::stable::accelerator::DeviceGuard guard(like.get_device_index());
+  arguments.device = like.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(arguments.device);
   const ProductStatus status = multiply_with_relu(arguments, current_stream(like));
-#else
-  const ProductStatus status = multiply_with_relu(arguments, nullptr);
-#endif
   STD_TORCH_CHECK(status != ProductStatus::kFailed, op, ": cuBLASLt refused the product");
   return status == ProductStatus::kDone;
 }
@@ -72,9 +72,7 @@ std::tuple<Tensor, Tensor> linear_relu(const Tensor& x, const Tensor& weight, co
   arguments.bias = bias.data_ptr();
   arguments.mask = mask.data_ptr();
   arguments.d = output.data_ptr();
-  const bool fits = arguments.rows > 0 && arguments.columns > 0 && arguments.inner > 0 &&
-                    is_aligned(x) && is_aligned(weight) && is_aligned(bias);
-  if (fits && run(arguments, x, op)) {
+  if (run(arguments, x, op)) {
     return {output, mask};
   }
   return {torch::stable::new_empty(x, {0, arguments.columns}),
@@ -106,9 +104,7 @@ std::tuple<Tensor, Tensor> linear_relu_backward(const Tensor& gradient, const Te
   arguments.b = weight.data_ptr();
   arguments.bias = sums.data_ptr();
   arguments.d = delta.data_ptr();
-  const bool fits = arguments.rows > 0 && arguments.columns > 0 && arguments.inner > 0 &&
-                    is_aligned(gradient) && is_aligned(weight);
-  if (fits && run(arguments, gradient, op)) {
+  if (run(arguments, gradient, op)) {
     return {delta, sums};
   }
   return {torch::stable::new_empty(gradient, {0, arguments.columns}), sums};
@@ -116,6 +112,8 @@ std::tuple<Tensor, Tensor> linear_relu_backward(const Tensor& gradient, const Te
 
 }  // namespace
 }  // namespace recsys
+
+#endif
 
 RECSYS_SCHEMAS(library) {
   library.def("has_relu_products() -> bool");
@@ -130,7 +128,9 @@ RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CompositeExplicitAuto
   library.impl("has_relu_products", TORCH_BOX(&recsys::has_relu_products));
 }
 
+#if defined(RECSYS_CUDA)
 RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CUDA, library) {
   library.impl("linear_relu", TORCH_BOX(&recsys::linear_relu));
   library.impl("linear_relu_backward", TORCH_BOX(&recsys::linear_relu_backward));
 }
+#endif

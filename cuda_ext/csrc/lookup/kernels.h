@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the embedding lookup: their arguments, for CPU and CUDA.
 //
-// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
-// Tensors are contiguous except for the batch strides named here, which count elements. Both
-// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
-// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
-// On a device, a row outside the table reads as zeros and is never written.
+// What holds for all kernels is said in interaction/kernels.h.
 //
 // A table of R rows of D columns.
 #pragma once
@@ -86,6 +82,27 @@ void embedding_bag_scale_backward(const BagScaleGradientArguments& arguments);
 
 // Returns the position of the first row outside [0, num_table_rows), or -1.
 int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t num_table_rows);
+
+// The kernels of one instruction set, over ranges of work.
+struct LookupKernels {
+  // Positions [begin, end), or bags where there are bag offsets. Returns the smallest bad position,
+  // or INT64_MAX.
+  int64_t (*joint_rows)(const JointRowsArguments& arguments, int64_t begin, int64_t end);
+
+  // Returns the first position in [begin, end) of a row outside the table, or INT64_MAX.
+  int64_t (*first_bad_row)(const void* rows, IndexType type, int64_t num_table_rows, int64_t begin,
+                           int64_t end);
+
+  // Lookups [begin, end). `streaming`: the output is written around the caches.
+  void (*gather)(const GatherArguments& arguments, bool streaming, int64_t begin, int64_t end);
+
+  // Bags [begin, end).
+  void (*bag)(const BagArguments& arguments, int64_t begin, int64_t end);
+
+  // Lookups [begin, end).
+  void (*bag_scale_gradient)(const BagScaleGradientArguments& arguments, int64_t begin,
+                             int64_t end);
+};
 
 }  // namespace recsys::cpu
 

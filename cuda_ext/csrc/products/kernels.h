@@ -30,4 +30,11 @@ namespace recsys::cpu {
 
 void run_transposed_product(const TransposedProductArguments& arguments);
 
+// The kernels of one instruction set, over a block of rows.
+struct ProductKernels {
+  // Sums the rows [begin, end), a block of kProductRows or the last, shorter one.
+  void (*transposed_product)(const TransposedProductArguments& arguments, int64_t begin,
+                             int64_t end);
+};
+
 }  // namespace recsys::cpu

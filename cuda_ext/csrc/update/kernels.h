@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the row update and its sort: their arguments, for CPU and CUDA.
 //
-// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
-// Tensors are contiguous except for the batch strides named here, which count elements. Both
-// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
-// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
-// On a device, a row outside the table reads as zeros and is never written.
+// What holds for all kernels is said in interaction/kernels.h.
 //
 // A table of R rows of D columns.
 #pragma once
@@ -63,13 +59,6 @@ struct UpdateArguments {
   void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
 };
 
-// sgd_rows_unsorted: table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one
-// lookup after the other, without a sort. On the CPU in the order of the lookups, on a device in
-// any order. float32 tables, no weight decay.
-struct UnsortedSgdArguments {
-  UpdateArguments update;
-};
-
 }  // namespace recsys
 
 namespace recsys::cpu {
@@ -78,7 +67,28 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 void sort_rows(const SortArguments& arguments);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 void update_rows(const UpdateArguments& arguments);
-void sgd_rows_unsorted(const UnsortedSgdArguments& arguments);
+// table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one lookup after the
+// other, without a sort: here in the order of the lookups, on a device in any order. float32
+// tables, no weight decay.
+void sgd_rows_unsorted(const UpdateArguments& arguments);
+
+// Sorted lookups are updated in chunks of this many, whatever the rows in them, so that the order
+// of all sums depends on the lookups alone. Small against a batch, so that threads share hot rows;
+// large against the partial sums, two rows, that a chunk leaves for its neighbours.
+constexpr int64_t kUpdateChunk = 256;
+
+// The kernels of one instruction set, over ranges of work.
+struct UpdateKernels {
+  // Chunks [begin, end) of sorted lookups: updates the rows that lie in one chunk, and leaves
+  // partial sums of the others in the workspace.
+  void (*update_chunks)(const UpdateArguments& arguments, int64_t begin, int64_t end);
+
+  // All lookups of the rows that a thread owns, in their order.
+  void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
+
+  // Updates the rows that begin in chunks [begin, end) and reach into later ones.
+  void (*update_crossing_rows)(const UpdateArguments& arguments, int64_t begin, int64_t end);
+};
 
 }  // namespace recsys::cpu
 
@@ -88,6 +98,6 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 int sort_rows(const SortArguments& arguments, void* stream);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 int update_rows(const UpdateArguments& arguments, void* stream);
-int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream);
+int sgd_rows_unsorted(const UpdateArguments& arguments, void* stream);
 
 }  // namespace recsys::device

@@ -173,11 +173,11 @@ void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gr
                        const Tensor& lr, const std::optional<Tensor>& inverse_scale,
                        const std::optional<Tensor>& overflow) {
   const char* op = "sgd_rows_unsorted";
-  UnsortedSgdArguments arguments{
-      update_arguments(table, rows, gradients, source, scale, lr, inverse_scale, overflow, op)};
-  STD_TORCH_CHECK(arguments.update.table_dtype == Dtype::kFloat32, op, ": table must be float32");
+  const UpdateArguments arguments =
+      update_arguments(table, rows, gradients, source, scale, lr, inverse_scale, overflow, op);
+  STD_TORCH_CHECK(arguments.table_dtype == Dtype::kFloat32, op, ": table must be float32");
   check_rows(rows, table.size(0), op);
-  if (arguments.update.count > 0 && table.numel() > 0) {
+  if (arguments.count > 0 && table.numel() > 0) {
     RECSYS_RUN(sgd_rows_unsorted, table, arguments);
   }
 }

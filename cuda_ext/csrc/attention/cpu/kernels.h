@@ -7,7 +7,7 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "table.h"
+#include "../kernels.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -358,8 +358,5 @@ inline void attention_backward_of(const AttentionArguments& arguments, int64_t s
     attention_backward<decltype(stored)>(arguments, sequence, head, scratch);
   });
 }
-
-constexpr AttentionKernels kAttentionKernels = {attention_scratch_bytes, attention_forward_of,
-                                                attention_backward_of};
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -8,8 +8,8 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
+#include "../kernels.h"
 #include "rows.h"
-#include "table.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -213,8 +213,5 @@ inline void interaction_backward_range(const InteractionArguments& arguments, in
     interaction_backward<decltype(element), decltype(stored)>(arguments, begin, end);
   });
 }
-
-constexpr InteractionKernels kInteractionKernels = {interaction_forward_range,
-                                                    interaction_backward_range};
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -47,17 +47,13 @@ int64_t blocks_for(Kernel kernel, int64_t batch, int samples_per_block, int thre
 template <typename Element, typename Table, int kBlocks>
 int launch_tensor_cores(const InteractionArguments& arguments, bool backward, void* stream) {
   constexpr int kThreads = kBlockWarps * kWarpSize;
-  constexpr auto kForward = interact_vectors<Element, Table, kBlocks>;
-  constexpr auto kBackward = interact_vectors_backward<Element, Table, kBlocks>;
+  const auto kernel = backward ? interact_vectors_backward<Element, Table, kBlocks>
+                               : interact_vectors<Element, Table, kBlocks>;
   const int64_t numbers =
       backward ? gradient_numbers<Element>(arguments.width) : int64_t{arguments.width};
   const size_t shared_bytes = kBlockWarps * numbers * sizeof(Element);
-  const int64_t blocks = blocks_for(backward ? kBackward : kForward, arguments.batch, kBlockWarps,
-                                    kThreads, shared_bytes);
-  return backward ? launch(interact_vectors_backward<Element, Table, kBlocks>, blocks, kThreads,
-                           shared_bytes, stream, arguments)
-                  : launch(interact_vectors<Element, Table, kBlocks>, blocks, kThreads,
-                           shared_bytes, stream, arguments);
+  const int64_t blocks = blocks_for(kernel, arguments.batch, kBlockWarps, kThreads, shared_bytes);
+  return launch(kernel, blocks, kThreads, shared_bytes, stream, arguments);
 }
 
 template <typename Element, typename Table>
@@ -80,13 +76,10 @@ int launch_any_size(const InteractionArguments& arguments, bool backward, void* 
   const size_t shared_bytes =
       sizeof(Sum) * (backward ? backward_shared_numbers(arguments.num_vectors)
                               : forward_shared_numbers(arguments.num_vectors));
-  const int64_t blocks = blocks_for(
-      backward ? interact_vectors_of_any_size_backward<Sum> : interact_vectors_of_any_size<Sum>,
-      arguments.batch, 1, threads, shared_bytes);
-  return backward ? launch(interact_vectors_of_any_size_backward<Sum>, blocks, threads,
-                           shared_bytes, stream, arguments)
-                  : launch(interact_vectors_of_any_size<Sum>, blocks, threads, shared_bytes, stream,
-                           arguments);
+  const auto kernel =
+      backward ? interact_vectors_of_any_size_backward<Sum> : interact_vectors_of_any_size<Sum>;
+  const int64_t blocks = blocks_for(kernel, arguments.batch, 1, threads, shared_bytes);
+  return launch(kernel, blocks, threads, shared_bytes, stream, arguments);
 }
 
 int interact(const InteractionArguments& arguments, bool backward, void* stream) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../../cpu/vector.h"
-#include "table.h"
+#include "../kernels.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -60,16 +60,8 @@ void layer(const LayerArguments& arguments, int64_t begin, int64_t end) {
 }
 
 inline void layer_range(const LayerArguments& arguments, int64_t begin, int64_t end) {
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return layer<float>(arguments, begin, end);
-    case Dtype::kBFloat16:
-      return layer<BFloat16>(arguments, begin, end);
-    case Dtype::kFloat64:
-      return layer<double>(arguments, begin, end);
-    case Dtype::kFloat16:
-      return;  // refused by the op
-  }
+  with_stored(arguments.dtype,
+              [&](auto stored) { layer<decltype(stored)>(arguments, begin, end); });
 }
 
 // The gradient where the output is not zero or below. A NaN of the output lets it pass.
@@ -128,7 +120,5 @@ inline void relu_backward_rows(const ReluBackwardArguments& arguments, int64_t b
   with_stored(arguments.dtype,
               [&](auto stored) { relu_backward<decltype(stored)>(arguments, begin, end); });
 }
-
-constexpr MlpKernels kMlpKernels = {layer_range, relu_backward_rows};
 
 }  // namespace recsys::cpu::RECSYS_ISA

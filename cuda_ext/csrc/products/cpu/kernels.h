@@ -4,7 +4,7 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "table.h"
+#include "../kernels.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -34,7 +34,5 @@ inline void transposed_product_rows(const TransposedProductArguments& arguments,
   }
   transposed_product<float>(arguments, begin, end);
 }
-
-constexpr ProductKernels kProductKernels = {transposed_product_rows};
 
 }  // namespace recsys::cpu::RECSYS_ISA

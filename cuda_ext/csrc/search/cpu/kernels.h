@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cpu/vector.h"
-#include "table.h"
+#include "../kernels.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -152,7 +152,5 @@ inline int64_t scan(const ScanRows& rows, const ScanQuery& query, int64_t begin,
 #endif
   return scan_blocks<PairDigits>(rows, query, begin, end, threshold, candidates);
 }
-
-constexpr SearchKernels kSearchKernels = {pack_digits, scan};
 
 }  // namespace recsys::cpu::RECSYS_ISA

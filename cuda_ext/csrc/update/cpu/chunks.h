@@ -11,8 +11,8 @@
 
 #include "../../cpu/weighted_sum.h"
 #include "../../lookup/cpu/joint_rows.h"
+#include "../kernels.h"
 #include "apply_rule.h"
-#include "table.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -133,21 +133,15 @@ void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, in
   }
 }
 
-// Calls body with the row format of the table.
-template <typename Body>
-inline void with_row_format(const UpdateArguments& arguments, const Body& body) {
-  if (arguments.table_dtype == Dtype::kBFloat16) {
-    body(static_cast<StochasticBFloat16Row*>(nullptr));
-  } else {
-    body(static_cast<Float32Row*>(nullptr));
-  }
-}
-
 // Calls body(rule, row format) with null pointers to the types; the ops know no rule but these.
 template <typename Body>
 inline void with_rule_and_format(const UpdateArguments& arguments, const Body& body) {
   const bool is_known = with_rule<VectorMath>(arguments.rule, [&](auto rule) {
-    with_row_format(arguments, [&](auto* row) { body(&rule, row); });
+    if (arguments.table_dtype == Dtype::kBFloat16) {
+      body(&rule, static_cast<StochasticBFloat16Row*>(nullptr));
+    } else {
+      body(&rule, static_cast<Float32Row*>(nullptr));
+    }
   });
   if (!is_known) {
     __builtin_trap();

@@ -25,17 +25,16 @@ void update_rows(const UpdateArguments& arguments) {
   });
 }
 
-void sgd_rows_unsorted(const UnsortedSgdArguments& arguments) {
-  const UpdateArguments& update = arguments.update;
-  if (update.overflow != nullptr && *update.overflow) {
+void sgd_rows_unsorted(const UpdateArguments& arguments) {
+  if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
   const UpdateKernels& chosen = kernels().update;
-  const bool is_small = update.count <= 2 * lookups_per_task(update.dim);
+  const bool is_small = arguments.count <= 2 * lookups_per_task(arguments.dim);
   const int owners = is_small ? 1 : num_threads();
   parallel_for(owners, 1, [&](int64_t begin, int64_t end) {
     for (int64_t owner = begin; owner < end; ++owner) {
-      chosen.sgd_unsorted(update, static_cast<int>(owner), owners);
+      chosen.sgd_unsorted(arguments, static_cast<int>(owner), owners);
     }
   });
 }

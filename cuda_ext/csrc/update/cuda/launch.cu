@@ -115,20 +115,20 @@ int update_rows(const UpdateArguments& arguments, void* stream) {
                  : launch_fix_up<1>(arguments, chunk_sums, stream);
 }
 
-int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream) {
-  const UpdateArguments& update = arguments.update;
-  if (update.count == 0 || update.dim == 0) {
+int sgd_rows_unsorted(const UpdateArguments& arguments, void* stream) {
+  if (arguments.count == 0 || arguments.dim == 0) {
     return 0;
   }
-  return with_float_type(update.gradient_dtype, [&](auto gradient_type) {
+  return with_float_type(arguments.gradient_dtype, [&](auto gradient_type) {
     using Gradient = typename decltype(gradient_type)::type;
-    const bool vectors = fits_vectors(update.dim, kVectorColumns, update.table, update.gradients);
-    const int lanes = team_lanes(update.dim, vectors ? kVectorColumns : 1);
-    const int64_t blocks = blocks_for(update.count, kBlockThreads / lanes);
-    return vectors
-               ? launch(add_sgd_rows<Gradient, kVectorColumns>, blocks, kBlockThreads, 0, stream,
-                        update, lanes)
-               : launch(add_sgd_rows<Gradient, 1>, blocks, kBlockThreads, 0, stream, update, lanes);
+    const bool vectors =
+        fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.gradients);
+    const int lanes = team_lanes(arguments.dim, vectors ? kVectorColumns : 1);
+    const int64_t blocks = blocks_for(arguments.count, kBlockThreads / lanes);
+    return vectors ? launch(add_sgd_rows<Gradient, kVectorColumns>, blocks, kBlockThreads, 0,
+                            stream, arguments, lanes)
+                   : launch(add_sgd_rows<Gradient, 1>, blocks, kBlockThreads, 0, stream, arguments,
+                            lanes);
   });
 }
 
