@@ -181,15 +181,10 @@ def _operation(value: Tensor, passed_on: Tensor) -> Bounded:
 def sum_of_products(
     value: Tensor, magnitudes: Tensor, terms: int | Tensor, dtype: torch.dtype
 ) -> Bounded:
-    """Bounds a sum of products, added in float32 in any order.
+    """Bounds a sum of at most `terms` products, added in float32 in any order.
 
-    Products of float64 are added in float64.
-
-    Args:
-        value: the sums in float64.
-        magnitudes: the same sums of the magnitudes of the products.
-        terms: how many products a sum has at most.
-        dtype: of the result.
+    `magnitudes` are the same sums of the magnitudes of the products, in float64 as `value`; `dtype`
+    is that of the result. Products of float64 are added in float64.
     """
     sums = torch.promote_types(dtype, torch.float32)
     bounded = Bounded(value, (terms + 1) * torch.finfo(sums).eps * magnitudes)
@@ -199,18 +194,10 @@ def sum_of_products(
 def dot_interaction(
     features: Tensor, bottom: Tensor, gradient: Tensor
 ) -> tuple[Bounded, Bounded, Bounded]:
-    """Bounds the interaction and its gradients.
+    """Bounds the output of the interaction, and its gradients to `features` and `bottom`.
 
     A product sums D terms. The gradient of a vector sums its products with the N - 1 others, and
     for the first one the copied columns: at most N.
-
-    Args:
-        features: [B, N - 1, D].
-        bottom: [B, D], of the type of `features`, which is that of the result.
-        gradient: of the output.
-
-    Returns:
-        The output, the gradient of `features` and that of `bottom`.
     """
 
     def run(*inputs: Tensor) -> list[Tensor]:
@@ -264,27 +251,10 @@ def updated(
     scale: Tensor | None = None,
     in_chunks: bool = True,
 ) -> tuple[Bounded, dict[str, Bounded]]:
-    """Bounds table and state after `reference.update_rows`.
+    """Bounds table and state after `reference.update_rows`, whose arguments these are.
 
     A term of a row's gradient passes n additions where the row has n lookups. Kernels with sorted
     rows add chunks of 32 to 256 lookups, then the sums of the chunks: at most 256 + n / 32.
-
-    Args:
-        rule: the optimizer.
-        table: [R, D].
-        state: of the rows, as `reference.update_rows` has it.
-        rows: [L].
-        gradients: [L, D]; [G, D] with `source`.
-        lr: learning rate.
-        step: number of this step, from 1.
-        weight_decay: as in `reference.update_rows`.
-        inverse_scale: 1 / loss scale.
-        source: [L], row of `gradients` for each lookup.
-        scale: [L], factor of each lookup.
-        in_chunks: whether the kernel adds chunks first.
-
-    Returns:
-        The table and its state.
     """
     if source is not None:
         gradients = gradients[source.long()]

@@ -11,17 +11,11 @@ _HUGE_PAGE = 2 * 1024 * 1024
 
 
 def use_huge_pages(tensor: Tensor) -> Tensor:
-    """Requests 2 MiB pages behind a large, unwritten CPU tensor.
+    """Requests 2 MiB pages behind a large, unwritten, contiguous CPU tensor; returns the tensor.
 
     Rows of a large embedding table lie anywhere: with pages of 4 KiB every lookup also misses the
-    table of page addresses. Worth 1.5 to 1.9 times on gathers and updates.
-
-    Args:
-        tensor: contiguous; others than large CPU tensors, and other systems than Linux, are left
-            as they are.
-
-    Returns:
-        The tensor.
+    table of page addresses. Worth 1.5 to 1.9 times on gathers and updates. Other tensors, and other
+    systems than Linux, are left as they are.
     """
     num_bytes = tensor.numel() * tensor.element_size()
     if not sys.platform.startswith("linux") or tensor.device.type != "cpu":

@@ -53,11 +53,7 @@ def _warn_once(device_type: str) -> None:
 
 
 def path_of(device_type: str) -> Literal["compiled", "reference"]:
-    """Returns the implementation for a device type; warns once if slow.
-
-    Args:
-        device_type: `cpu`, `cuda` or another.
-    """
+    """Returns the implementation for a device type; warns once if slow."""
     if device_type in COMPILED_FOR:
         return "compiled"
     if not torch.compiler.is_compiling():

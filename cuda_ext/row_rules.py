@@ -15,8 +15,6 @@ from torch import Tensor
 
 from cuda_ext.huge_pages import use_huge_pages
 
-"""The row optimizers that keep state beside a table."""
-
 RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 

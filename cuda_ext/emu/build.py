@@ -38,11 +38,7 @@ _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
 
 def kernel_sources(package: Path = PACKAGE) -> list[Path]:
-    """Returns what every emulator build compiles: the scheduler and the launches.
-
-    Args:
-        package: folder with `csrc` and `emu`, cuda_ext or a copy of it.
-    """
+    """Returns what every emulator build compiles: the scheduler and the launches."""
     return [*sorted((package / "emu").glob("*.cpp")), *sorted((package / "csrc").rglob("*.cu"))]
 
 
@@ -74,16 +70,9 @@ def compiler() -> str:
 def compile_sources(
     sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), *, package: Path = PACKAGE
 ) -> list[Path]:
-    """Compiles sources for the emulator, or returns cached objects.
+    """Compiles C++ and CUDA sources as C++ for the emulator; objects are kept in `folder`.
 
-    Args:
-        sources: C++ and CUDA; CUDA is compiled as C++.
-        folder: for the objects.
-        flags: in addition.
-        package: folder with the `csrc` and `emu` whose headers are included.
-
-    Returns:
-        An object for each source.
+    Headers are those of `csrc` and `emu` in `package`, cuda_ext or a copy of it.
     """
     headers = sorted(
         [*package.glob("csrc/**/*.h"), *package.glob("csrc/**/*.cuh"), *package.glob("emu/*.h")]
@@ -105,16 +94,7 @@ def compile_sources(
 
 
 def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Path:
-    """Links objects into a library or program, or returns it cached.
-
-    Args:
-        objects: from `compile_sources`.
-        target: begins the path of the result.
-        flags: in addition.
-
-    Returns:
-        The library or program.
-    """
+    """Links objects into a library or program, whose path begins with `target`."""
     result = target.with_name(f"{target.name}-{_digest(objects, flags)}")
     if not result.exists():
         unfinished = result.with_suffix(f".{os.getpid()}")
@@ -126,11 +106,7 @@ def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Pa
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Builds the emulated ops, loads them and registers their autograd, once.
-
-    Returns:
-        The library, for `set_seed` and `last_error`.
-    """
+    """Builds the emulated ops, loads them and registers their autograd, once."""
     root = Path(torch.__file__).parent
     families = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
     others = {"cpu", "linear"}  # cuBLASLt's products are a GPU's alone

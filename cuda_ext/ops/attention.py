@@ -23,10 +23,7 @@ _PADDING = 64
 def count_draws(query_offsets: Tensor, key_offsets: Tensor, num_heads: int) -> int:
     """Returns the number of random bytes that `attention` takes for dropout.
 
-    Args:
-        query_offsets: [S + 1] int64 first query of each sequence, then their number.
-        key_offsets: [S + 1] int64 the same of the keys.
-        num_heads: H.
+    Offsets are [S + 1] int64, `num_heads` is H.
     """
     pairs = (query_offsets.diff() * key_offsets.diff()).sum()
     return num_heads * int(pairs) + _PADDING
@@ -44,26 +41,10 @@ def attention(
     draws: Tensor | None = None,
     dropped_levels: int = 0,
 ) -> Tensor:
-    """Attends from each query to the tokens of its own sequence.
+    """Attends from each query to the tokens of its own sequence; see `reference.attention`.
 
-    See `reference.attention`.
-
-    Args:
-        queries: [Q, H E]; None if `fused` has them.
-        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values; floating
-            point. Sums are float32, or float64 with that.
-        query_offsets: [S + 1] int64 first query of each sequence, then their number.
-        key_offsets: [S + 1] int64 the same of the keys.
-        num_heads: H.
-        positions: [Q] int64 position of each query in its sequence; None if every token is a
-            query.
-        causal: attend to no later position than the query's own.
-        draws: [`count_draws`] uint8 random bytes for dropout; a weight whose byte is below
-            `dropped_levels` is dropped. None drops none.
-        dropped_levels: dropout probability in 1/256, below 256.
-
-    Returns:
-        [Q, H E].
+    Matrices are floating point, sums float32, or float64 with that. `draws` are [`count_draws`]
+    bytes; None drops nothing.
 
     Raises:
         RuntimeError: offsets or positions lead out of a sequence, or sizes do not fit together.
@@ -85,17 +66,8 @@ def attention(
 
 
 @fake_kernel("attention")
-def _(
-    queries: Tensor | None,
-    fused: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    positions: Tensor | None,
-    causal: bool,
-    num_heads: int,
-    draws: Tensor | None,
-    dropped_levels: int,
-) -> tuple[Tensor, Tensor]:
+def _(queries: Tensor | None, fused: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    _, _, _, _, num_heads, *_ = others
     like = fused if queries is None else queries
     columns = fused.shape[1] // (3 if queries is None else 2)
     exact = torch.promote_types(like.dtype, torch.float32)
@@ -105,17 +77,7 @@ def _(
 
 @fake_kernel("attention_backward")
 def _(
-    gradient: Tensor,
-    softmax: Tensor,
-    queries: Tensor | None,
-    fused: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    positions: Tensor | None,
-    causal: bool,
-    num_heads: int,
-    draws: Tensor | None,
-    dropped_levels: int,
+    gradient: Tensor, softmax: Tensor, queries: Tensor | None, fused: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:
     count = 0 if queries is None else queries.shape[0]
     return gradient.new_empty(count, gradient.shape[1]), torch.empty_like(fused)

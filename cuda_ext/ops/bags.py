@@ -25,18 +25,9 @@ def embedding_bag(
 ) -> Tensor:
     """Sums or averages the rows of each bag; see `reference.embedding_bag`.
 
-    Args:
-        table: [R, D] float32 or bfloat16. With requires_grad it gets a dense gradient.
-        rows: [L] int32 or int64, the lookups of all bags.
-        bag_offsets: [G + 1] int64, where each bag begins, then L.
-        dtype: of the result.
-        scale: [L] float32, weight of each lookup; may require a gradient.
-        mean: divide by the number of lookups of the bag.
-        anchor: from `row_gradient_anchor([G, D])`. To update the table from `anchor.grad`, give
-            `update_rows` the same scale (`lookup_scale` with `mean`) and `bag_of_lookup`.
-
-    Returns:
-        [G, D], zeros for an empty bag.
+    The table gets a dense gradient if it requires one, and so may `scale`. `mean` divides by the
+    number of lookups of a bag. To update the table from the gradient of `anchor`, of the shape of
+    the result, give `update_rows` the same scale (`lookup_scale` with `mean`) and `bag_of_lookup`.
     """
     scale = lookup_scale(bag_offsets, rows.numel(), scale) if mean else scale
     if not is_compiled_for(table, dtype):
@@ -47,15 +38,8 @@ def embedding_bag(
 
 
 @fake_kernel("embedding_bag")
-def _(
-    table: Tensor,
-    rows: Tensor,
-    bag_offsets: Tensor,
-    scale: Tensor | None,
-    anchor: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    return table.new_empty(bag_offsets.shape[0] - 1, table.shape[1], dtype=dtype)
+def _(table: Tensor, rows: Tensor, bag_offsets: Tensor, *others: Any) -> Tensor:
+    return table.new_empty(bag_offsets.shape[0] - 1, table.shape[1], dtype=others[-1])
 
 
 @fake_kernel("embedding_bag_scale_backward")
@@ -86,9 +70,7 @@ def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def lookup_scale(bag_offsets: Tensor, count: int, weights: Tensor | None = None) -> Tensor:
-    """Returns each lookup's factor in mean bags, [L] float32.
-
-    It is weight / size of the bag.
+    """Returns each lookup's factor in mean bags, weight / size of the bag, [L] float32.
 
     Args:
         bag_offsets: [G + 1] int64.

@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,15 +54,9 @@ def pack_mlp(
 
 
 def mlp_forward(x: Tensor, packed: PackedMlp, *, final_relu: bool) -> Tensor:
-    """Runs an MLP, fast for few samples on a CPU; see `reference.mlp_forward`.
+    """Runs an MLP, fast for few samples on a CPU, without gradients.
 
-    Args:
-        x: [B, inputs] float32, or float64 with weights of float64; no gradient.
-        packed: the layers.
-        final_relu: apply a ReLU after the last layer too.
-
-    Returns:
-        [B, outputs of the last layer], of the type of `x`.
+    See `reference.mlp_forward`.
 
     Raises:
         RuntimeError: sizes or types do not fit together.
@@ -78,11 +73,7 @@ def mlp_forward(x: Tensor, packed: PackedMlp, *, final_relu: bool) -> Tensor:
 
 @fake_kernel("mlp_forward")
 def _(
-    input: Tensor,
-    weights: Tensor,
-    biases: Tensor,
-    sizes: Sequence[int],
-    final_relu: bool,
+    input: Tensor, weights: Tensor, biases: Tensor, sizes: Sequence[int], final_relu: bool
 ) -> Tensor:
     return input.new_empty(input.shape[0], sizes[-1])
 
@@ -105,19 +96,10 @@ class JointTable:
 def dlrm_forward(
     numerical: Tensor, ids: Tensor, table: JointTable, bottom: PackedMlp, top: PackedMlp
 ) -> Tensor:
-    """Runs a DLRM with dot interaction, fast for few samples.
+    """Runs a DLRM with dot interaction, fast for few samples, without gradients.
 
-    See `reference.dlrm_forward`.
-
-    Args:
-        numerical: [B, M] float32; no gradient.
-        ids: [B, F] int8 to int64.
-        table: the embedding tables.
-        bottom: bottom MLP, from M to D columns.
-        top: top MLP, from the interaction's columns to one.
-
-    Returns:
-        [B, 1] logits.
+    See `reference.dlrm_forward`. The bottom MLP maps M columns to D, the top MLP those of the
+    interaction to one: [B, 1] logits.
 
     Raises:
         RuntimeError, ValueError: an id outside its table; names feature, sample and value.
@@ -137,17 +119,6 @@ def dlrm_forward(
 
 
 @fake_kernel("dlrm_forward")
-def _(
-    numerical: Tensor,
-    ids: Tensor,
-    offsets: Tensor,
-    hash_indices: bool,
-    table: Tensor,
-    bottom_weights: Tensor,
-    bottom_biases: Tensor,
-    bottom_sizes: Sequence[int],
-    top_weights: Tensor,
-    top_biases: Tensor,
-    top_sizes: Sequence[int],
-) -> Tensor:
+def _(numerical: Tensor, *others: Any) -> Tensor:
+    top_sizes = others[-1]
     return numerical.new_empty(numerical.shape[0], top_sizes[-1])

@@ -30,16 +30,10 @@ def fits_kernels(num_vectors: int, dim: int) -> bool:
 def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
     """Pairwise dot products of the vectors of each sample; see `reference.dot_interaction`.
 
-    Args:
-        features: [B, N, D] floating point, row 0 the bottom-MLP output; [B, N - 1, D] with
-            `bottom`.
-        bottom: [B, D] of the same type. Given apart, nothing has to be concatenated.
-
-    Returns:
-        [B, pad8(D + N(N-1)/2)].
+    With `bottom` given apart nothing has to be concatenated.
 
     Raises:
-        ValueError: not three-dimensional, or no vector.
+        ValueError: features are not three-dimensional, or there is no vector.
     """
     vectors = features.shape[1] + (bottom is not None) if features.ndim == 3 else 0
     if vectors < 1:
@@ -61,10 +55,7 @@ def _(features: Tensor, bottom: Tensor | None, allow_tf32: bool) -> Tensor:
 
 @fake_kernel("dot_interaction_backward")
 def _(
-    gradient: Tensor,
-    features: Tensor,
-    bottom: Tensor | None,
-    allow_tf32: bool,
+    gradient: Tensor, features: Tensor, bottom: Tensor | None, allow_tf32: bool
 ) -> tuple[Tensor, Tensor]:
     batch = features.shape[0] if bottom is not None else 0
     return features.new_empty(features.shape), features.new_empty(batch, features.shape[2])
@@ -93,9 +84,7 @@ def gather_dot_interaction(
     anchor: Tensor | None = None,
     overflow: Tensor | None = None,
 ) -> Tensor:
-    """Lookup and interaction in one pass, forward and backward.
-
-    [B, N, D] is never in memory.
+    """Lookup and interaction in one pass, forward and backward: [B, N, D] is never in memory.
 
     Args:
         table: [R, D] float32 or bfloat16.
@@ -121,26 +110,14 @@ def gather_dot_interaction(
 
 
 @fake_kernel("gather_dot_interaction")
-def _(
-    table: Tensor,
-    rows: Tensor,
-    bottom: Tensor,
-    anchor: Tensor | None,
-    overflow: Tensor | None,
-    allow_tf32: bool,
-) -> Tensor:
+def _(table: Tensor, rows: Tensor, bottom: Tensor, *others: Any) -> Tensor:
     width = reference.interaction_width(rows.shape[1] + 1, table.shape[1])
     return bottom.new_empty(rows.shape[0], width)
 
 
 @fake_kernel("gather_dot_interaction_backward")
 def _(
-    gradient: Tensor,
-    table: Tensor,
-    rows: Tensor,
-    bottom: Tensor,
-    overflow: Tensor | None,
-    allow_tf32: bool,
+    gradient: Tensor, table: Tensor, rows: Tensor, bottom: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:
     return bottom.new_empty(*rows.shape, table.shape[1]), bottom.new_empty(bottom.shape)
 

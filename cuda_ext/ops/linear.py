@@ -43,16 +43,9 @@ def linear(
     *,
     relu: bool = False,
 ) -> Tensor:
-    """Maps the rows of a matrix like `torch.nn.functional.linear`.
+    """Maps the rows of a matrix like `torch.nn.functional.linear`, perhaps with a ReLU.
 
-    Args:
-        x: [B, inputs]; any number of dimensions where torch's function runs.
-        weight: [outputs, inputs].
-        bias: [outputs], or None.
-        relu: apply a ReLU to the result.
-
-    Returns:
-        [B, outputs].
+    `x` may have more than two dimensions where torch's function runs.
     """
     if not takes_onednn(x, weight.shape[0]) or weight.dtype != x.dtype:
         x = F.linear(x, weight, bias)
@@ -90,14 +83,11 @@ _side_stream: contextvars.ContextVar[SideStream | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def weight_gradients_on(stream: SideStream | None) -> Iterator[None]:
-    """Has gradients of weights multiplied on a side stream.
+    """Has gradients of weights of `perceptron`s multiplied on a side stream; None: the current.
 
     They are bound by the tensor cores, and what else a recommender's backward pass does, by memory.
-
-    Args:
-        stream: of the `perceptron`s of the context; after backward and before it reads or frees the
-            gradients of their parameters, which must be None until then, the caller joins it. None
-            for the current stream.
+    After backward and before it reads or frees the gradients of the parameters, which must be None
+    until then, the caller joins the stream.
     """
     token = _side_stream.set(stream)
     try:

@@ -26,18 +26,9 @@ def joint_rows(
 ) -> Tensor:
     """Joint-table row numbers of each feature's ids; see `reference.joint_rows`.
 
-    Args:
-        ids: [B, F], or [L] with `bag_offsets`; int8 to int64; never changed.
-        offsets: [F + 1] int64: first row of each feature, then R.
-        bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b.
-        hash_indices: take ids modulo the size of their table.
-        dtype: int32 or int64, of the result.
-        bad: [1] int64, lowered to the position of the first bad id since it was filled with
-            `NO_BAD_ID`; its row is unspecified. With it nothing waits for a device; without it a
-            bad id raises at once.
-
-    Returns:
-        The rows, in the shape of `ids`.
+    `bad`, [1] int64, is lowered to the position of the first bad id since it was filled with
+    `NO_BAD_ID`; that id's row is unspecified. With it nothing waits for a device; without it a bad
+    id raises at once.
 
     Raises:
         RuntimeError, ValueError: an id outside its table; names feature, sample and value.
@@ -56,41 +47,15 @@ def joint_rows(
     return joint
 
 
-@fake_kernel("joint_rows")
-def _(
-    ids: Tensor,
-    offsets: Tensor,
-    bag_offsets: Tensor | None,
-    hash_indices: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    return ids.new_empty(ids.shape, dtype=dtype)
-
-
-@fake_kernel("joint_rows_reporting")
-def _(
-    ids: Tensor,
-    offsets: Tensor,
-    bag_offsets: Tensor | None,
-    bad: Tensor,
-    hash_indices: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    return ids.new_empty(ids.shape, dtype=dtype)
+@fake_kernel("joint_rows", "joint_rows_reporting")
+def _(ids: Tensor, *others: Any) -> Tensor:
+    return ids.new_empty(ids.shape, dtype=others[-1])
 
 
 def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
     """Puts columns of ids side by side; see `reference.stack_ids`.
 
     On a GPU one kernel reads all groups; nothing waits for the device.
-
-    Args:
-        groups: at least one; [features of the group, B] int8 to int64 each.
-        features: F in all: the column of the result for each row of the groups, one after the
-            other.
-
-    Returns:
-        [B, F] int32, or int64 where a group is.
 
     Raises:
         RuntimeError, ValueError: `features` are not the numbers from 0 on, each once.
@@ -109,15 +74,10 @@ def _(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
 
 
 def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a leaf that receives the gradient of looked-up rows.
+    """Returns a leaf that receives the gradient of looked-up rows: its `grad` after backward.
 
-    Args:
-        shape: of the looked-up vectors, [B, F, D]; of the bags, [G, D].
-        dtype: of the looked-up vectors.
-        device: of the table.
-
-    Returns:
-        A tensor of that shape over one element. After backward its `grad` is the gradient.
+    `shape` and `dtype` are those of the looked-up vectors, [B, F, D], or of the bags, [G, D]. The
+    memory is that of one element.
     """
     return torch.zeros((), dtype=dtype, device=device).expand(shape).detach().requires_grad_()
 
@@ -126,18 +86,11 @@ class _ReferenceAnchor(torch.autograd.Function):
     """Hands its result's gradient to the anchor, on the reference path."""
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        vectors: Tensor,
-        anchor: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, anchor: Tensor) -> Tensor:
         return vectors.view_as(vectors)
 
     @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx,
-        gradient: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.contiguous()
 
 
@@ -154,14 +107,8 @@ def embedding_gather(
 ) -> Tensor:
     """Reads rows of the joint table; see `reference.embedding_gather`.
 
-    Args:
-        table: [R, D] float32 or bfloat16. With requires_grad it gets a dense gradient.
-        rows: int32 or int64 of any shape.
-        dtype: of the result.
-        anchor: from `row_gradient_anchor`, of the shape and type of the result.
-
-    Returns:
-        [..., D].
+    A table that requires a gradient gets a dense one. The `anchor`, from `row_gradient_anchor`, has
+    shape and type of the result.
     """
     if not is_compiled_for(table, dtype):
         return anchored(reference.embedding_gather(table, rows, dtype), anchor)
@@ -192,27 +139,18 @@ class _SparseEmbedding(torch.autograd.Function):
     """A lookup whose table gradient is sparse COO, entry per lookup."""
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, table: Tensor, rows: Tensor, dtype: torch.dtype
-    ) -> Tensor:
+    def forward(ctx: Any, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(rows)
-        ctx.table_shape = table.shape  # type: ignore[attr-defined]
-        ctx.table_dtype = table.dtype  # type: ignore[attr-defined]
+        ctx.table_shape, ctx.table_dtype = table.shape, table.dtype
         return embedding_gather(table, rows, dtype)
 
     @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, None, None]:
-        (rows,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        shape = ctx.table_shape  # type: ignore[attr-defined]
-        values = gradient.reshape(-1, shape[1]).to(ctx.table_dtype)  # type: ignore[attr-defined]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        index = rows.reshape(1, -1).to(torch.int64)
+        values = gradient.reshape(-1, ctx.table_shape[1]).to(ctx.table_dtype)
         sparse = torch.sparse_coo_tensor(
-            rows.reshape(1, -1).to(torch.int64),
-            values,
-            shape,
-            check_invariants=False,
-            is_coalesced=False,
+            index, values, ctx.table_shape, check_invariants=False, is_coalesced=False
         )
         return sparse, None, None
 
@@ -220,13 +158,7 @@ class _SparseEmbedding(torch.autograd.Function):
 def sparse_embedding(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """`embedding_gather` with a sparse gradient of the table, for optimizers of torch.optim.
 
-    Args:
-        table: [R, D], requires_grad.
-        rows: int32 or int64 of any shape.
-        dtype: of the result.
-
-    Returns:
-        [..., D]; the table's gradient is an uncoalesced COO tensor with one entry per lookup.
+    The gradient is an uncoalesced COO tensor with one entry per lookup.
     """
     vectors: Tensor = _SparseEmbedding.apply(table, rows, dtype)  # type: ignore[no-untyped-call]
     return vectors

@@ -52,47 +52,24 @@ def is_round(rows: int) -> bool:
     return rows < 8 * (rows & -rows)
 
 
-def product(
-    a: Tensor, b: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None
-) -> Tensor:
-    """Multiplies two matrices of the same type, without gradients.
-
-    Args:
-        a: [M, K], of any strides.
-        b: [K, N], of any strides.
-        bias: [N] to add to each row.
-        out: [M, N] to write to.
-
-    Returns:
-        [M, N]; `out` if given.
-    """
+def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Multiplies two matrices of the same type and any strides, without gradients."""
     if not takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
-        return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
-    return linear_in_blocks(a, b.t(), bias, out)
+        return torch.mm(a, b, out=out)
+    return linear_in_blocks(a, b.t(), None, out)
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiplies the transpose of a matrix with another, without gradients.
+    """Multiplies the transpose of a [K, M] with b [K, N], without gradients.
 
-    Args:
-        a: [K, M]; faster with contiguous rows, as is b.
-        b: [K, N].
-
-    Returns:
-        [M, N], contiguous or a transposed view.
+    Contiguous rows are faster. The result may be a transposed view.
     """
     result = _faster_transposed_product(a, b)
     return a.t() @ b if result is None else result
 
 
 def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds the product of a transposed matrix and another to a matrix.
-
-    Args:
-        total: [M, N], changed in place.
-        a: [K, M]; faster with contiguous rows, as is b.
-        b: [K, N].
-    """
+    """Adds the product of the transpose of a [K, M] and b [K, N] to `total` [M, N]."""
     result = _faster_transposed_product(a, b) if a.shape[0] >= _FEWEST_SUMMED else None
     if result is None:
         total.addmm_(a.t(), b)
@@ -117,12 +94,7 @@ def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
 
 
 def takes_onednn(x: Tensor, columns: int) -> bool:
-    """Returns whether oneDNN multiplies a matrix with one of so many columns.
-
-    Args:
-        x: the left matrix.
-        columns: of the right one.
-    """
+    """Returns whether oneDNN multiplies a matrix with one of so many columns."""
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return (
         not tracing
@@ -139,16 +111,13 @@ def takes_onednn(x: Tensor, columns: int) -> bool:
 def linear_in_blocks(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None
 ) -> Tensor:
-    """Maps the rows of a matrix with oneDNN, in blocks.
+    """Maps the rows of a matrix, for which `takes_onednn` is true, with oneDNN in blocks.
 
     Args:
-        x: [B, inputs] float32, for which `takes_onednn` is true.
+        x: [B, inputs] float32.
         weight: [outputs, inputs].
         bias: [outputs], or None.
         out: [B, outputs] to write to.
-
-    Returns:
-        [B, outputs]; `out` if given.
     """
     rows = x.shape[0]
     if is_round(rows):

@@ -29,11 +29,9 @@ _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
 def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether compiled kernels take the tensors of a device.
+    """Returns whether compiled kernels take the tensors of a device, computing in `dtype`.
 
-    Args:
-        tensor: of the device.
-        dtype: in which it computes; that of the tensor by default. Float16 is for GPUs.
+    That is the type of the tensor by default. Float16 is for GPUs.
     """
     return not is_narrow(tensor, dtype) and library.path_of(tensor.device.type) == "compiled"
 
@@ -60,13 +58,9 @@ def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:
 
 
 def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradient]:
-    """Marks an op's backward function.
+    """Marks an op's backward function: (compiled ops, context, gradient of each output).
 
-    It gets the compiled ops, the context and the gradient of each output.
-
-    Args:
-        op: its name.
-        setup_context: keeps what backward needs; gets the context, the inputs and the output.
+    `setup_context` gets the context, the inputs and the output, and keeps what backward needs.
     """
 
     def remember(function: Gradient) -> Gradient:
@@ -77,11 +71,7 @@ def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradi
 
 
 def register(namespace: str) -> None:
-    """Registers fake kernels and gradients for the ops of a loaded library.
-
-    Args:
-        namespace: of the library under torch.ops.
-    """
+    """Registers fake kernels and gradients for the ops of a library, its namespace in torch.ops."""
     ops = getattr(torch.ops, namespace)
     for op, function in _fake_kernels.items():
         if hasattr(ops, op):  # the emulated CUDA kernels lack those for the CPU alone

@@ -6,6 +6,7 @@ are multiplied in float64. The result is that of `reference.top_rows`, equal pro
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,16 +55,10 @@ class PackedRows:
 
 
 def scans_rows(table: Tensor) -> bool:
-    """Returns whether compiled kernels search the rows of a table.
-
-    Args:
-        table: [R, D].
-    """
-    fits = table.dtype in (torch.float32, torch.float16, torch.bfloat16)
-    columns = 1 <= table.shape[1] <= MOST_COLUMNS
+    """Returns whether compiled kernels search the rows of a table [R, D]."""
     return (
-        fits
-        and columns
+        table.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and 1 <= table.shape[1] <= MOST_COLUMNS
         and table.device.type == "cpu"
         and is_compiled_for(table, dtype=torch.float32)
     )
@@ -134,17 +129,11 @@ def top_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Finds the rows with the largest products; see `reference.top_rows`.
 
-    Args:
-        packed: the table, its biases and its copy.
-        queries: [B, D] of a type that float32 holds; no gradient.
-        count: K.
-        excluded_query: [P] int64 query of each row to leave out; None for none.
-        excluded_row: [P] int64 row to leave out of that query's list; others than those of the
-            table are ignored.
+    Queries are of a type that float32 holds and get no gradient; without `excluded_query` and
+    `excluded_row` no row is left out.
 
     Returns:
-        ([B, K] int64 rows, best first, -1 where none is left, [B, K] float32 products, -inf there,
-        [B] int64 rows whose product was computed).
+        (Rows and products as there, [B] int64 rows whose product was computed).
 
     Raises:
         RuntimeError: a query is not finite, or shapes do not fit together.
@@ -172,17 +161,7 @@ def top_rows(
 
 
 @fake_kernel("top_rows")
-def _(
-    queries: Tensor,
-    table: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    biases: Tensor,
-    residual: float,
-    code_norm: float,
-    excluded: Tensor,
-    offsets: Tensor,
-    count: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(queries: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, offsets, count = others
     rows = offsets.new_empty(queries.shape[0], count)
     return rows, queries.new_empty(queries.shape[0], count), offsets.new_empty(queries.shape[0])

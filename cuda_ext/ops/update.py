@@ -12,15 +12,7 @@ from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
 
 
 def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
-    """Returns fresh optimizer state for the rows of a table.
-
-    Args:
-        optimizer: the rule.
-        table: [R, D].
-
-    Returns:
-        Named float32 tensors whose first dimension is R; none for SGD.
-    """
+    """Returns fresh optimizer state for the rows of a table, as `RowRule.new_state`."""
     return ROW_RULES[optimizer].new_state(table)
 
 
@@ -66,18 +58,10 @@ def update_rows(
     In place, without a gradient tensor of the table and without waiting for a device. Duplicates
     are added in a fixed order: the same bits on every run and for every number of threads.
 
-    Args:
-        optimizer: the rule.
-        table: [R, D] float32, or bfloat16 (written with stochastic rounding).
-        state: from `row_optimizer_state`.
-        rows: [L] int32 or int64; a row may occur more than once.
-        gradients: [L, D] floating point, scaled by the loss scale; [G, D] with `source`.
-        step: rate, weight decay and scaling, with tensors on the table's device.
-        source: [L] int32, row of `gradients` for each lookup; see `bag_of_lookup`.
-        scale: [L] float32, factor of each lookup.
-        sorted_rows: from `sort_rows(rows, R)`, if it was called before.
-        deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
-            a CPU it goes without a sort in any case, applying lookups in their order.)
+    The tensors of `step` lie on the table's device. `sorted_rows` is the result of
+    `sort_rows(rows, R)`, if it was called before. `deterministic=False` lets SGD on a CUDA float32
+    table add in any order, without a sort. (On a CPU it goes without a sort in any case, applying
+    lookups in their order.)
     """
     if not is_compiled_for(gradients) or table.dtype == torch.float64:
         reference.update_rows(
@@ -112,19 +96,7 @@ def call_update_rows(
     source: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> None:
-    """Calls a library's compiled op with its arguments in order.
-
-    Args:
-        ops: the library's ops.
-        optimizer: the rule.
-        table: as in `update_rows`, like all that follow.
-        state: see there.
-        sorted_rows: from `sort_rows`.
-        gradients: contiguous.
-        step: see there.
-        source: see there.
-        scale: see there.
-    """
+    """Calls `update_rows` of a library's `ops`, with contiguous gradients."""
     hyperparameters = list(ROW_RULES[optimizer].hyperparameters.values())
     ops.update_rows(
         *(table, list(state.values()), *sorted_rows, gradients, source, scale),
@@ -174,9 +146,6 @@ def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> 
         table: [R, D].
         rows: of any shape, L in all.
         gradients: [..., D].
-
-    Returns:
-        [R, D] of the table's type.
     """
     gradients = gradients.reshape(-1, table.shape[1]).contiguous()
     rows = rows.reshape(-1)
