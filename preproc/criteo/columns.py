@@ -18,6 +18,7 @@ import numpy.typing as npt
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.criteo.job import CriteoJob
+from preproc.criteo.kernel.shared_library import EncodeTarget
 from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
@@ -35,19 +36,13 @@ _FLOAT32_ROW_BYTES = _FLOAT32.itemsize * NUM_NUMERICAL
 
 
 class EncodeStage:
-    """Folders of the encode stage, and the records of its finished units.
-
-    Args:
-        folder: an existing folder for this stage alone.
-        job: gives layout and formats of the dataset.
+    """Folders of the encode stage, and the records of its finished units, in a folder of their own.
 
     Attributes:
         key: name of the folder, a hash of all that its contents depend on.
         dataset: the staged dataset.
-        columns: holds a folder of split-binary columns per split; the dataset itself where they
-            are a format of it.
-        float32: holds a file of numerical features per split, [rows, 13] float32; None where no
-            format needs them.
+        columns: see `EncodedColumns.folder`.
+        float32: see `EncodedColumns`.
     """
 
     def __init__(self, folder: Path, job: CriteoJob) -> None:
@@ -87,14 +82,7 @@ class EncodeStage:
     ) -> EngineResult:
         """Adds dictionaries and quarantine; returns the engine's result.
 
-        Args:
-            engine: name and version, for the manifest.
-            files: counts of each input file, in input order.
-            bounds: rows of each split.
-            clicks: clicks of each split.
-            dictionaries: dictionaries of all columns.
-            rejected: rejected rows, in input order.
-            is_shuffled: the training split has its final order, not the input's.
+        Arguments are those of `EngineResult` and `EncodedColumns`; `rejected` is in input order.
         """
         dictionaries.copy_to(self.dataset)
         if any(sum(file.rejected.values()) for file in files):
@@ -113,12 +101,8 @@ class EncodeStage:
 def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object) -> EncodeStage:
     """Opens the folders of the encode stage; removes those of other settings.
 
-    All later stages work in them too: they belong to every setting of the dataset.
-
-    Args:
-        engine_job: gives input, settings and work folder.
-        dictionaries: of all columns.
-        own: what else the units of the engine depend on; JSON values.
+    All later stages work in them too: they belong to every setting of the dataset. `own` is what
+    else the units of the engine depend on; JSON values.
     """
     job = engine_job.job
     key = engine_job.key(
@@ -130,31 +114,6 @@ def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object)
         **own,
     )
     return EncodeStage(engine_job.workspace.staging_dir(key), job)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EncodeTarget:
-    """A range of rows, and the files it is written to.
-
-    Attributes:
-        first_row: first row of the range, counted over the valid rows of the text.
-        rows: number of rows.
-        out_row: row of the files that the first row is written to.
-        label_fd: file of labels, a byte each.
-        float16_fd: file of numerical features, [rows, 13] float16.
-        float32_fd: file of numerical features, [rows, 13] float32; -1 to leave them out.
-        categorical_fds: file of ids of each column.
-        id_bytes: width of each column's ids: 1, 2 or 4.
-    """
-
-    first_row: int
-    rows: int
-    out_row: int
-    label_fd: int
-    float16_fd: int
-    float32_fd: int
-    categorical_fds: tuple[int, ...]
-    id_bytes: tuple[int, ...]
 
 
 class SplitColumnsWriter:
@@ -225,12 +184,7 @@ class SplitColumnsWriter:
                 yield split, start, stop
 
     def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
-        """Writes consecutive rows; returns their clicks in each split.
-
-        Args:
-            first_row: global number of the first row.
-            rows: labels, float32 numerical features and ids.
-        """
+        """Writes consecutive rows from a global number on; returns their clicks in each split."""
         clicks = dict.fromkeys(SPLITS, 0)
         for split, start, stop in self._ranges(first_row, first_row + len(rows)):
             chosen = rows[start - first_row : stop - first_row]
@@ -243,14 +197,7 @@ class SplitColumnsWriter:
         return clicks
 
     def finish_unit(self, unit: str, first: int, last: int, clicks: dict[Split, int]) -> None:
-        """Marks a unit as encoded, once its rows are on disk.
-
-        Args:
-            unit: its name.
-            first: global number of its first row.
-            last: global number after its last row.
-            clicks: clicks of its rows in each split.
-        """
+        """Marks a unit, the global rows [first, last), as encoded, once its rows are on disk."""
         for split, _, _ in self._ranges(first, last):
             self._writers[split].sync()
             if split in self._float32:
@@ -261,7 +208,6 @@ class SplitColumnsWriter:
 
     def targets(self, first: int, last: int) -> list[tuple[Split, EncodeTarget]]:
         """Returns the open files for the global rows [first, last)."""
-        id_bytes = tuple(f.dtype.itemsize for f in self._spec.categorical)
         targets = []
         for split, start, stop in self._ranges(first, last):
             label, float16, categorical = self._writers[split].file_descriptors()
@@ -273,7 +219,7 @@ class SplitColumnsWriter:
                 float16_fd=float16,
                 float32_fd=self._float32.get(split, -1),
                 categorical_fds=tuple(categorical),
-                id_bytes=id_bytes,
+                id_bytes=tuple(f.dtype.itemsize for f in self._spec.categorical),
             )
             targets.append((split, target))
         return targets
@@ -282,16 +228,9 @@ class SplitColumnsWriter:
 def read_rows(
     columns: EncodedColumns, split: Split, spec: FeatureSpec, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, ClickColumns]]:
-    """Yields memory-mapped rows of a split, with float32 features.
+    """Yields memory-mapped rows of a split with float32 features, and the first row's number.
 
-    Args:
-        columns: columns with float32 features.
-        split: name of the split.
-        spec: names and dtypes of the columns.
-        ranges: first row and end of each chunk of rows, counted in the split.
-
-    Yields:
-        The first row of a chunk, and its rows.
+    `ranges` are the first row and end of each chunk, counted in the split.
     """
     assert columns.float32 is not None
     reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")

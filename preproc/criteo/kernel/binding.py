@@ -9,16 +9,14 @@ import contextlib
 import ctypes
 import dataclasses
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.columns import EncodeTarget
 from preproc.criteo.kernel.shared_library import (
+    EncodeTarget,
     LineTooLongError,
-    RawEncodeTarget,
     RawMergeResult,
     RawNumericalRule,
     RawRowRule,
@@ -39,7 +37,6 @@ __all__ = [
     "EncodeTarget",
     "Encoder",
     "LineTooLongError",
-    "MergeResult",
     "Run",
     "ScanResult",
     "Scanner",
@@ -85,38 +82,31 @@ class ScanResult:
 class _Reader:
     """Feeds text to an open handle, from memory or a file."""
 
-    _kind: str
-
     def __init__(self, handle: int | None) -> None:
         self._handle: int | None = check_handle(handle)
 
     def feed(self, text: bytes) -> None:
         """Reads a block of text, which may end inside a row."""
-        check(getattr(load(), f"criteo_{self._kind}_text")(self._handle, text, len(text)))
+        check(load().criteo_read_text(self._handle, text, len(text)))
 
     def feed_file(self, fd: int, begin: int, end: int) -> None:
         """Reads bytes [begin, end) of an open file."""
-        check(getattr(load(), f"criteo_{self._kind}_file")(self._handle, fd, begin, end))
+        check(load().criteo_read_file(self._handle, fd, begin, end))
 
     def checksum(self) -> int:
         """Returns the checksum of the text, however it was cut into blocks."""
-        return int(getattr(load(), f"criteo_{self._kind}_checksum")(self._handle))
+        return int(load().criteo_read_checksum(self._handle))
 
     def close(self) -> None:
         """Frees the memory of the handle."""
         if self._handle is not None:
-            getattr(load(), f"criteo_{self._kind}_close")(self._handle)
+            load().criteo_read_close(self._handle)
             self._handle = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -142,8 +132,6 @@ class Scanner(_Reader):
         offset: byte of the file at which the text begins.
         progress: counters to advance.
     """
-
-    _kind = "scan"
 
     def __init__(
         self,
@@ -186,21 +174,6 @@ class Scanner(_Reader):
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MergeResult:
-    """Counts of a merge.
-
-    Attributes:
-        kept: categories that reach the frequency limit.
-        distinct: all categories.
-        needed_bytes: memory needed; above the budget, no dictionary was written.
-    """
-
-    kept: int
-    distinct: int
-    needed_bytes: int
-
-
 def merge_runs(
     runs: Sequence[npt.NDArray[np.uint64]],
     *,
@@ -208,7 +181,7 @@ def merge_runs(
     budget_bytes: int,
     dictionary_fd: int,
     progress: Progress,
-) -> MergeResult:
+) -> RawMergeResult:
     """Merges the sorted runs of one column and writes its dictionary.
 
     Args:
@@ -231,7 +204,7 @@ def merge_runs(
             ctypes.byref(result),
         )
     )
-    return MergeResult(result.kept, result.distinct, result.needed_bytes)
+    return result
 
 
 DICTIONARY_BYTES_PER_CATEGORY = 16
@@ -266,8 +239,6 @@ class Encoder(_Reader):
         progress: counters to advance.
     """
 
-    _kind = "encode"
-
     def __init__(
         self,
         *,
@@ -277,13 +248,7 @@ class Encoder(_Reader):
         progress: Progress,
     ) -> None:
         self._keep_alive = (dictionaries, progress)  # the kernel holds their addresses
-        self._targets = (RawEncodeTarget * len(targets))()
-        for raw, target in zip(self._targets, targets, strict=True):
-            for name in ("first_row", "rows", "out_row", "label_fd", "float16_fd", "float32_fd"):
-                setattr(raw, name, getattr(target, name))
-            count = len(target.categorical_fds)
-            raw.categorical_fds[:count] = target.categorical_fds
-            raw.id_bytes[:count] = target.id_bytes
+        self._targets = (EncodeTarget * len(targets))(*targets)
         rule = RawNumericalRule(
             semantics.numerical_offset,
             semantics.numerical_min,

@@ -26,7 +26,6 @@ CRITEO_INLINE uint32_t category_of_key(uint32_t x) {
 // One sorted run in a runs file: entries of (key << 32 | count), ascending.
 struct Run {
   uint32_t column;
-  uint32_t reserved;
   uint64_t first_entry;  // from the start of the file
   uint64_t entries;
 };
@@ -174,7 +173,7 @@ class CategoryCounts {
     for (size_t c = 0; c < tables_.size(); ++c) {
       const size_t entries = tables_[c].sort_in_place();
       write_all(runs_fd_, tables_[c].data(), entries * sizeof(uint64_t));
-      if (entries > 0) runs_.push_back({static_cast<uint32_t>(c), 0, written_, entries});
+      if (entries > 0) runs_.push_back({static_cast<uint32_t>(c), written_, entries});
       written_ += entries;
       tables_[c].reset();
     }

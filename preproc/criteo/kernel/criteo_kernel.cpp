@@ -100,16 +100,6 @@ class RowScanner final : public RowSink {
   Pages<RowBatch> cut_;
 };
 
-template <typename Sink>
-struct Reading {
-  template <typename... Args>
-  Reading(Progress* progress, uint64_t offset, const RowRule& rule, Args&&... args)
-      : sink(rule, std::forward<Args>(args)...),
-        stream(sink, progress, offset, rule.has_label != 0) {}
-  Sink sink;
-  RowStream stream;
-};
-
 }  // namespace
 
 struct ScanSummary {
@@ -121,8 +111,13 @@ struct ScanSummary {
   uint64_t num_runs;
 };
 
-using Scan = Reading<RowScanner>;
-using Encode = Reading<RowEncoder>;
+// Text on its way to a scanner or an encoder.
+struct Reader {
+  Reader(std::unique_ptr<RowSink> to, Progress* progress, uint64_t offset, const RowRule& rule)
+      : sink(std::move(to)), stream(*sink, progress, offset, rule.has_label != 0) {}
+  std::unique_ptr<RowSink> sink;
+  RowStream stream;
+};
 
 // offset: byte of the file at which the error is, or kNoOffset.
 struct ErrorReport {
@@ -137,26 +132,32 @@ CRITEO_API void criteo_last_error(ErrorReport* report) {
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
 CRITEO_API int criteo_kernel_version() { return 2; }
 
-CRITEO_API Scan* criteo_scan_open(const RowRule* rule, uint64_t table_bytes, uint64_t row_limit,
-                                  int runs_fd, int rejects_fd, uint64_t offset,
-                                  Progress* progress) {
-  return guarded_make<Scan>([&] {
-    return new Scan(progress, offset, *rule, table_bytes, row_limit, runs_fd, rejects_fd);
+CRITEO_API int criteo_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
+  return guarded([&] { reader->stream.feed(text, size); });
+}
+
+CRITEO_API int criteo_read_file(Reader* reader, int fd, uint64_t begin, uint64_t end) {
+  return guarded([&] { reader->stream.feed_file(fd, begin, end); });
+}
+
+// Checksum of the text that was read.
+CRITEO_API uint64_t criteo_read_checksum(const Reader* reader) { return reader->stream.checksum(); }
+
+CRITEO_API void criteo_read_close(Reader* reader) { delete reader; }
+
+CRITEO_API Reader* criteo_scan_open(const RowRule* rule, uint64_t table_bytes, uint64_t row_limit,
+                                    int runs_fd, int rejects_fd, uint64_t offset,
+                                    Progress* progress) {
+  return guarded_make<Reader>([&] {
+    auto sink = std::make_unique<RowScanner>(*rule, table_bytes, row_limit, runs_fd, rejects_fd);
+    return new Reader(std::move(sink), progress, offset, *rule);
   });
 }
 
-CRITEO_API int criteo_scan_text(Scan* scan, const uint8_t* text, uint64_t size) {
-  return guarded([&] { scan->stream.feed(text, size); });
-}
-
-CRITEO_API int criteo_scan_file(Scan* scan, int fd, uint64_t begin, uint64_t end) {
-  return guarded([&] { scan->stream.feed_file(fd, begin, end); });
-}
-
-CRITEO_API int criteo_scan_finish(Scan* scan, ScanSummary* summary) {
+CRITEO_API int criteo_scan_finish(Reader* scan, ScanSummary* summary) {
   return guarded([&] {
     scan->stream.finish();
-    RowScanner& sink = scan->sink;
+    auto& sink = static_cast<RowScanner&>(*scan->sink);
     sink.counts_.spill();
     summary->rows = sink.rows_;
     summary->positives = sink.positives_;
@@ -167,14 +168,10 @@ CRITEO_API int criteo_scan_finish(Scan* scan, ScanSummary* summary) {
   });
 }
 
-CRITEO_API void criteo_scan_runs(const Scan* scan, Run* runs) {
-  std::copy(scan->sink.counts_.runs().begin(), scan->sink.counts_.runs().end(), runs);
+CRITEO_API void criteo_scan_runs(const Reader* scan, Run* runs) {
+  const auto& written = static_cast<const RowScanner&>(*scan->sink).counts_.runs();
+  std::copy(written.begin(), written.end(), runs);
 }
-
-// Checksum of the text that was read.
-CRITEO_API uint64_t criteo_scan_checksum(const Scan* scan) { return scan->stream.checksum(); }
-
-CRITEO_API void criteo_scan_close(Scan* scan) { delete scan; }
 
 // Merges the runs of one column and writes the categories kept as uint32, in id order.
 CRITEO_API int criteo_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
@@ -193,38 +190,26 @@ CRITEO_API Dictionary* criteo_dictionary_open(const uint32_t* categories, uint64
 CRITEO_API void criteo_dictionary_close(Dictionary* dictionary) { delete dictionary; }
 
 // targets: ascending, disjoint row ranges of the text; must outlive the handle.
-CRITEO_API Encode* criteo_encode_open(const Dictionary* const* dictionaries,
+CRITEO_API Reader* criteo_encode_open(const Dictionary* const* dictionaries,
                                       const RowRule* row_rule, const NumericalRule* rule,
                                       EncodeTarget* targets, uint64_t num_targets,
                                       Progress* progress) {
-  return guarded_make<Encode>([&] {
-    return new Encode(progress, 0, *row_rule, dictionaries, *rule, targets, num_targets);
+  return guarded_make<Reader>([&] {
+    auto sink = std::make_unique<RowEncoder>(*row_rule, dictionaries, *rule, targets, num_targets);
+    return new Reader(std::move(sink), progress, 0, *row_rule);
   });
-}
-
-CRITEO_API int criteo_encode_text(Encode* encode, const uint8_t* text, uint64_t size) {
-  return guarded([&] { encode->stream.feed(text, size); });
-}
-
-CRITEO_API int criteo_encode_file(Encode* encode, int fd, uint64_t begin, uint64_t end) {
-  return guarded([&] { encode->stream.feed_file(fd, begin, end); });
 }
 
 // Writes buffered rows and returns the rows read.
-CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
+CRITEO_API int criteo_encode_finish(Reader* encode, uint64_t* rows) {
   return guarded([&] {
     encode->stream.finish();
-    encode->sink.flush();
-    encode->sink.start_writeback_of_targets();
-    *rows = encode->sink.seen();
+    auto& sink = static_cast<RowEncoder&>(*encode->sink);
+    sink.flush();
+    sink.start_writeback_of_targets();
+    *rows = sink.seen();
   });
 }
-
-CRITEO_API uint64_t criteo_encode_checksum(const Encode* encode) {
-  return encode->stream.checksum();
-}
-
-CRITEO_API void criteo_encode_close(Encode* encode) { delete encode; }
 
 // path: a feature file.
 CRITEO_API LineTransform* criteo_transform_open(const char* path) {

@@ -102,7 +102,7 @@ class StoredDictionary {
 
 class FeatureFile {
  public:
-  explicit FeatureFile(const std::string& path) : path_(path) {
+  explicit FeatureFile(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     const off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
     if (size < 0) {
@@ -161,7 +161,6 @@ class FeatureFile {
 
   bool fits(uint64_t at, uint64_t bytes) const { return at <= size_ && bytes <= size_ - at; }
 
-  std::string path_;
   const uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
   FeatureHeader header_;

@@ -75,8 +75,6 @@ class RunMerge {
     return {num_kept_, num_distinct_, needed};
   }
 
-  bool fits() const { return num_kept_ <= kept_.size(); }
-
  private:
   struct Slot {
     uint64_t count;  // 0: free

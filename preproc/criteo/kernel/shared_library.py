@@ -1,8 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the Criteo kernel and declares the C interface of criteo_kernel.cpp."""
 
-import ctypes
 import functools
+from ctypes import (
+    CDLL,
+    Structure,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 
 from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS
@@ -27,173 +39,140 @@ class LineTooLongError(KernelError):
         self.offset = offset
 
 
-class RawErrorReport(ctypes.Structure):
+class RawErrorReport(Structure):
     """struct ErrorReport."""
 
-    _fields_ = (("message", ctypes.c_char_p), ("offset", ctypes.c_uint64))
+    _fields_ = (("message", c_char_p), ("offset", c_uint64))
 
 
-class RawRun(ctypes.Structure):
+class RawRun(Structure):
     """struct Run."""
 
     _fields_ = (
-        ("column", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("first_entry", ctypes.c_uint64),
-        ("entries", ctypes.c_uint64),
+        ("column", c_uint32),
+        ("first_entry", c_uint64),
+        ("entries", c_uint64),
     )
 
 
-class RawScanSummary(ctypes.Structure):
+class RawScanSummary(Structure):
     """struct ScanSummary."""
 
     _fields_ = (
-        ("rows", ctypes.c_uint64),
-        ("positives", ctypes.c_uint64),
-        ("lines", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("rejected", ctypes.c_uint64 * len(REJECT_REASONS)),
-        ("num_runs", ctypes.c_uint64),
+        ("rows", c_uint64),
+        ("positives", c_uint64),
+        ("lines", c_uint64),
+        ("bytes", c_uint64),
+        ("rejected", c_uint64 * len(REJECT_REASONS)),
+        ("num_runs", c_uint64),
     )
 
 
-class RawRunSlice(ctypes.Structure):
+class RawRunSlice(Structure):
     """struct RunSlice."""
 
-    _fields_ = (("entries", ctypes.c_void_p), ("count", ctypes.c_uint64))
+    _fields_ = (("entries", c_void_p), ("count", c_uint64))
 
 
-class RawMergeResult(ctypes.Structure):
-    """struct MergeResult."""
+class RawMergeResult(Structure):
+    """struct MergeResult: counts of categories; above the budget, no dictionary was written."""
 
     _fields_ = (
-        ("kept", ctypes.c_uint64),
-        ("distinct", ctypes.c_uint64),
-        ("needed_bytes", ctypes.c_uint64),
+        ("kept", c_uint64),
+        ("distinct", c_uint64),
+        ("needed_bytes", c_uint64),
     )
+    kept: int
+    distinct: int
+    needed_bytes: int
 
 
-class RawRowRule(ctypes.Structure):
+class RawRowRule(Structure):
     """struct RowRule."""
 
     _fields_ = (
-        ("modulus", ctypes.c_uint64),
-        ("bins_numerical", ctypes.c_uint64),
-        ("numerical_minimum", ctypes.c_int64),
-        ("has_label", ctypes.c_uint64),
+        ("modulus", c_uint64),
+        ("bins_numerical", c_uint64),
+        ("numerical_minimum", c_int64),
+        ("has_label", c_uint64),
     )
 
 
-class RawNumericalRule(ctypes.Structure):
+class RawNumericalRule(Structure):
     """struct NumericalRule."""
 
     _fields_ = (
-        ("offset", ctypes.c_int64),
-        ("minimum", ctypes.c_int64),
-        ("missing_is_zero_after", ctypes.c_uint64),
+        ("offset", c_int64),
+        ("minimum", c_int64),
+        ("missing_is_zero_after", c_uint64),
     )
 
 
-class RawEncodeTarget(ctypes.Structure):
-    """struct EncodeTarget."""
+class EncodeTarget(Structure):
+    """A range of rows, and the files it is written to; see row_encoder.h."""
 
     _fields_ = (
-        ("first_row", ctypes.c_uint64),
-        ("rows", ctypes.c_uint64),
-        ("out_row", ctypes.c_uint64),
-        ("positives", ctypes.c_uint64),
-        ("label_fd", ctypes.c_int32),
-        ("float16_fd", ctypes.c_int32),
-        ("float32_fd", ctypes.c_int32),
-        ("categorical_fds", ctypes.c_int32 * MAX_COLUMNS),
-        ("id_bytes", ctypes.c_uint8 * MAX_COLUMNS),
+        ("first_row", c_uint64),
+        ("rows", c_uint64),
+        ("out_row", c_uint64),
+        ("positives", c_uint64),
+        ("label_fd", c_int32),
+        ("float16_fd", c_int32),
+        ("float32_fd", c_int32),
+        ("categorical_fds", c_int32 * MAX_COLUMNS),
+        ("id_bytes", c_uint8 * MAX_COLUMNS),
     )
 
 
-class RawRejectedLine(ctypes.Structure):
+class RawRejectedLine(Structure):
     """struct RejectedLine."""
 
     _fields_ = (
-        ("line", ctypes.c_uint64),
-        ("reason", ctypes.c_uint32),
-        ("field", ctypes.c_uint32),
+        ("line", c_uint64),
+        ("reason", c_uint32),
+        ("field", c_uint32),
     )
 
 
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "criteo_last_error": (None, (ctypes.c_void_p,)),
-    "criteo_kernel_version": (ctypes.c_int, ()),
+    "criteo_last_error": (None, (c_void_p,)),
+    "criteo_kernel_version": (c_int, ()),
     "criteo_scan_open": (
-        ctypes.c_void_p,
-        (
-            ctypes.c_void_p,
-            *(ctypes.c_uint64,) * 2,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_uint64,
-            ctypes.c_void_p,
-        ),
+        c_void_p,
+        (c_void_p, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
     ),
-    "criteo_scan_text": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)),
-    "criteo_scan_file": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
-    ),
-    "criteo_scan_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
-    "criteo_scan_runs": (None, (ctypes.c_void_p, ctypes.c_void_p)),
-    "criteo_scan_checksum": (ctypes.c_uint64, (ctypes.c_void_p,)),
-    "criteo_scan_close": (None, (ctypes.c_void_p,)),
+    "criteo_read_text": (c_int, (c_void_p, c_char_p, c_uint64)),
+    "criteo_read_file": (c_int, (c_void_p, c_int, c_uint64, c_uint64)),
+    "criteo_scan_finish": (c_int, (c_void_p, c_void_p)),
+    "criteo_scan_runs": (None, (c_void_p, c_void_p)),
+    "criteo_read_checksum": (c_uint64, (c_void_p,)),
+    "criteo_read_close": (None, (c_void_p,)),
     "criteo_merge": (
-        ctypes.c_int,
-        (
-            ctypes.c_void_p,
-            *(ctypes.c_uint64,) * 3,
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-        ),
+        c_int,
+        (c_void_p, c_uint64, c_uint64, c_uint64, c_int, c_void_p, c_void_p),
     ),
-    "criteo_dictionary_open": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_uint64)),
-    "criteo_dictionary_close": (None, (ctypes.c_void_p,)),
-    "criteo_encode_open": (
-        ctypes.c_void_p,
-        (
-            *(ctypes.c_void_p,) * 4,
-            ctypes.c_uint64,
-            ctypes.c_void_p,
-        ),
-    ),
-    "criteo_encode_text": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)),
-    "criteo_encode_file": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
-    ),
-    "criteo_encode_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
-    "criteo_encode_checksum": (ctypes.c_uint64, (ctypes.c_void_p,)),
-    "criteo_encode_close": (None, (ctypes.c_void_p,)),
-    "criteo_transform_open": (ctypes.c_void_p, (ctypes.c_char_p,)),
-    "criteo_transform_columns": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_dictionary_open": (c_void_p, (c_void_p, c_uint64)),
+    "criteo_dictionary_close": (None, (c_void_p,)),
+    "criteo_encode_open": (c_void_p, (c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
+    "criteo_encode_finish": (c_int, (c_void_p, c_void_p)),
+    "criteo_transform_open": (c_void_p, (c_char_p,)),
+    "criteo_transform_columns": (c_int, (c_void_p, c_void_p)),
     "criteo_transform_lines": (
-        ctypes.c_int,
-        (
-            ctypes.c_void_p,
-            ctypes.c_char_p,
-            *(ctypes.c_uint64,) * 2,
-            *(ctypes.c_void_p,) * 3,
-        ),
+        c_int,
+        (c_void_p, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p),
     ),
-    "criteo_transform_close": (None, (ctypes.c_void_p,)),
+    "criteo_transform_close": (None, (c_void_p,)),
 }
 
 
 @functools.cache
-def load(path: Path = LIBRARY) -> ctypes.CDLL:
+def load(path: Path = LIBRARY) -> CDLL:
     """Loads the kernel.
 
     Raises:
         OSError: it is not built, or was built for another machine or from other sources.
     """
-    library = ctypes.CDLL(str(path))
+    library = CDLL(str(path))
     missing = [name for name in _SIGNATURES if not hasattr(library, name)]
     if missing:
         raise OSError(f"{path}: was built from other sources (no {missing[0]}); build it again")
@@ -230,7 +209,7 @@ def check(status: int) -> None:
 def _last_error() -> tuple[str, int]:
     """Returns message and byte offset of the last error of this thread."""
     report = RawErrorReport()
-    load().criteo_last_error(ctypes.byref(report))
+    load().criteo_last_error(byref(report))
     return report.message.decode(errors="replace"), report.offset
 
 

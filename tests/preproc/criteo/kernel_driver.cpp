@@ -52,20 +52,20 @@ static void run(const std::string& text, std::mt19937& random) {
   const int null = open("/dev/null", O_RDWR);
   Progress progress{};
   const uint64_t limit = random() % 5 == 0 ? random() % 1000 : UINT64_MAX;
-  Scan* scan = criteo_scan_open(&row_rule, 1, limit, runs_fd, null, 0, &progress);
+  Reader* scan = criteo_scan_open(&row_rule, 1, limit, runs_fd, null, 0, &progress);
   require(scan != nullptr, "open");
   for (size_t at = 0; at < text.size();) {
     // Pieces in blocks of their own size, so that reading past one is seen.
     const size_t size = std::min<size_t>(1 + random() % 100000, text.size() - at);
     const std::vector<uint8_t> piece(text.begin() + at, text.begin() + at + size);
-    require(criteo_scan_text(scan, piece.data(), size) == 0, "scan");
+    require(criteo_read_text(scan, piece.data(), size) == 0, "scan");
     at += size;
   }
   ScanSummary summary;
   require(criteo_scan_finish(scan, &summary) == 0, "finish");
   std::vector<Run> runs(summary.num_runs);
   criteo_scan_runs(scan, runs.data());
-  criteo_scan_close(scan);
+  criteo_read_close(scan);
 
   const off_t bytes = lseek(runs_fd, 0, SEEK_END);
   std::vector<uint64_t> entries(static_cast<size_t>(bytes) / sizeof(uint64_t));
@@ -107,15 +107,14 @@ static void run(const std::string& text, std::mt19937& random) {
       target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));
     }
   }
-  Encode* encode =
+  Reader* encode =
       criteo_encode_open(dictionaries.data(), &row_rule, &rule, targets.data(), 2, &progress);
-  require(
-      criteo_encode_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
-      "encode");
+  require(criteo_read_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
+          "encode");
   uint64_t read = 0;
   require(criteo_encode_finish(encode, &read) == 0, "encode finish");
   require(limit != UINT64_MAX || read == rows, "rows differ");
-  criteo_encode_close(encode);
+  criteo_read_close(encode);
   for (Dictionary* dictionary : dictionaries) criteo_dictionary_close(dictionary);
   close(runs_fd);
   close(null);

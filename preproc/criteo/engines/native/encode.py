@@ -23,15 +23,9 @@ from recsys.data.feature_spec import FeatureSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodePlan:
-    """State of the encode stage; may be sent to another process.
+    """State of the encode stage, units in row order; may be sent to another process.
 
-    Attributes:
-        stage: holds the records of encoded units.
-        columns: writes the rows.
-        semantics: gives modulus and transform of numerical features.
-        bounds: rows of each split.
-        units: all units, in row order.
-        first_rows: [units + 1] global number of each unit's first row, then of the end.
+    `first_rows` are [units + 1] global numbers of the units' first rows, then of the end.
     """
 
     stage: EncodeStage
@@ -77,7 +71,7 @@ def _encode_units(
     todo = sum((plan.units[i].tally for i in missing), Tally())
     total = sum(u.result.text_bytes for u in plan.units)
     progress = Progress(total - todo.text_bytes, plan.first_rows[-1] - todo.rows)
-    work = functools.partial(_encode_unit, plan, dictionaries)
+    work = functools.partial(_encode_unit, plan)
     prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit)
     try:
         with engine_job.reporter.stage("encode", total, progress.counters), plan.columns.open():
@@ -92,33 +86,23 @@ class _Tables:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._folder: Path | None = None
-        self._opened: ctypes.Array[ctypes.c_void_p] | None = None
         self._stack = contextlib.ExitStack()
+        self.opened: ctypes.Array[ctypes.c_void_p]
 
     def open(self, dictionaries: Dictionaries, memory_limit: int) -> None:
         """Builds the tables of `dictionaries` unless they are open."""
         with self._lock:
-            if self._opened is None or self._folder != dictionaries.folder:
-                self._close()
+            if self._folder != dictionaries.folder:
+                self.close()
                 check_encode_memory(memory_limit, dictionaries)
                 opened = binding.open_dictionaries(dictionaries.load())
-                self._opened = self._stack.enter_context(opened)
+                self.opened = self._stack.enter_context(opened)
                 self._folder = dictionaries.folder
-
-    def opened(self, dictionaries: Dictionaries) -> "ctypes.Array[ctypes.c_void_p]":
-        """Returns the open tables of `dictionaries`."""
-        assert self._opened is not None
-        assert self._folder == dictionaries.folder
-        return self._opened
 
     def close(self) -> None:
         """Frees the memory of the tables."""
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
         self._stack.close()
-        self._opened = self._folder = None
+        self._folder = None
 
 
 _tables = _Tables()
@@ -140,19 +124,15 @@ def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
         raise memory_error(memory_limit, memory_limit - free + needed + STREAM_BYTES, REMEDIES)
 
 
-def _encode_unit(
-    plan: EncodePlan, dictionaries: Dictionaries, index: int, _budget: int, progress: Progress
-) -> Tally:
+def _encode_unit(plan: EncodePlan, index: int, _budget: int, progress: Progress) -> Tally:
     name, (first, last) = plan.units[index].unit.name, plan.first_rows[index : index + 2]
     with plan.columns.open() as columns:
-        clicks = _write_rows(plan, dictionaries, index, progress)
+        clicks = _write_rows(plan, index, progress)
         columns.finish_unit(name, first, last, clicks)
     return plan.units[index].tally
 
 
-def _write_rows(
-    plan: EncodePlan, dictionaries: Dictionaries, index: int, progress: Progress
-) -> dict[Split, int]:
+def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split, int]:
     """Writes the rows of a unit; returns their clicks in each split.
 
     Raises:
@@ -161,7 +141,7 @@ def _write_rows(
     unit, first = plan.units[index], plan.first_rows[index]
     targets = plan.columns.targets(first, first + unit.result.rows)
     with binding.Encoder(
-        dictionaries=_tables.opened(dictionaries),
+        dictionaries=_tables.opened,
         semantics=plan.semantics,
         targets=[target for _, target in targets],
         progress=progress,
