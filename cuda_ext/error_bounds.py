@@ -181,7 +181,7 @@ def _operation(value: Tensor, passed_on: Tensor) -> Bounded:
 def sum_of_products(
     value: Tensor, magnitudes: Tensor, terms: int | Tensor, dtype: torch.dtype
 ) -> Bounded:
-    """Bounds a sum of at most `terms` products, added in float32 in any order.
+    """Bounds a float32 sum of at most `terms` products, in any order.
 
     `magnitudes` are the same sums of the magnitudes of the products, in float64 as `value`; `dtype`
     is that of the result. Products of float64 are added in float64.
@@ -194,7 +194,7 @@ def sum_of_products(
 def dot_interaction(
     features: Tensor, bottom: Tensor, gradient: Tensor
 ) -> tuple[Bounded, Bounded, Bounded]:
-    """Bounds the output of the interaction, and its gradients to `features` and `bottom`.
+    """Bounds the interaction and its gradients to `features` and `bottom`.
 
     A product sums D terms. The gradient of a vector sums its products with the N - 1 others, and
     for the first one the copied columns: at most N.

@@ -11,7 +11,7 @@ _HUGE_PAGE = 2 * 1024 * 1024
 
 
 def use_huge_pages(tensor: Tensor) -> Tensor:
-    """Requests 2 MiB pages behind a large, unwritten, contiguous CPU tensor; returns the tensor.
+    """Requests 2 MiB pages behind a large, unwritten CPU tensor; returns it.
 
     Rows of a large embedding table lie anywhere: with pages of 4 KiB every lookup also misses the
     table of page addresses. Worth 1.5 to 1.9 times on gathers and updates. Other tensors, and other

@@ -22,7 +22,7 @@ MLP_PADDING = 32
 
 
 def interaction_width(num_vectors: int, embedding_dim: int) -> int:
-    """Returns the columns of `dot_interaction`: D + N(N-1)/2, rounded up to a multiple of 8."""
+    """Returns D + N(N-1)/2, rounded up to a multiple of 8."""
     pairs = num_vectors * (num_vectors - 1) // 2
     return -(-(embedding_dim + pairs) // PAD_MULTIPLE) * PAD_MULTIPLE
 
@@ -381,7 +381,7 @@ def mlp_forward(
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """Product of the transpose of a [K, M] and b [K, N], float32 or float64."""
+    """Product of the transpose of a [K, M] and b [K, N]."""
     return a.t() @ b
 
 
@@ -442,7 +442,7 @@ def relu_backward(
 
 
 def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer from [B, N] to one output, its sums and result at least float32."""
+    """A linear layer from [B, N] to one output, at least float32."""
     exact = torch.promote_types(x.dtype, torch.float32)
     return torch.nn.functional.linear(x.to(exact), weight.to(exact), bias.to(exact))
 
@@ -471,7 +471,7 @@ def output_layer_backward(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Summed binary cross entropy of logits [B] and its gradient, both times a factor."""
+    """Summed binary cross entropy of logits and its gradient, times a factor."""
     losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses * factor, (torch.sigmoid(logits) - labels) * factor
 

@@ -70,7 +70,7 @@ def compiler() -> str:
 def compile_sources(
     sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), *, package: Path = PACKAGE
 ) -> list[Path]:
-    """Compiles C++ and CUDA sources as C++ for the emulator; objects are kept in `folder`.
+    """Compiles C++ and CUDA sources for the emulator, keeping objects in `folder`.
 
     Headers are those of `csrc` and `emu` in `package`, cuda_ext or a copy of it.
     """

@@ -41,7 +41,7 @@ def attention(
     draws: Tensor | None = None,
     dropped_levels: int = 0,
 ) -> Tensor:
-    """Attends from each query to the tokens of its own sequence; see `reference.attention`.
+    """Attends from queries to their sequences' tokens; see `reference.attention`.
 
     Matrices are floating point, sums float32, or float64 with that. `draws` are [`count_draws`]
     bytes; None drops nothing.

@@ -70,7 +70,7 @@ def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def lookup_scale(bag_offsets: Tensor, count: int, weights: Tensor | None = None) -> Tensor:
-    """Returns each lookup's factor in mean bags, weight / size of the bag, [L] float32.
+    """Returns each lookup's factor in mean bags: weight / bag size.
 
     Args:
         bag_offsets: [G + 1] int64.

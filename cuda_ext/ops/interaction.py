@@ -84,7 +84,7 @@ def gather_dot_interaction(
     anchor: Tensor | None = None,
     overflow: Tensor | None = None,
 ) -> Tensor:
-    """Lookup and interaction in one pass, forward and backward: [B, N, D] is never in memory.
+    """Lookup and interaction in one pass: [B, N, D] is never made.
 
     Args:
         table: [R, D] float32 or bfloat16.

@@ -83,11 +83,11 @@ _side_stream: contextvars.ContextVar[SideStream | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def weight_gradients_on(stream: SideStream | None) -> Iterator[None]:
-    """Has gradients of weights of `perceptron`s multiplied on a side stream; None: the current.
+    """Has gradients of `perceptron` weights multiplied on a side stream.
 
     They are bound by the tensor cores, and what else a recommender's backward pass does, by memory.
     After backward and before it reads or frees the gradients of the parameters, which must be None
-    until then, the caller joins the stream.
+    until then, the caller joins the stream. None is the current stream.
     """
     token = _side_stream.set(stream)
     try:

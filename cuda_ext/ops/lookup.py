@@ -74,7 +74,7 @@ def _(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
 
 
 def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a leaf that receives the gradient of looked-up rows: its `grad` after backward.
+    """Returns a leaf that receives the gradient of looked-up rows.
 
     `shape` and `dtype` are those of the looked-up vectors, [B, F, D], or of the bags, [G, D]. The
     memory is that of one element.

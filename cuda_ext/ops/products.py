@@ -60,7 +60,7 @@ def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiplies the transpose of a [K, M] with b [K, N], without gradients.
+    """Multiplies the transpose of a [K, M] with b [K, N].
 
     Contiguous rows are faster. The result may be a transposed view.
     """
@@ -69,7 +69,7 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds the product of the transpose of a [K, M] and b [K, N] to `total` [M, N]."""
+    """Adds the product of `transposed_product` to `total`."""
     result = _faster_transposed_product(a, b) if a.shape[0] >= _FEWEST_SUMMED else None
     if result is None:
         total.addmm_(a.t(), b)
@@ -111,7 +111,7 @@ def takes_onednn(x: Tensor, columns: int) -> bool:
 def linear_in_blocks(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None
 ) -> Tensor:
-    """Maps the rows of a matrix, for which `takes_onednn` is true, with oneDNN in blocks.
+    """Maps the rows of a matrix with oneDNN, in blocks.
 
     Args:
         x: [B, inputs] float32.

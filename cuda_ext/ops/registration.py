@@ -29,7 +29,7 @@ _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
 def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether compiled kernels take the tensors of a device, computing in `dtype`.
+    """Returns whether compiled kernels take a device and compute in `dtype`.
 
     That is the type of the tensor by default. Float16 is for GPUs.
     """
@@ -71,7 +71,7 @@ def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradi
 
 
 def register(namespace: str) -> None:
-    """Registers fake kernels and gradients for the ops of a library, its namespace in torch.ops."""
+    """Registers fake kernels and gradients for the ops of a library."""
     ops = getattr(torch.ops, namespace)
     for op, function in _fake_kernels.items():
         if hasattr(ops, op):  # the emulated CUDA kernels lack those for the CPU alone
