@@ -9,7 +9,6 @@ interrupted (the same command continues the run).
 
 import dataclasses
 import sys
-import types
 import typing
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -28,7 +27,7 @@ from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
 from recsys.flags import title, values_from_flags
 from recsys.program import new_flags
-from recsys.settings import declared, section_from_dict
+from recsys.settings import declared, section_from_dict, without_none
 
 _FROM_FLAGS = {
     section: heading for section, heading in SECTIONS.items() if section is not CriteoSemantics
@@ -71,48 +70,36 @@ def _spell(value: object) -> str:
     return str(value).lower()
 
 
-def _parse_integer(text: str) -> int:
-    return int(text.replace("_", ""))
-
-
-def _parse_fractions(text: str) -> tuple[float, ...]:
-    return tuple(float(Fraction(number.strip())) for number in text.split(","))
-
-
-def _parse_counts(text: str) -> tuple[int, ...]:
-    return tuple(_parse_integer(number) for number in text.split(","))
-
-
-def _parser_of(kind: object) -> tuple[Callable[[str], object], str]:
-    """Returns the parser of a type, and what it takes in words."""
-    if kind is int:
-        return _parse_integer, "an integer"
-    if typing.get_args(kind)[0] is int:
-        return _parse_counts, "integers such as 95000,5000,-1"
-    return _parse_fractions, "numbers such as 0.8,0.1,0.1"
+_NUMBERS: dict[type, tuple[Callable[[str], object], str]] = {
+    int: (lambda text: int(text.replace("_", "")), "integers such as 95000,5000,-1"),
+    float: (lambda text: float(Fraction(text.strip())), "numbers such as 0.8,0.1,0.1"),
+}
+"""Parser of each type of numbers, and what three of them are called."""
 
 
 def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     """Returns the value of one setting of the transform."""
-    kind = typing.get_type_hints(CriteoSemantics)[field.name]
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if types.NoneType in kinds and text.lower() == "none":
+    hint = typing.get_type_hints(CriteoSemantics)[field.name]
+    kind = without_none(hint)
+    choices = typing.get_args(kind)
+    if kind is not hint and text.lower() == "none":
         return None
-    if typing.get_origin(kinds[0]) is typing.Literal:
-        choices = typing.get_args(kinds[0])
+    if typing.get_origin(kind) is typing.Literal:
         if text not in choices:
             raise PreprocError(f"--{field.name} must be one of {', '.join(choices)}; got {text!r}")
         return text
-    parse, expected = _parser_of(kinds[0])
+    is_tuple = typing.get_origin(kind) is tuple
+    parse, several = _NUMBERS[choices[0] if is_tuple else kind]
     try:
-        value = parse(text)
+        values = tuple(map(parse, text.split(",") if is_tuple else [text]))
     except (ValueError, ZeroDivisionError) as error:
+        expected = several if is_tuple else "an integer"
         raise PreprocError(f"--{field.name} must be {expected}, got {text!r}") from error
-    if isinstance(value, tuple) and len(value) != 3:
+    if is_tuple and len(values) != 3:
         raise PreprocError(
             f"--{field.name} must be three numbers (train,validation,test), got {text!r}"
         )
-    return value
+    return values if is_tuple else values[0]
 
 
 def job_from_flags(values: flags.FlagValues) -> CriteoJob:

@@ -36,7 +36,7 @@ _FLOAT32_ROW_BYTES = _FLOAT32.itemsize * NUM_NUMERICAL
 
 
 class EncodeStage:
-    """Folders of the encode stage, and the records of its finished units, in a folder of their own.
+    """Folders of the encode stage, and records of its finished units.
 
     Attributes:
         key: name of the folder, a hash of all that its contents depend on.
@@ -184,7 +184,7 @@ class SplitColumnsWriter:
                 yield split, start, stop
 
     def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
-        """Writes consecutive rows from a global number on; returns their clicks in each split."""
+        """Writes rows from a global number on; returns each split's clicks."""
         clicks = dict.fromkeys(SPLITS, 0)
         for split, start, stop in self._ranges(first_row, first_row + len(rows)):
             chosen = rows[start - first_row : stop - first_row]
@@ -197,7 +197,7 @@ class SplitColumnsWriter:
         return clicks
 
     def finish_unit(self, unit: str, first: int, last: int, clicks: dict[Split, int]) -> None:
-        """Marks a unit, the global rows [first, last), as encoded, once its rows are on disk."""
+        """Marks the global rows [first, last) as encoded, once on disk."""
         for split, _, _ in self._ranges(first, last):
             self._writers[split].sync()
             if split in self._float32:
@@ -228,7 +228,7 @@ class SplitColumnsWriter:
 def read_rows(
     columns: EncodedColumns, split: Split, spec: FeatureSpec, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, ClickColumns]]:
-    """Yields memory-mapped rows of a split with float32 features, and the first row's number.
+    """Yields memory-mapped rows of a split, after their first's number.
 
     `ranges` are the first row and end of each chunk, counted in the split.
     """

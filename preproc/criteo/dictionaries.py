@@ -2,7 +2,6 @@
 """Dictionary files: the categories of each column, in id order."""
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -59,7 +58,7 @@ class Dictionaries:
 
     def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
         """Writes the dictionary of a column."""
-        with atomic_file(self.path(column)) as fd, os.fdopen(os.dup(fd), "wb") as file:
+        with atomic_file(self.path(column)) as file:
             categories.astype(DICTIONARY_DTYPE, copy=False).tofile(file)
 
     def copy_to(self, dataset: Path) -> None:

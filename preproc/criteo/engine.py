@@ -8,13 +8,11 @@ write parquet/ and publish the dataset; an engine never writes to the output pat
 """
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from preproc.criteo.dictionaries import Dictionaries
-from preproc.criteo.engines import ENGINES
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import RejectReason, Split
 from preproc.files.budget import Unit, Work, nothing
@@ -38,20 +36,12 @@ class EngineJob:
     """Dictionaries to encode with; None: categories are counted."""
 
     def check_inputs(self) -> None:
-        """Refuses files that changed since the run began.
-
-        Called after each pass over them.
-
-        Raises:
-            PreprocError: one did.
-        """
+        """Refuses files that changed since the run began, after each pass."""
         for file in self.inputs:
             file.check_unchanged()
 
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
-        """Returns a digest of all that a stage's kept work depends on.
-
-        Whatever the stage, that is the text and the rules by which its rows are read.
+        """Returns a digest of the text, the row rules and `own`.
 
         Args:
             stage: name of the stage.
@@ -140,14 +130,13 @@ class Executor(Protocol):
         """Calls `work` for every unit; returns the sum of the counts.
 
         Args:
-            work: called with a unit, its memory budget in bytes and `progress`. It may be sent to
-                another process, so it is a function of a module, or a partial of one.
+            work: called with a unit, its memory budget in bytes and `progress`, perhaps in another
+                process: a function of a module, or a partial of one.
             units: in the order in which they are started.
             least_bytes: smallest memory budget of a unit.
             progress: counters that `work` advances.
             prepare: called once in each process, before its free memory is divided.
-            watch: called with the counts so far, from time to time; an error that it raises ends
-                the stage.
+            watch: called with the counts so far, from time to time; may raise to end the stage.
 
         Raises:
             PreprocError: a unit failed, or the memory does not suffice for one.
@@ -155,9 +144,3 @@ class Executor(Protocol):
 
 
 Engine = Callable[[EngineJob], EngineResult]
-
-
-def load_engine(name: str) -> Engine:
-    """Imports an engine of the registry."""
-    engine: Engine = importlib.import_module(ENGINES[name]).run
-    return engine

@@ -17,15 +17,9 @@ TRAIN: Split = "train"
 
 
 def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, Any]) -> Path:
-    """Completes the staged dataset and renames it to the output folder.
+    """Completes the staged dataset; returns the output folder it becomes.
 
-    Args:
-        engine_job: settings and work folder.
-        result: the engine's.
-        semantics: settings that the manifest records.
-
-    Returns:
-        The output folder.
+    `semantics` are the settings that the manifest records.
     """
     result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
@@ -80,11 +74,6 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
 
     The engine's folder is not changed, so that a run can be resumed. In the copy, the files of the
     other splits are hard links to the engine's.
-
-    Args:
-        engine_job: gives memory limit, threads and progress.
-        result: the engine's, with every split in input order.
-        seed: in [0, 2**64), for `shuffle_keys`.
 
     Raises:
         PreprocError: the memory limit is too small.

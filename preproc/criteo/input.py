@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+
+CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
 
 _PROBE_BYTES = 2**16
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
@@ -84,12 +86,7 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
 
 
 def align_to_line(fd: int, offset: int, size: int) -> int:
-    """Returns the offset of the first line start at or after `offset`.
-
-    Args:
-        fd: plain text file.
-        offset: byte of the file.
-        size: bytes of the file; returned where no line starts after `offset`.
+    """Returns the first line start from `offset` on, else `size`.
 
     Raises:
         PreprocError: a line is longer than any Criteo row.
@@ -106,18 +103,5 @@ def align_to_line(fd: int, offset: int, size: int) -> int:
             return at + newline + 1
         at += len(text)
         if at - offset > MAX_LINE_BYTES:
-            raise PreprocError(long_line_message(None, offset))
+            raise line_too_long(None, offset, CRITEO_LOG)
     return size
-
-
-def long_line_message(path: Path | None, offset: int) -> str:
-    """Returns the error message for a line that is too long.
-
-    Args:
-        path: the file, if it is known.
-        offset: first byte of the line in its text.
-    """
-    return (
-        f"{path or 'input'}: the line at byte {offset} is longer than 1 MiB; this is not a Criteo "
-        "log (40 tab-separated fields per line)"
-    )

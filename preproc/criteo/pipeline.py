@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs preprocessing: checks the input, calls the engine, finishes the dataset."""
 
+import importlib
 from pathlib import Path
 
 from preproc.criteo import preflight as criteo_preflight
 from preproc.criteo.applied import given_dictionaries, recorded_semantics
-from preproc.criteo.engine import Engine, EngineJob, load_engine
+from preproc.criteo.engine import Engine, EngineJob
+from preproc.criteo.engines import ENGINES
 from preproc.criteo.finish import finalize
 from preproc.criteo.job import CriteoJob
 from preproc.files.errors import KernelError, PreprocError
@@ -14,14 +16,7 @@ from preproc.files.workspace import Workspace
 
 
 def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
-    """Makes a dataset from raw logs.
-
-    Args:
-        job: settings of the run.
-        engine: called instead of the engine that the job names.
-
-    Returns:
-        The dataset folder.
+    """Makes a dataset from raw logs; returns its folder.
 
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
@@ -35,7 +30,7 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         given, semantics = given_dictionaries(job, workspace), recorded_semantics(job)
         engine_job = EngineJob(job, inputs, workspace, reporter, given)
         try:
-            chosen = engine or load_engine(job.engine)
-            return finalize(engine_job, chosen(engine_job), semantics)
+            run: Engine = engine or importlib.import_module(ENGINES[job.engine]).run
+            return finalize(engine_job, run(engine_job), semantics)
         except KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error

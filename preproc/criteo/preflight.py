@@ -3,13 +3,13 @@
 
 from collections import Counter
 
-from preproc.criteo.input import find_inputs
+from preproc.criteo.input import CRITEO_LOG, find_inputs
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason, split_bounds
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import UTF8_MARK, InputFile
-from preproc.files.quarantine import escape_row
+from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.quarantine import excerpt
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -56,30 +56,22 @@ def _sample(file: InputFile) -> list[bytes]:
 def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:
     """Refuses a file whose first rows are no Criteo log.
 
-    Args:
-        file: the file.
-        rows: its first rows.
-        unlabelled: they should have no label.
-
     Raises:
         PreprocError: no row is valid, or the first is a header line or has a byte order mark.
     """
-    if rows and rows[0].startswith(UTF8_MARK):
-        raise PreprocError(
-            f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
-        )
+    if rows:
+        refuse_utf8_mark(file.path, rows[0])
     reasons = [reject_reason(row, unlabelled=unlabelled) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(
-            f"{file.path}: begins with a header line ({_excerpt(rows[0])}); Criteo logs have none. "
-            f"Remove it: tail -n +2 {file.path.name} > without_header"
+            f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have "
+            f"none. Remove it: tail -n +2 {file.path.name} > without_header"
         )
     if None in reasons:
         return
     if not rows:
         raise PreprocError(
-            f"{file.path}: the first line does not end within 512 KiB; this is not a Criteo log "
-            "(40 tab-separated fields per line)"
+            f"{file.path}: the first line does not end within 512 KiB; this is not {CRITEO_LOG}"
         )
     separator, count = max(
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
@@ -102,7 +94,7 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
         guess = f"this is not a Criteo log ({label}13 integers, 26 hex categories)"
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
-        f"fields: {guess}. Row 1: {_excerpt(rows[0])}"
+        f"fields: {guess}. Row 1: {excerpt(rows[0], 80)}"
     )
 
 
@@ -118,11 +110,6 @@ def _is_header(row: bytes) -> bool:
     fields = row.split(b"\t")
     names = [f for f in fields[: 1 + NUM_NUMERICAL] if f.strip() and f.strip()[:1].isalpha()]
     return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
-
-
-def _excerpt(row: bytes) -> str:
-    text = escape_row(row)
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def disk_needs(job: CriteoJob, rows: float) -> DiskNeeds:

@@ -103,9 +103,6 @@ def record_dtype(row_bytes: Sequence[int]) -> np.dtype[np.void]:
 
     Every field is aligned, without gaps, and the size is a multiple of 8 bytes, which NumPy copies
     fastest.
-
-    Args:
-        row_bytes: bytes of a value of each column.
     """
     coarsest_first = sorted(range(len(row_bytes)), key=lambda i: -(row_bytes[i] & -row_bytes[i]))
     fields = [("key", "<u8"), *((str(i), _value_type(row_bytes[i])) for i in coarsest_first)]
@@ -117,13 +114,7 @@ def _value_type(row_bytes: int) -> str:
 
 
 def choose_unit_rows(num_rows: int, record_bytes: int, free_bytes: int) -> int:
-    """Chooses the rows of a unit: long reads, bounded memory.
-
-    Args:
-        num_rows: rows of the columns.
-        record_bytes: bytes of a record.
-        free_bytes: memory for one thread.
-    """
+    """Chooses the rows of a unit: long reads, within a thread's memory."""
     rows = LEAST_UNIT_ROWS
     while rows * rows < num_rows * _READ_ROWS:
         rows *= 2
@@ -240,7 +231,7 @@ class _UnitWriter(contextlib.ExitStack):
         for chunk in _chunks(len(rows), progress):
             self._fill(records[chunk], rows.start + chunk.start)
         words = _as_words(records)
-        with atomic_file(plan.unit_path(unit)) as fd, os.fdopen(os.dup(fd), "wb") as file:
+        with atomic_file(plan.unit_path(unit)) as file:
             file.write(counts.data)
             for chunk in _chunks(len(rows), progress):
                 file.write(words.take(order[chunk], axis=0).data)

@@ -100,13 +100,8 @@ def free_budget(memory_limit: int) -> int:
 def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int, int]:
     """Divides the free memory among threads, fewer if it is short.
 
-    Args:
-        memory_limit: bytes of anonymous memory of the whole process.
-        threads: largest number of threads.
-        least_bytes: bytes that each thread needs.
-
     Returns:
-        The number of threads, and the bytes of each.
+        The number of threads, and the bytes of each, at least `least_bytes`.
 
     Raises:
         PreprocError: there is not enough for one thread.

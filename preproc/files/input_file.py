@@ -16,8 +16,7 @@ from preproc.files.errors import PreprocError
 Compression = Literal["none", "gzip"]
 
 GZIP_MAGIC = b"\x1f\x8b"
-UTF8_MARK = b"\xef\xbb\xbf"
-"""A byte order mark, which some editors put at the start of a text."""
+_UTF8_MARK = b"\xef\xbb\xbf"
 
 REFUSED_MAGIC = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
@@ -132,6 +131,21 @@ class InputFile:
             raise PreprocError(
                 f"{self.path}: the gzip data end early (the file was cut off); get the file again"
             )
+
+
+def line_too_long(path: Path | None, offset: int, expected: str) -> PreprocError:
+    """Returns the error of a line longer than 1 MiB."""
+    return PreprocError(
+        f"{path or 'input'}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
+    )
+
+
+def refuse_utf8_mark(path: Path, first_line: bytes) -> None:
+    """Refuses a byte order mark, which some editors put first."""
+    if first_line.startswith(_UTF8_MARK):
+        raise PreprocError(
+            f"{path}: begins with a byte order mark; remove it: tail -c +4 {path.name}"
+        )
 
 
 def changed(path: Path) -> PreprocError:

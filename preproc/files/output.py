@@ -99,13 +99,8 @@ def is_set_aside(staging: Path) -> bool:
 def replace_dataset(dataset: Path, output: Path, staging: Path) -> list[str]:
     """Moves a finished dataset to the output, replacing an earlier one.
 
-    Args:
-        dataset: a folder below `staging`, synced.
-        output: folder of the dataset, resolved.
-        staging: folder on the same file system.
-
-    Returns:
-        Names of the other files of the output, which stay.
+    The dataset is below `staging` and synced; both are on one file system. Returns the names of
+    the other files of the output, which stay.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     others = other_files(output) if output.is_dir() else []
@@ -167,12 +162,7 @@ def other_files(output: Path) -> list[str]:
 
 
 def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool) -> None:
-    """Refuses files that cannot be written, or must not be replaced.
-
-    Args:
-        files: to write.
-        old: files that are replaced, those that exist.
-        overwrite: allow to replace them.
+    """Refuses files that cannot be written, or replace `old` ones without `overwrite`.
 
     Raises:
         PreprocError: they are refused.

@@ -78,13 +78,7 @@ class ProgressReporter:
 
     @contextlib.contextmanager
     def stage(self, name: str, bytes_total: int, counters: Counters) -> Iterator[None]:
-        """Reports while the body runs, and once more at its end.
-
-        Args:
-            name: shown before the figures, such as `scan`.
-            bytes_total: bytes of the whole stage.
-            counters: called from another thread while the body runs.
-        """
+        """Reports `counters`, from a thread, while the body runs and after."""
         if self._mode == "none":
             yield
             return

@@ -3,7 +3,6 @@
 
 import csv
 import dataclasses
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,12 +44,16 @@ def unescape_row(text: str) -> bytes:
     return text.encode("ascii").decode("unicode_escape").encode("latin-1")
 
 
+def excerpt(row: bytes, characters: int) -> str:
+    """Returns the beginning of an escaped row, for a message."""
+    text = escape_row(row)
+    return text if len(text) <= characters else text[:characters] + "..."
+
+
 def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
     """Writes the quarantine file, in input order."""
-    with (
-        atomic_file(path) as fd,
-        os.fdopen(os.dup(fd), "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
+    options = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+    with atomic_file(path, "w", **options) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([f.name for f in dataclasses.fields(RejectedRow)])
         for bad in rows:
@@ -62,13 +65,9 @@ def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
 def check_rejected_rows(
     bad: int, most_rows: float, max_bad_fraction: float, examples: Iterable[RejectedRow]
 ) -> None:
-    """Stops the run if too many rows are rejected.
+    """Stops the run if too many rows are rejected; shows examples.
 
-    Args:
-        bad: number of rejected rows so far.
-        most_rows: upper bound of the rows, valid and rejected, of the whole input.
-        max_bad_fraction: allowed fraction of rejected rows, in [0, 1].
-        examples: the rejected rows in input order; the first five are shown.
+    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input.
 
     Raises:
         TooManyRejectedRowsError: the fraction is exceeded even if all other rows are valid.
@@ -77,12 +76,8 @@ def check_rejected_rows(
         return
     lines = []
     for row, _ in zip(examples, range(EXAMPLES), strict=False):
-        text = escape_row(row.row)
-        if len(text) > _SHOWN_CHARACTERS:
-            text = text[:_SHOWN_CHARACTERS] + "..."
-        lines.append(
-            f"  {row.file}, line {row.line_number}, byte {row.byte_offset}: {row.reason}: {text}"
-        )
+        where = f"{row.file}, line {row.line_number}, byte {row.byte_offset}"
+        lines.append(f"  {where}: {row.reason}: {excerpt(row.row, _SHOWN_CHARACTERS)}")
     raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from preproc.files.errors import PreprocError
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -42,12 +41,7 @@ class Chunk:
         return line.removesuffix(b"\r")
 
     def lines(self, start: int, stop: int) -> "Chunk":
-        """Returns the chunk of some lines.
-
-        Args:
-            start: index of the first line.
-            stop: index after the last line.
-        """
+        """Returns the chunk of the lines [start, stop)."""
         first, end = int(self.starts[start]), int(self.starts[stop])
         starts = self.starts[start : stop + 1] - self.starts[start]
         return Chunk(self.text[first:end], self.offset + first, self.first_line + start, starts)
@@ -68,12 +62,9 @@ class Chunk:
 
 
 def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Chunk]:
-    """Yields the lines of a file, with LF added to the last.
+    """Yields the lines of a file, about `chunk_bytes` at a time.
 
-    Args:
-        file: plain or gzip.
-        chunk_bytes: about the size of a chunk, which holds whole lines.
-        expected: noun for the error message, such as `a ratings file`.
+    `expected` is a noun for the error message, such as `a ratings file`.
 
     Raises:
         PreprocError: a line is longer than 1 MiB, or the gzip data are damaged.
@@ -92,7 +83,7 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
             yield chunk
             offset, line = offset + end, line + chunk.num_lines
         if held - end > MAX_LINE_BYTES:
-            raise _too_long(file, offset, expected)
+            raise line_too_long(file.path, offset, expected)
         blocks, held = [text[end:]], held - end
     if rest := b"".join(blocks):
         text = rest if rest.endswith(b"\n") else rest + b"\n"
@@ -123,11 +114,5 @@ def _chunk_of(file: InputFile, text: bytes, offset: int, first_line: int, expect
     lengths = np.diff(starts)
     if lengths.max() > MAX_LINE_BYTES + 1:
         start = int(starts[np.argmax(lengths > MAX_LINE_BYTES + 1)])
-        raise _too_long(file, offset + start, expected)
+        raise line_too_long(file.path, offset + start, expected)
     return Chunk(text, offset, first_line, starts)
-
-
-def _too_long(file: InputFile, offset: int, expected: str) -> PreprocError:
-    return PreprocError(
-        f"{file.path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
-    )

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import xxhash
 
@@ -36,24 +36,23 @@ def settings_key(settings: object) -> str:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[int]:
+def atomic_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     """Opens a file that gets its name if the body succeeds."""
     temporary = path.with_name(path.name + _TEMPORARY)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        yield fd
-        os.fsync(fd)
+        with temporary.open(mode, **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except BaseException:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(fd)
     temporary.replace(path)
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Writes the JSON record that marks a unit as done."""
-    with atomic_file(path) as fd, os.fdopen(os.dup(fd), "w") as file:
+    with atomic_file(path, "w") as file:
         json.dump(record, file)
 
 
@@ -125,10 +124,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
-        """Makes the folders and locks them.
-
-        Args:
-            resumable: keep the folders for a later run if this one fails or is interrupted.
+        """Makes the folders and locks them; keeps them if resumable.
 
         Raises:
             PreprocError: they cannot be made, or another run has locked them.
@@ -237,11 +233,7 @@ def link_files(source: Path, target: Path, but: Collection[str]) -> None:
     """Hard-links the files below `source` into `target`, with their relative paths.
 
     Files are copied if the file system has no hard links, and replace those of the same name.
-
-    Args:
-        source: folder to read.
-        target: folder to write; made if missing.
-        but: names of folders and files, at any depth, that are left out.
+    Folders and files with a name in `but`, at any depth, are left out.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in source.rglob("*"):
@@ -261,12 +253,6 @@ def check_output(
     output_path: Path, input_path: Path, work_dir: Path | None, *, overwrite: bool
 ) -> None:
     """Refuses an output that would destroy files or mix with the input.
-
-    Args:
-        output_path: dataset folder to make.
-        input_path: raw file or folder.
-        work_dir: work folder, if the user named one.
-        overwrite: allow to replace an existing dataset.
 
     Raises:
         PreprocError: the output is refused.

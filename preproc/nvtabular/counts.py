@@ -91,16 +91,10 @@ def count_columns(
     group_size: int,
     reporter: ProgressReporter,
 ) -> list[Path]:
-    """Counts the values of columns, group by group.
+    """Counts the values of columns, none of them missing, by group.
 
-    Args:
-        process: started.
-        parts: parquet files with the rows.
-        columns: names; these columns have no missing values.
-        folder: keeps the counts of finished groups for a later run, which must have the same parts,
-            columns and group size.
-        group_size: parts of a group.
-        reporter: shows the stage `count`.
+    `folder` keeps the counts of finished groups for a later run, which must have the same parts,
+    columns and group size.
 
     Returns:
         The folder of each group, for `merge_counts`.

@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 from preproc.files.errors import PreprocError
@@ -103,12 +102,7 @@ class NvtabularProcess:
         self.version, self.device = answer["version"], answer["device"]
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kills the worker."""
         self._stop()
 
@@ -123,11 +117,9 @@ class NvtabularProcess:
         process.wait()
 
     def call(self, request: dict[str, Any], on_progress: Callable[[float], None]) -> None:
-        """Sends a request and waits until it is done.
+        """Sends `do` and the keys of its method in worker.py; waits.
 
-        Args:
-            request: `do` and the keys of that method in worker.py.
-            on_progress: gets the finished fraction, in [0, 1].
+        `on_progress` gets the finished fraction, in [0, 1].
 
         Raises:
             PreprocError: NVTabular failed, or the worker ended.

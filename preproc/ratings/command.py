@@ -48,11 +48,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
 
 
 def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJob:
-    """Reads the settings of a run from parsed flags.
-
-    Raises:
-        UserError: a value is invalid.
-    """
+    """Reads the settings of a run from parsed flags."""
     given, _ = values_from_flags(values, SECTIONS)
     spark = section_from_dict(SparkSettings, given)
     return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})

@@ -26,10 +26,6 @@ NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
     """Reads the names of columns from a setting such as `user=u,item=i`.
 
-    Args:
-        columns: value of the setting.
-        orders: other values that it may have, for the message.
-
     Raises:
         PreprocError: it does not name user and item, or names a column twice.
     """

@@ -82,11 +82,10 @@ def collect(
 
     Args:
         items: [interactions] dense ids, ordered by user, then time.
-        timestamps: [interactions] in the same order; None if the split needs none.
+        timestamps: [interactions]; None if the split needs none.
         user_map: raw user ids and the lengths of their histories, in id order.
         item_map: raw item ids and their counts, in id order.
-        is_tied: [interactions] whether user and time are those of the one before; None if the file
-            has no times.
+        is_tied: [interactions] see `ties`; None if the file has no times.
         counts: rows dropped on the way, for the manifest.
         reporter: prints the counts.
     """
@@ -113,12 +112,7 @@ def collect(
 
 
 def count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
-    """Counts rows that repeat an earlier one: same user, item, time.
-
-    Args:
-        items: [rows] dense ids, ordered by user, then time.
-        is_tied: [rows] whether user and time are those of the row before.
-    """
+    """Counts rows that repeat an earlier one: same user, item, time."""
     repeats, start = 0, 0
     while start < len(items):
         stop = min(start + _SLICE_ROWS, len(items))
@@ -136,12 +130,7 @@ def count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
 
 
 def ties(keys: npt.NDArray[np.integer[Any]], order: npt.NDArray[np.int64]) -> BoolArray:
-    """Returns a mask [rows] of ordered rows whose key is that before.
-
-    Args:
-        keys: [rows] see `time_keys`.
-        order: [rows] the rows, ordered by key.
-    """
+    """Returns a mask of rows, ordered by key, whose key repeats."""
     is_tied = np.zeros(len(order), np.bool_)
     for start in range(0, len(order), _SLICE_ROWS):  # ordered keys of all rows would be the peak
         stop = start + _SLICE_ROWS
@@ -155,11 +144,7 @@ def time_keys(
 ) -> npt.NDArray[np.integer[Any]]:
     """Returns sort keys [rows] by user, then time, for a stable sort.
 
-    One key is sorted many times faster than two.
-
-    Args:
-        users: [rows] dense ids.
-        timestamps: [rows]; None if the file is in time order.
+    One key is sorted many times faster than two. Without times, it is the file order.
     """
     if timestamps is None:
         return users

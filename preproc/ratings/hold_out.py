@@ -25,12 +25,7 @@ def hold_out(filtered: Filtered, quantile: Fraction, *, real_times: bool) -> Fil
     """Holds out all interactions from a quantile of their times on.
 
     Items get numbers in the order of their interactions before the cut, so that no later one
-    moves a training item.
-
-    Args:
-        filtered: histories with timestamps, items numbered by all interactions.
-        quantile: fraction of the interactions that the cut comes after, in (0, 1).
-        real_times: the timestamps are keys of floats, see `parse_chunk`.
+    moves a training item. With `real_times` the timestamps are keys of floats, see `parse_chunk`.
 
     Raises:
         PreprocError: nobody has interactions on both sides of the cut.

@@ -62,26 +62,16 @@ class IdColumn:
 
 
 def order_ids(column: str, raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the indices of raw ids in dense id order.
+    """Returns the indices of distinct raw ids in dense id order.
 
     Users are ordered by raw id, items by count descending, then raw id.
-
-    Args:
-        column: `user` or `item`.
-        raw: [ids] distinct raw ids.
-        counts: [ids] interactions of each.
     """
     by_raw = order_raw_ids(raw)
     return by_raw if column == USER else by_raw[np.argsort(-counts[by_raw], kind="stable")]
 
 
 def dense_ids(column: str, codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
-    """Encodes a column in dense ids, numbering the raw ids that occur.
-
-    Args:
-        column: `user` or `item`.
-        codes: [rows] indices into `raw`.
-        raw: raw ids, of which some may not occur.
+    """Encodes indices into raw ids in dense ids of those used.
 
     Returns:
         [rows] dense ids; the raw ids and their counts, in id order.
@@ -95,13 +85,7 @@ def dense_ids(column: str, codes: Int32Array, raw: pa.Array) -> tuple[Int32Array
 
 
 def repeat_passes(kind: KCore, num_rows: Callable[[], int], drop_rare: Callable[[], None]) -> int:
-    """Makes k-core passes; returns the number that dropped rows.
-
-    Args:
-        kind: see `kcore`.
-        num_rows: returns the rows that are left.
-        drop_rare: makes a pass over the rows that are left.
-    """
+    """Makes k-core passes; returns the number that dropped rows."""
     passes = 0
     while before := num_rows():
         drop_rare()
@@ -124,15 +108,9 @@ def kcore(
     """Selects the interactions of users and items that have enough of them.
 
     A pass drops the items with fewer than `min_item_count` interactions, then the users with fewer
-    than `min_user_count` among the rest. Repeats of a pair count each time.
-
-    Args:
-        users: [interactions] codes from 0.
-        items: [interactions] codes from 0.
-        min_user_count: fewest interactions of a user.
-        min_item_count: fewest interactions of an item.
-        kind: `once` makes one pass, after which items may be short again; `iterated` makes passes
-            until one drops nothing, with the same result in any order of dropping.
+    than `min_user_count` among the rest. Repeats of a pair count each time. `once` makes one pass,
+    after which items may be short again; `iterated` makes passes until one drops nothing, with the
+    same result in any order of dropping.
 
     Returns:
         The indices of the selected interactions, ascending (None: all of them), and the number of

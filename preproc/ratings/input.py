@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import UTF8_MARK, InputFile
+from preproc.files.input_file import InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -69,10 +69,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
-    if rows[0].startswith(UTF8_MARK):
-        raise PreprocError(
-            f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
-        )
+    refuse_utf8_mark(file.path, rows[0])
     candidates = _candidates(job, rows[0])
     with_header = [f for f in candidates if f.is_header(rows[0])]
     if with_header:
@@ -132,13 +129,6 @@ def _check_first_line(
     job: RatingsJob, file: InputFile, line: bytes, best: RatingsFormat, *, any_good: bool
 ) -> None:
     """Refuses a header of other names.
-
-    Args:
-        job: settings of the run.
-        file: the ratings file.
-        line: its first line, no known header.
-        best: format that fits the first rows best.
-        any_good: whether one of them fits.
 
     Raises:
         PreprocError: the line looks like a header.

@@ -60,13 +60,7 @@ class Interactions:
 def parse_chunk(
     chunk: Chunk, layout: RatingsFormat, *, skip_header: bool
 ) -> tuple[Interactions, npt.NDArray[np.int64]]:
-    """Returns a chunk's valid rows and the line numbers of others.
-
-    Args:
-        chunk: lines of a ratings file.
-        layout: format of the lines.
-        skip_header: skip the first line, a header.
-    """
+    """Returns a chunk's valid rows and the line numbers of others."""
     good = chunk.matches(layout.grammar())
     if skip_header:
         good[0] = False

@@ -29,14 +29,9 @@ _OUTPUT_ROW_BYTES = 12
 
 
 def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
-    """Makes a dataset of sequences from a ratings file.
+    """Makes a dataset of sequences from a ratings file; returns its folder.
 
-    Args:
-        job: settings of the run.
-        chunk_bytes: bytes of text read at a time; the result does not depend on it.
-
-    Returns:
-        The dataset folder.
+    The result does not depend on `chunk_bytes`, the bytes of text read at a time.
 
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
@@ -143,14 +138,8 @@ def _save_manifest(
         engine=engine,
         semantics=semantics,
         source_files=[
-            {
-                "name": file.path.name,
-                "bytes": file.size,
-                "rows": num_rows,
-                "rejected": len(rejected),
-                "xxh3_128": file_checksum(file.path),
-            },
-            *([] if titles is None else [titles.source()]),
+            _source(file, num_rows, len(rejected)),
+            *([] if titles is None else [_source(titles.file, len(titles.by_raw_id), 0)]),
         ],
         rows=split_rows(filtered.statistics),
         positives={},
@@ -160,3 +149,13 @@ def _save_manifest(
         fingerprint=fingerprint(files),
         statistics=filtered.statistics,
     ).save(dataset)
+
+
+def _source(file: InputFile, rows: int, rejected: int) -> dict[str, Any]:
+    return {
+        "name": file.path.name,
+        "bytes": file.size,
+        "rows": rows,
+        "rejected": rejected,
+        "xxh3_128": file_checksum(file.path),
+    }

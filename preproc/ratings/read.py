@@ -128,31 +128,23 @@ def _reject(
     rejected: list[RejectedRow],
 ) -> None:
     """Appends lines of a chunk to `rejected`, or refuses the first one."""
-    name = file.path.name
-    if job.bad_rows == "refuse":
-        reason, text = cast(Fault, layout.read(chunk.row(lines[0])))
-        # Only csv has a format for other ids as well.
-        is_id = reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header
-        as_text = "take ids as text with `id_type` string, " if is_id else ""
-        raise TooManyRejectedRowsError(
-            f"{file.path}, line {chunk.first_line + lines[0]}, byte "
-            f"{chunk.offset + chunk.starts[lines[0]]}: {text} ({reason}). Repair the row, {as_text}"
-            "or leave such rows out with `bad_rows` quarantine"
-        )
     for line in lines.tolist():
         row = chunk.row(line)
-        rejected.append(
-            RejectedRow(
-                name,
-                chunk.offset + int(chunk.starts[line]),
-                chunk.first_line + line,
-                cast(Fault, layout.read(row)).reason,
-                row,
+        reason, text = cast(Fault, layout.read(row))
+        offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
+        if job.bad_rows == "refuse":
+            # Only csv has a format for other ids as well.
+            is_csv = layout.id_pattern == INTEGER_ID and layout.needs_header
+            as_text = "take ids as text with `id_type` string, "
+            raise TooManyRejectedRowsError(
+                f"{file.path}, line {number}, byte {offset}: {text} ({reason}). Repair the row, "
+                f"{as_text if is_csv and reason in (USER, ITEM) else ''}"
+                "or leave such rows out with `bad_rows` quarantine"
             )
-        )
+        rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
             raise TooManyRejectedRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
-                f"{chunk.first_line + line} ({rejected[-1].reason}); this is not a file of format "
-                f"{layout.name}: get it again, or name its `format`"
+                f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
+                "or name its `format`"
             )

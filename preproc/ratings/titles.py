@@ -12,13 +12,11 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.ratings.format import show
 from preproc.ratings.job import MOVIELENS, RatingsJob
-from recsys.data.manifest import file_checksum
 
 NO_TITLES = "none"
 BESIDE_RATINGS = "auto"
@@ -27,7 +25,6 @@ FILES_BESIDE = {"csv": "movies.csv", "dat": "movies.dat", "udata": "u.item"}
 
 _CSV_COLUMNS = ["movieId", "title"]
 _FIRST_FIELD = re.compile(r"[^|:,\s\"]+(\||::)")
-_UTF8_MARK = "\ufeff"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,24 +43,9 @@ class Titles:
         """Returns a title for each item, empty where there is none."""
         return [self.by_raw_id.get(raw_id, "") for raw_id in raw_ids]
 
-    def source(self) -> dict[str, Any]:
-        """Returns the entry of the manifest."""
-        return {
-            "name": self.file.path.name,
-            "bytes": self.file.size,
-            "rows": len(self.by_raw_id),
-            "rejected": 0,
-            "xxh3_128": file_checksum(self.file.path),
-        }
-
 
 def titles_of(job: RatingsJob, ratings: InputFile, layout: str) -> Titles | None:
     """Reads the titles that belong to a ratings file; None without any.
-
-    Args:
-        job: settings of the run.
-        ratings: the ratings file.
-        layout: name of its format.
 
     Raises:
         PreprocError: the file is missing, or not one of titles.
@@ -126,7 +108,7 @@ def _separated_rows(file: InputFile, separator: str) -> Iterator[tuple[int, str,
 
 def _csv_rows(file: InputFile) -> Iterator[tuple[int, str, str]]:
     try:
-        text = b"".join(file.blocks()).decode().removeprefix(_UTF8_MARK)
+        text = b"".join(file.blocks()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise _refusal(file, line, f"is not UTF-8 ({error.reason})") from error

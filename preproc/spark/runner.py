@@ -6,7 +6,6 @@ Errors that the user can mend (a damaged file, a full disk) come back the same w
 retry an exception four times and then print a page of Java.
 """
 
-import contextlib
 import functools
 import re
 import socket
@@ -14,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from preproc.files.disk import is_full
 from preproc.files.errors import KernelError, PreprocError
@@ -44,22 +43,11 @@ Task = Callable[[list[Item]], Tally]
 """Does items on an executor; pickled by name, so a module's function or a partial of one."""
 
 
-class _Accumulator(Protocol):
-    @property
-    def value(self) -> Tally: ...
-
-    def add(self, term: Tally) -> None: ...
-
-
 class SparkRunner:
     """Runs work on the executors of a SparkSession.
 
-    Args:
-        session: connected.
-        start_timeout: seconds without an executor after which a run fails.
-
     Attributes:
-        session: the SparkSession.
+        session: the connected SparkSession.
         start_timeout: seconds without an executor after which a run fails.
         task_cpus: cores of a task, and so the items that each is given.
         version: Spark's version.
@@ -79,10 +67,9 @@ class SparkRunner:
         return str(self._context.master).startswith("local[") or self._context.master == "local"
 
     def for_sql(self, conf: Iterable[tuple[str, str]]) -> "SparkRunner":
-        """Starts a session for SQL, once an executor works.
+        """Starts a session for SQL with a configuration, once an executor works.
 
-        Args:
-            conf: keys and values for it; those fixed at Spark's start are ignored.
+        Keys that are fixed at Spark's start are ignored.
 
         Raises:
             PreprocError: no executor runs a task in time.
@@ -100,12 +87,9 @@ class SparkRunner:
         task: Task[Item],
         on_progress: Callable[[Tally], None] = lambda _tally: None,
     ) -> Tally:
-        """Runs `task` on the items, one for each core of a task.
+        """Runs `task` on the items, one a core; sums its counts.
 
-        Args:
-            items: in the order in which they are started.
-            task: returns the counts of the items given.
-            on_progress: called every 0.1 s with the counts so far; may raise to stop the run.
+        `on_progress` is called every 0.1 s with the counts so far; it may raise to stop the run.
 
         Raises:
             PreprocError: an item or a Spark job failed.
@@ -114,7 +98,7 @@ class SparkRunner:
             return Tally()
         size = self.task_cpus
         batches = [list(items[i : i + size]) for i in range(0, len(items), size)]
-        tally: _Accumulator = self._context.accumulator(Tally(), _TallySum())
+        tally: Any = self._context.accumulator(Tally(), _TallySum())
         tasks = self._context.parallelize(batches, len(batches))
 
         def watch() -> None:
@@ -125,7 +109,8 @@ class SparkRunner:
 
         self.wait(lambda: tasks.foreach(functools.partial(_do_batch, task, tally)), watch)
         watch()
-        return tally.value
+        total: Tally = tally.value
+        return total
 
     def first_job(self, action: Callable[[], Result]) -> Result:
         """Runs the first action that needs an executor, within `start_timeout`.
@@ -178,28 +163,18 @@ class SparkRunner:
     ) -> Result:
         """Runs an action in a thread while this one handles Ctrl-C.
 
-        Args:
-            action: starts jobs and waits for them.
-            watch: called every 0.1 s; may raise to cancel the jobs, as Ctrl-C does.
-            group: name of the jobs; None makes a unique one.
+        `watch` is called every 0.1 s and may raise to cancel the jobs, which have the name `group`.
 
         Raises:
             PreprocError: a job failed, or every executor is lost.
         """
         group = group or _new_group()
-        results: list[Result] = []
-        errors: list[Exception] = []
 
-        def call() -> None:
-            try:
-                self._context.setJobGroup(group, "preproc", interruptOnCancel=True)
-                results.append(action())
-            except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
-                errors.append(error)
+        def call() -> Result:
+            self._context.setJobGroup(group, "preproc", interruptOnCancel=True)
+            return action()
 
-        # A daemon: if the cluster hangs, the process must still be able to end.
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
+        thread = InThread(call)
         try:
             while thread.is_alive():
                 thread.join(_POLL_S)
@@ -209,11 +184,7 @@ class SparkRunner:
             if within(lambda: self._context.cancelJobGroup(group), _CANCEL_S):
                 thread.join(_CANCEL_S)
             raise
-        if errors:
-            if isinstance(errors[0], PreprocError):
-                raise errors[0]
-            raise PreprocError(f"Spark gave up: {cause(str(errors[0]))}") from errors[0]
-        return results[0]
+        return thread.result("Spark gave up")
 
     def _watch_executors(self) -> None:
         """Fails if there has been no executor for `start_timeout` seconds."""
@@ -233,19 +204,43 @@ class SparkRunner:
             )
 
 
+class InThread(threading.Thread, Generic[Result]):
+    """Runs an action in a thread that keeps its result or error."""
+
+    def __init__(self, action: Callable[[], Result]) -> None:
+        super().__init__(daemon=True)  # a cluster that hangs must not keep the process
+        self._action = action
+        self._results: list[Result] = []
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Keeps the result or the error of the action."""
+        try:
+            self._results.append(self._action())
+        except Exception as error:  # noqa: BLE001  (raised by `result`, in another thread)
+            self._error = error
+
+    def result(self, failure: str) -> Result:
+        """Returns the result of an action that has ended.
+
+        Raises:
+            PreprocError: it failed; the message begins with `failure`, unless it is the action's.
+        """
+        if self._error is None:
+            return self._results[0]
+        if isinstance(self._error, PreprocError):
+            raise self._error
+        raise PreprocError(f"{failure}: {cause(str(self._error))}") from self._error
+
+
 def within(action: Callable[[], object], seconds: float) -> bool:
-    """Runs an action in a thread; returns whether it ended in time.
+    """Runs an action, ignoring its errors; returns whether it ended in time.
 
     The thread has its own connection to Java: Ctrl-C may have interrupted a call of this thread,
     whose next call would read the answer to that one, or wait forever.
     """
-
-    def call() -> None:
-        with contextlib.suppress(Exception):  # Java may be gone already
-            action()
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
+    thread = InThread(action)
     thread.join(seconds)
     return not thread.is_alive()
 
@@ -254,7 +249,7 @@ def _new_group() -> str:
     return f"preproc-{uuid.uuid4()}"
 
 
-def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
+def _do_batch(task: Task[Item], tally: Any, batch: list[Item]) -> None:
     """Runs a task; errors for the user go into the tally."""
     try:
         tally.add(task(batch))

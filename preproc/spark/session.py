@@ -19,7 +19,7 @@ from typing import Any
 
 from preproc.files.errors import PreprocError
 from preproc.spark import cluster as spark_cluster
-from preproc.spark.runner import SparkRunner, cause, within
+from preproc.spark.runner import InThread, SparkRunner, within
 from preproc.spark.settings import SparkSettings
 
 LEAST_JAVA = 17
@@ -52,7 +52,8 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
         try:
             yield SparkRunner(session, settings.spark_start_timeout)
         finally:
-            _stop(pyspark, session)
+            if not within(session.stop, _STOP_S):
+                _kill_gateway(pyspark)
     finally:
         logging.getLogger().removeFilter(_is_no_interrupt)
 
@@ -60,12 +61,6 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
     """Filters the traceback that py4j logs if Ctrl-C interrupts a call."""
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
-
-
-def _stop(pyspark: Any, session: Any) -> None:
-    """Stops a session; kills Java if that hangs."""
-    if not within(session.stop, _STOP_S):
-        _kill_gateway(pyspark)
 
 
 def _import_pyspark() -> Any:
@@ -88,43 +83,32 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     _set_environment()
     if not submitted:
         find_java()
-    sessions: list[Any] = []
-    errors: list[Exception] = []
 
-    def create() -> None:
-        try:
-            builder = pyspark.sql.SparkSession.builder
-            conf = configuration(pyspark, settings, submitted=submitted)
-            master = pyspark.SparkConf().get("spark.master") if submitted else None
-            spark_cluster.check_master(conf.get("spark.master", master) or "")
-            for key, value in conf.items():
-                builder = builder.config(key, value)
-            sessions.append(builder.getOrCreate())
-        except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
-            errors.append(error)
+    def create() -> Any:
+        builder = pyspark.sql.SparkSession.builder
+        conf = configuration(pyspark, settings, submitted=submitted)
+        master = pyspark.SparkConf().get("spark.master") if submitted else None
+        spark_cluster.check_master(conf.get("spark.master", master) or "")
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
     # Not in the main thread: Spark would handle Ctrl-C there, and its start could not be abandoned.
-    thread = threading.Thread(target=create, daemon=True)
-    thread.start()
+    thread = InThread(create)
     try:
         _join(pyspark, thread, settings.spark_start_timeout)
     except BaseException:
         _kill_gateway(pyspark)
         raise
     master = settings.master or "the configured master"
-    if errors:
-        if isinstance(errors[0], PreprocError):
-            raise errors[0]
-        reason = cause(str(errors[0]))
-        raise PreprocError(f"Spark at {master} did not start: {reason}") from errors[0]
-    if not sessions:
+    if thread.is_alive():
         _kill_gateway(pyspark)
         raise PreprocError(
             f"Spark at {master} did not answer within `spark_start_timeout` "
             f"{settings.spark_start_timeout:g} s; check the address, and whether the cluster has "
             "room for another application"
         )
-    return sessions[0]
+    return thread.result(f"Spark at {master} did not start")
 
 
 def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:

@@ -16,7 +16,6 @@ The bytes depend on the flags alone. Memory is bounded, except for 24 bytes a us
 import dataclasses
 import gzip
 import io
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -219,11 +218,7 @@ def generate(config: RatingsConfig) -> None:
         config.interactions,
         "or choose `output` on another disk",
     )
-    with (
-        needs.explained("nothing was written"),
-        atomic_file(config.output) as fd,
-        os.fdopen(os.dup(fd), "wb") as raw,
-    ):
+    with needs.explained("nothing was written"), atomic_file(config.output) as raw:
         if config.output.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                 _write(config, layout, packed)
@@ -238,7 +233,7 @@ def _write_titles(config: RatingsConfig, file: Path) -> None:
     _, raw_of_rank = _catalogue(config)
     rows = (f"{raw},Rank {rank},generated\n" for rank, raw in enumerate(raw_of_rank.tolist(), 1))
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(file) as fd, os.fdopen(os.dup(fd), "w") as text:
+    with atomic_file(file, "w") as text:
         text.write("movieId,title,genres\n")
         text.writelines(rows)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.criteo.serving.feature_file import key_of_category
 from preproc.synthetic.model import Integers, PlantedModel, zipf_ranks
 
 # Distinct values per column of the Kaggle log, and Zipf exponents that give about as many
@@ -79,10 +80,8 @@ def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...
 
 def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
     """Maps ranks to distinct 32-bit categories by MurmurHash3's finalizer."""
-    v = ranks.astype(np.uint32) + np.uint32(0x9E3779B9 * (column + 1) & 0xFFFFFFFF)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        v = (v ^ (v >> np.uint32(shift))) * np.uint32(factor)
-    return np.asarray(v ^ (v >> np.uint32(16)))
+    offset = np.uint32(0x9E3779B9 * (column + 1) & 0xFFFFFFFF)
+    return key_of_category(ranks.astype(np.uint32) + offset)
 
 
 def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.uint8]:

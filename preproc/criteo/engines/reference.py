@@ -15,7 +15,7 @@ import numpy.typing as npt
 from preproc.criteo.columns import EncodeStage, SplitColumnsWriter
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult, FileRows
-from preproc.criteo.input import long_line_message
+from preproc.criteo.input import CRITEO_LOG
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     NUM_COLUMNS,
@@ -30,7 +30,7 @@ from preproc.criteo.rules import (
     transform_numerical,
 )
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -68,7 +68,7 @@ def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
             yield offset, _row_of(file, offset, line)
             offset += len(line) + 1
         if len(rest) > MAX_LINE_BYTES + 1:
-            raise PreprocError(long_line_message(file.path, offset))
+            raise line_too_long(file.path, offset, CRITEO_LOG)
     if rest:
         yield offset, _row_of(file, offset, rest)
 
@@ -76,7 +76,7 @@ def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
 def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
     row = line.removesuffix(b"\r")
     if len(row) > MAX_LINE_BYTES:
-        raise PreprocError(long_line_message(file.path, offset))
+        raise line_too_long(file.path, offset, CRITEO_LOG)
     return row
 
 

@@ -109,7 +109,7 @@ class RawNumericalRule(Structure):
 
 
 class EncodeTarget(Structure):
-    """A range of rows, and the files it is written to; see row_encoder.h."""
+    """A range of rows, and its files; see row_encoder.h."""
 
     _fields_ = (
         ("first_row", c_uint64),

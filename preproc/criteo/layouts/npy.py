@@ -20,10 +20,6 @@ def write_days(engine_job: EngineJob, result: EngineResult) -> None:
 
     Rows are those of the raw files, in their order, the splits one after the other; a shuffled
     training split is cut where the files end.
-
-    Args:
-        engine_job: gives the rules of the splits, and progress.
-        result: the dataset, its rows, and columns with float32 features.
     """
     lengths = [file.rows for file in result.files]
     ends = list(itertools.accumulate(lengths))

@@ -37,12 +37,7 @@ def dataset_spec(layout: Layout, cardinalities: Sequence[int]) -> FeatureSpec:
 
 
 def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
-    """Writes the splits in the wide flavour, except units already written.
-
-    Args:
-        engine_job: gives memory limit, threads and progress.
-        result: the dataset, its rows, and columns with float32 features.
-    """
+    """Writes the splits in the wide flavour, except units already written."""
     job, rows = engine_job.job, result.rows
     records = result.dataset.parent / "wide"
     records.mkdir(exist_ok=True)

@@ -71,7 +71,7 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
         *(semantics.numerical_offset, semantics.numerical_min),
         *(semantics.numerical_missing == "output_zero", numbers == "float16", len(columns)),
     )
-    with atomic_file(path) as fd, open(fd, "wb", closefd=False) as file:
+    with atomic_file(path) as file:
         file.write(header + b"".join(table))
         for column in columns:
             file.write(column.buckets.tobytes())

@@ -119,11 +119,7 @@ _SHOWN_BYTES = 40
 
 
 def field_name(field: int) -> str:
-    """Returns Criteo's name of a field: I1 to I13, C1 to C26.
-
-    Args:
-        field: its position; the label is 0.
-    """
+    """Returns Criteo's name of a field: I1 to I13, C1 to C26."""
     return f"I{field}" if field <= NUM_NUMERICAL else f"C{field - NUM_NUMERICAL}"
 
 

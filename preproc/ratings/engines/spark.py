@@ -8,6 +8,7 @@ bytes for each row that passes the filters.
 """
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RawParts
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
-from preproc.spark.sql import uri, write_parquet
 from recsys.data.sequences import RawIds
+from recsys.durable import sync_tree
 
 _BATCH_ROWS = 2**18
 
@@ -86,11 +87,11 @@ class _Rows:
 
     def table(self) -> Any:
         """Returns the rows as a DataFrame."""
-        return self.runner.session.read.parquet(uri(self.folder))
+        return self.runner.session.read.parquet(_uri(self.folder))
 
     def vocabulary(self, column: str) -> Any:
         """Returns a DataFrame with `column` and `column`_id."""
-        return self.runner.session.read.parquet(uri(self._vocabulary(column)))
+        return self.runner.session.read.parquet(_uri(self._vocabulary(column)))
 
     def _vocabulary(self, column: str) -> Path:
         return self.folder.with_name(f"ids_{column}.parquet")
@@ -99,6 +100,7 @@ class _Rows:
         """Writes a DataFrame beside the rows, showing progress; returns its folder."""
         self._steps += 1
         target = self.folder.with_name(f"{self._steps:03d}_{stage}")
+        temporary = target.with_name(target.name + ".tmp")
         total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
         progress = Progress()
 
@@ -106,7 +108,9 @@ class _Rows:
             progress.bytes = int(fraction * total)
 
         with self.reporter.stage(stage, total, progress.counters):
-            write_parquet(self.runner, table, target, on_fraction)
+            self.runner.query(lambda: table.write.parquet(f"file://{temporary}"), on_fraction)
+            sync_tree(temporary)
+            temporary.rename(target)
             progress.bytes = total
         return target
 
@@ -130,6 +134,11 @@ class _Rows:
         pq.write_table(table, self._vocabulary(column))
         shutil.rmtree(written)
         return ids
+
+
+def _uri(path: Path) -> str:
+    """Returns the URI of a path, with Spark's glob characters escaped."""
+    return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
 def _ordered(rows: _Rows, times: list[str]) -> Any:

@@ -23,7 +23,7 @@ from recsys.data.feature_spec import FeatureSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodePlan:
-    """State of the encode stage, units in row order; may be sent to another process.
+    """State of the encode stage, units in row order; can be pickled.
 
     `first_rows` are [units + 1] global numbers of the units' first rows, then of the end.
     """

@@ -54,15 +54,12 @@ def merge(
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
-    work = functools.partial(
-        _merge_column, runs, dictionaries, job.semantics.frequency_limit, settings.merge_bytes
-    )
-    alone = functools.partial(
-        _merge_alone, runs, dictionaries, job.semantics.frequency_limit, job.memory_limit
-    )
+    work = functools.partial(_merge_column, runs, dictionaries, job.semantics.frequency_limit)
+    together = functools.partial(work, settings.merge_bytes, None)
+    alone = functools.partial(work, None, job.memory_limit)
     total = sum(sizes[column] for column in missing)
     with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
-        executor.map(work, missing, LEAST_MERGE_BYTES, progress)
+        executor.map(together, missing, LEAST_MERGE_BYTES, progress)
         for column in dictionaries.missing():  # too large to be merged together with others
             executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
     return dictionaries
@@ -114,10 +111,6 @@ class Runs:
     """The sorted runs of each column, memory-mapped at first use.
 
     May be sent to another process, which maps the files itself.
-
-    Args:
-        units: units whose categories are counted.
-        num_columns: columns of categories.
     """
 
     def __init__(self, units: Sequence[ScannedUnit], num_columns: int) -> None:
@@ -158,60 +151,31 @@ def _merge_column(
     dictionaries: Dictionaries,
     frequency_limit: int,
     merge_bytes: int | None,
+    memory_limit: int | None,
     column: int,
     budget: int,
     progress: Progress,
 ) -> Tally:
-    """Writes the dictionary of a column if the budget suffices."""
-    budget = merge_bytes or budget
-    needed = _merge_runs(runs, dictionaries, frequency_limit, column, budget, progress)
-    return Tally() if needed > budget else _tally(runs, column)
+    """Writes the dictionary of a column if its budget suffices.
 
-
-def _merge_alone(
-    runs: Runs,
-    dictionaries: Dictionaries,
-    frequency_limit: int,
-    memory_limit: int,
-    column: int,
-    _budget: int,
-    progress: Progress,
-) -> Tally:
-    """Writes the dictionary of a column with all free memory."""
-    free = free_budget(memory_limit)
-    needed = _merge_runs(runs, dictionaries, frequency_limit, column, free, progress)
-    if needed > free:
-        raise memory_error(memory_limit, needed + memory_limit - free, REMEDIES)
-    return _tally(runs, column)
-
-
-def _tally(runs: Runs, column: int) -> Tally:
-    return Tally(text_bytes=sum(run.nbytes for run in runs.of_column(column)))
-
-
-def _merge_runs(
-    runs: Runs,
-    dictionaries: Dictionaries,
-    frequency_limit: int,
-    column: int,
-    budget: int,
-    progress: Progress,
-) -> int:
-    """Merges the runs of a column within a budget.
-
-    Returns:
-        The bytes of memory needed; if they exceed the budget, no dictionary was written.
+    That is `merge_bytes` if given; with `memory_limit` all free memory, which must suffice.
     """
+    budget = merge_bytes or budget
+    if memory_limit is not None:
+        budget = free_budget(memory_limit)
     path = dictionaries.path(column)
     with attempt_folder(path.parent) as private:
-        with atomic_file(private / path.name) as fd:
+        with atomic_file(private / path.name) as file:
             result = binding.merge_runs(
                 runs.of_column(column),
                 frequency_limit=frequency_limit,
                 budget_bytes=budget,
-                dictionary_fd=fd,
+                dictionary_fd=file.fileno(),
                 progress=progress,
             )
         if result.needed_bytes <= budget:
             (private / path.name).replace(path)
-    return result.needed_bytes
+            return Tally(text_bytes=runs.sizes()[column])
+    if memory_limit is not None:
+        raise memory_error(memory_limit, result.needed_bytes + memory_limit - budget, REMEDIES)
+    return Tally()

@@ -24,12 +24,7 @@ from preproc.files.budget import Threads
 
 
 def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> EngineResult:
-    """Prepares a dataset with the C++ kernel.
-
-    Args:
-        engine_job: settings, inputs and work folder.
-        settings: sizes that change speed and memory, but not the dataset; None for the defaults.
-    """
+    """Prepares a dataset with the C++ kernel."""
     if not binding.is_built():
         engine_job.reporter.note(
             "the native kernel is not built (python setup.py build_ext --inplace, needs a C++ "
@@ -45,14 +40,7 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
 def run_stages(
     engine_job: EngineJob, executor: Executor, settings: NativeSettings, engine: dict[str, Any]
 ) -> EngineResult:
-    """Scans, merges and encodes on an executor.
-
-    Args:
-        engine_job: settings, inputs and work folder.
-        executor: runs the units.
-        settings: sizes that change speed and memory, but not the dataset.
-        engine: name and version, for the manifest.
-    """
+    """Scans, merges and encodes on an executor; `engine` is the manifest's."""
     units = plan_units(engine_job.inputs, settings)
     scanned = scan(engine_job, executor, units, settings)
     engine_job.check_inputs()

@@ -154,20 +154,10 @@ def scan_unit(
     name: str = "",
     row_limit: int = binding.NO_LIMIT,
 ) -> Tally:
-    """Scans a unit, or its first `row_limit` valid rows.
+    """Scans a unit, or its first `row_limit` rows, into `folder`.
 
-    Args:
-        folder: holds the files of the results.
-        semantics: gives modulus, bins and whether rows begin with a label.
-        table_bytes: memory for counts; None for all of the budget.
-        unit: the unit to scan.
-        budget: bytes of memory.
-        progress: counters to advance.
-        name: name of the results' files without suffix; "" for the unit's name.
-        row_limit: valid rows to scan.
-
-    Returns:
-        The counts of the unit.
+    `table_bytes` is the memory for counts; None takes all of the budget. `name` is that of the
+    files without suffix; "" takes the unit's.
     """
     name = name or unit.name
     scanned = load_unit(folder, unit, name)  # by an attempt whose result did not arrive
@@ -197,14 +187,14 @@ def _scan_text(
         with open_fd(unit.file.path) as fd:
             begin, _ = line_range(fd, unit)
     with (
-        atomic_file(path.with_name(f"{path.name}.runs")) as runs_fd,
-        atomic_file(path.with_name(f"{path.name}.rejects")) as rejects_fd,
+        atomic_file(path.with_name(f"{path.name}.runs")) as runs,
+        atomic_file(path.with_name(f"{path.name}.rejects")) as rejects,
         binding.Scanner(
             semantics=semantics,
             table_bytes=table_bytes,
             row_limit=row_limit,
-            runs_fd=runs_fd,
-            rejects_fd=rejects_fd,
+            runs_fd=runs.fileno(),
+            rejects_fd=rejects.fileno(),
             offset=begin,
             progress=progress,
         ) as scanner,

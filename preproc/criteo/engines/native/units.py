@@ -5,10 +5,9 @@ import concurrent.futures
 import dataclasses
 from collections.abc import Iterator
 
-from preproc.criteo.input import align_to_line, long_line_message
+from preproc.criteo.input import CRITEO_LOG, align_to_line
 from preproc.criteo.kernel import binding
-from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile, open_fd
+from preproc.files.input_file import InputFile, line_too_long, open_fd
 
 STREAM_BYTES = 4 * 2**20
 """Memory of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
@@ -99,7 +98,7 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
             begin, end = line_range(fd, unit)
             reader.feed_file(fd, begin, end)
     except binding.LineTooLongError as error:
-        raise PreprocError(long_line_message(unit.file.path, error.offset)) from error
+        raise line_too_long(unit.file.path, error.offset, CRITEO_LOG) from error
 
 
 def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:

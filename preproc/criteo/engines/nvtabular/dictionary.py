@@ -28,13 +28,7 @@ from preproc.nvtabular.process import NvtabularProcess
 def build_dictionaries(
     engine_job: EngineJob, process: NvtabularProcess, rows: ValidRows, counted: int
 ) -> Dictionaries:
-    """Makes the dictionaries that are missing.
-
-    Args:
-        engine_job: gives settings, work folder and progress.
-        process: started.
-        rows: all valid rows.
-        counted: number of rows, from the first, whose categories are counted.
+    """Makes the dictionaries that are missing, from the first `counted` rows.
 
     Raises:
         PreprocError: NVTabular failed, or the counts of a column do not fit the memory limit.

@@ -20,6 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from preproc.criteo.engine import EngineJob, FileRows
+from preproc.criteo.input import CRITEO_LOG
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
@@ -48,8 +49,6 @@ MISSING_CATEGORY = -1
 
 CHUNK_BYTES = 32 * 2**20
 """Bytes of text in a chunk: about 135,000 Criteo rows, 45 MiB as a dataframe."""
-
-CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
 
 _HEX_DIGITS = 8
 
@@ -202,19 +201,12 @@ def _validate(chunk: Chunk, *, unlabelled: bool) -> tuple[BoolArray, dict[int, R
 
 def write_part(path: Path, table: pa.Table) -> None:
     """Writes a part; a part that exists is complete."""
-    with atomic_file(path) as fd, os.fdopen(os.dup(fd), "wb") as file:
+    with atomic_file(path) as file:
         pq.write_table(table, file, compression="snappy")
 
 
 def _parse(text: bytes, first_row: int, rows: int, semantics: CriteoSemantics) -> pa.Table:
-    """Parses valid rows to the columns of a part.
-
-    Args:
-        text: lines of valid rows.
-        first_row: global number of the first row.
-        rows: number of rows.
-        semantics: gives modulus, bins and whether rows begin with a label.
-    """
+    """Parses lines of valid rows to the columns of a part."""
     types = {LABEL: pa.int8(), **dict.fromkeys(NUMERICAL, pa.int32())}
     labels = [] if semantics.unlabelled else [LABEL]
     table = pyarrow.csv.read_csv(

@@ -90,11 +90,7 @@ def _encode(
     spec: FeatureSpec,
     bounds: Bounds,
 ) -> tuple[EncodeStage, dict[Split, int]]:
-    """Encodes the groups that are missing.
-
-    Returns:
-        The staged columns, and the clicks of each split.
-    """
+    """Encodes missing groups; returns columns and clicks of each split."""
     size = group_parts(engine_job.job.memory_limit)
     stage = open_stage(engine_job, dictionaries, rows=rows.key, group_parts=size)
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", stage.key)
@@ -130,16 +126,7 @@ def _encode_group(
     scratch: Path,
     progress: GroupProgress,
 ) -> Iterator[ClickColumns]:
-    """Yields the encoded parts of a group.
-
-    Args:
-        process: started and prepared.
-        group: parts with the rows.
-        first: global number of the first row.
-        names: columns of categories.
-        scratch: folder for the encoded parts.
-        progress: advanced by the request.
-    """
+    """Yields the encoded parts of a group from row `first` on."""
     encoded = scratch / "encoded"
     progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
     for file in group:
@@ -180,13 +167,7 @@ def _prepare(
 
 
 def _read_encoded(path: Path, first: int, rows: int, names: Sequence[str]) -> ClickColumns:
-    """Reads an encoded part.
-
-    Args:
-        path: its file.
-        first: expected global number of its first row.
-        rows: expected number of rows.
-        names: columns of categories.
+    """Reads an encoded part of the global rows [first, first + rows).
 
     Raises:
         PreprocError: it does not have exactly these rows, in order.
