@@ -11,6 +11,7 @@ from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.records import write_binary_records
 from recsys.data.split_binary import SplitBinaryWriter
+from recsys.data.verify.run import verify
 
 CARDINALITIES = (5, 200, 40_000)
 SPEC = FeatureSpec.criteo(CARDINALITIES, num_numerical=2)
@@ -75,6 +76,16 @@ def write_manifest(root: Path, spec: FeatureSpec, rows, positives) -> None:
         files=files,
         fingerprint=fingerprint(files),
     ).save(root)
+
+
+def problems(root: Path, **options) -> list[str]:
+    """Returns what verify finds."""
+    return verify(root, **options)[0].problems
+
+
+def num_open_files() -> int:
+    """Counts the open files of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def assert_equal(found: ClickColumns, expected: ClickColumns) -> None:

@@ -19,71 +19,26 @@ import yaml
 from preproc.criteo.job import PRESETS, semantics_of
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, row_grammar
 from preproc.files.quarantine import RejectedRow, escape_row
-from recsys.data.feature_spec import FeatureSpec
-from recsys.data.split_binary import SplitBinaryReader
 from tests.recsys.data.datasets import ROWS, SPEC, make_columns, write_dataset
-from tests.recsys.data.test_nvidia_layouts import check_rows, write_earlier_era, write_later_era
-from tests.recsys.data.test_nvidia_layouts import write_wide as write_wide_split
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 
 
-def read_split(root, split, num_numerical=13):
-    """Returns label, numerical [N, M] and the id columns of a split-binary split."""
-    if (root / "feature_spec.yaml").exists():
-        spec = yaml.safe_load((root / "feature_spec.yaml").read_text())
-        channels, features = spec["channel_spec"], spec["feature_spec"]
-        num_numerical = len(channels["numerical"])
-        cardinalities = [features[n]["cardinality"] for n in channels["categorical"]]
-    else:
-        highest = json.loads((root / "model_size.json").read_text())
-        spec, cardinalities = {}, [h + 1 for h in highest.values()]
-    bases = [b / n for b in (root, root / "split") for n in {split: split, "val": "val"}]
-    bases = [b for b in bases if b.name == split or split == "validation"]
-    folder = next(b for b in bases if (b / "label.bin").exists())
-    files = [folder / f"cat_{i}.bin" for i in range(len(cardinalities))]
-    chunks = spec.get("source_spec", {}).get(split) or [
-        chunk | {"files": [chunk["files"][0].replace("train/", f"{split}/")]}
-        for chunk in spec.get("source_spec", {}).get("train", [])
-    ]
-    if chunks:
-        file_of = {c["features"][0]: root / c["files"][0] for c in chunks}
-        files = [file_of[n] for n in channels["categorical"]]
-    label = (folder / "label.bin").read_bytes()
-    ids = [f.read_bytes() for f in files]
-    numerical = (folder / "numerical.bin").read_bytes() if num_numerical else b""
+def read_split(root, split):
+    """Returns label, numerical [N, M] and the id columns of a split."""
+    spec = yaml.safe_load((root / "feature_spec.yaml").read_text())
+    sources, channels = spec["source_spec"], spec["channel_spec"]
+    # Validation has the names of another split's files, in a folder of its own.
+    chunks = sources.get(split, sources["train"])
+    paths = {tuple(c["features"]): c["files"][0].replace("train/", f"{split}/") for c in chunks}
 
-    def fits(rows, number_sizes, id_sizes, is_narrow):
-        if num_numerical and len(numerical) not in [rows * num_numerical * b for b in number_sizes]:
-            return False
-        return all(
-            len(i) in [rows * b for b in id_sizes]
-            and not (is_narrow and rows and 2 ** (8 * len(i) // rows - 1) < c)
-            for i, c in zip(ids, cardinalities, strict=True)
-        )
+    def column(*features):
+        dtype = np.dtype(spec["feature_spec"][features[0]]["dtype"]).newbyteorder("<")
+        return np.fromfile(root / paths[features], dtype)
 
-    narrow = fits(len(label), (2, 4), (1, 2, 4), True)
-    wide = len(label) % 4 == 0 and fits(len(label) // 4, (4,), (4,), False)
-    if narrow and wide and label:
-        narrow = label.lstrip(b"\0")[:1] == b"\1"
-    assert narrow or wide
-    rows = len(label) if narrow else len(label) // 4
-    clicks = np.frombuffer(label, "u1" if narrow else "<f4")
-    size = len(numerical) // max(rows * num_numerical, 1)
-    values = np.frombuffer(numerical, "<f4" if size == 4 else "<f2")
-    columns = [np.frombuffer(i, f"<i{len(i) // max(rows, 1) or 1}") for i in ids]
-    return clicks == 1, values.reshape(rows, num_numerical), columns
-
-
-class Rows:
-    """The columns in the shape that the shared check takes."""
-
-    def __init__(self, columns):
-        self.label, self.numerical, self.categorical = columns
-        self.num_rows = len(self.label)
-
-    def read(self, start, stop):
-        return self
+    numerical = channels["numerical"]
+    ids = [column(name) for name in channels["categorical"]]
+    return column(*channels["label"]), column(*numerical).reshape(-1, len(numerical)), ids
 
 
 def test_a_reader_written_from_the_page_reads_our_datasets(tmp_path):
@@ -97,35 +52,8 @@ def test_a_reader_written_from_the_page_reads_our_datasets(tmp_path):
             np.testing.assert_array_equal(found, column)
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_it_reads_the_layouts_of_others(tmp_path, split):
-    ids = write_earlier_era(tmp_path / "earlier", (126, 127, 32_766, 40_000_000))
-    check_rows(Rows(read_split(tmp_path / "earlier", split)), ids)
-    ids = write_later_era(tmp_path / "later", "[cat_2.bin, cat_0.bin, cat_1.bin]")
-    order = [ids[2], ids[0], ids[1]]
-    check_rows(Rows(read_split(tmp_path / "later", split)), order)
-    wide = [(i, 0, 2 * i) for i in range(4)]
-    write_wide_split(tmp_path / "wide/split" / split, wide)
-    sizes = json.dumps({f"_c{14 + i}": 9 for i in range(4)})
-    (tmp_path / "wide/model_size.json").write_text(sizes)
-    check_rows(Rows(read_split(tmp_path / "wide", split)), wide)
-
-
-@pytest.mark.parametrize("rows", [3, 4, 8])
-def test_it_tells_flavours_apart_where_sizes_cannot(tmp_path, rows):
-    spec = FeatureSpec.criteo([5], num_numerical=0)
-    root = write_dataset(tmp_path, ("split",), spec=spec, rows={"train": rows})
-    assert len(read_split(root, "train")[0]) == SplitBinaryReader(root, "train").num_rows == rows
-
-
-def test_records_and_fingerprint_are_as_the_page_says(tmp_path):
+def test_the_manifest_is_as_the_page_says(tmp_path):
     root = write_dataset(tmp_path)
-    fields = [("label", "<i4"), ("numerical", "<f4", 2), ("ids", "<i4", 3)]
-    records = np.fromfile(root / "train_data.bin", np.dtype(fields))
-    expected = make_columns(SPEC, 64)
-    np.testing.assert_array_equal(records["label"], expected.label)
-    np.testing.assert_array_equal(records["numerical"], expected.numerical)
-    np.testing.assert_array_equal(records["ids"], np.stack(expected.categorical, axis=1))
     manifest = json.loads((root / "manifest.json").read_text())
     lines = []
     for path in sorted(manifest["files"]):

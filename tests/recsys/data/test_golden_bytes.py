@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
-from recsys.data.parquet import PART_ROWS, ROW_GROUP_ROWS, write_parquet_part
+from recsys.data.parquet import write_parquet_part
 from recsys.data.records import write_binary_records
 from tests.recsys.data.datasets import write_manifest, write_split
 
@@ -62,37 +62,6 @@ feature_spec:
 metadata: {}
 source_spec:
 """
-SOURCE_YAML = """\
-  SPLIT:
-  - features:
-    - num_0
-    - num_1
-    files:
-    - SPLIT/numerical.bin
-    type: split_binary
-  - features:
-    - label
-    files:
-    - SPLIT/label.bin
-    type: split_binary
-  - features:
-    - cat_0
-    files:
-    - SPLIT/cat_0.bin
-    type: split_binary
-  - features:
-    - cat_1
-    files:
-    - SPLIT/cat_1.bin
-    type: split_binary
-  - features:
-    - cat_2
-    files:
-    - SPLIT/cat_2.bin
-    type: split_binary
-"""
-
-
 def test_split_binary(tmp_path):
     write_split(tmp_path, "train", SPEC, COLUMNS)
     assert {p.name: p.read_bytes() for p in (tmp_path / "train").iterdir()} == SPLIT_BYTES
@@ -109,21 +78,17 @@ def test_binary_records(tmp_path):
     )
 
 
-def test_a_criteo_record_takes_160_bytes(tmp_path):
-    spec = FeatureSpec.criteo([3] * 26)
-    columns = ClickColumns(
-        np.ones(1, np.bool_), np.zeros((1, 13), np.float16), (np.ones(1, np.int8),) * 26
-    )
-    write_binary_records(tmp_path / "train_data.bin", spec, columns)
-    expected = b"\x01\0\0\0" + b"\0" * 52 + b"\x01\0\0\0" * 26
-    assert len(expected) == 160
-    assert (tmp_path / "train_data.bin").read_bytes() == expected
-
-
 def test_feature_spec_and_model_size(tmp_path):
     SPEC.save(tmp_path)
-    sources = SOURCE_YAML.replace("SPLIT", "test") + SOURCE_YAML.replace("SPLIT", "train")
-    assert (tmp_path / "feature_spec.yaml").read_text() == SPEC_YAML + sources
+    files = {"numerical": ("num_0", "num_1"), "label": ("label",)}
+    files |= {f"cat_{i}": (f"cat_{i}",) for i in range(3)}
+    expected = SPEC_YAML
+    for split in ("test", "train"):
+        expected += f"  {split}:\n"
+        for file, features in files.items():
+            expected += "  - features:\n" + "".join(f"    - {name}\n" for name in features)
+            expected += f"    files:\n    - {split}/{file}.bin\n    type: split_binary\n"
+    assert (tmp_path / "feature_spec.yaml").read_text() == expected
     model_size = '{\n "_c14": 4,\n "_c15": 199,\n "_c16": 39999\n}\n'
     assert (tmp_path / "model_size.json").read_text() == model_size
 
@@ -153,7 +118,8 @@ def test_manifest(tmp_path):
     }
     text = (tmp_path / "manifest.json").read_text()
     assert text.startswith('{\n "format": "recsys-recipes dataset",\n "format_version": 1,\n')
-    Manifest.load(tmp_path)
+    Manifest.load(tmp_path).save(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == text
 
 
 def test_parquet(tmp_path):
@@ -178,4 +144,3 @@ def test_parquet(tmp_path):
         "cat_2": [39_999, 1, 0],
     }
     assert pq.read_metadata(path).row_group(0).column(0).compression == "SNAPPY"
-    assert (ROW_GROUP_ROWS, PART_ROWS) == (262_144, 1_048_576)

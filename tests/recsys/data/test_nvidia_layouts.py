@@ -93,23 +93,21 @@ NUMERICAL_FEATURES
   cat_2.bin: {dtype: int32, cardinality: 32767}
 source_spec:
   train:
-  - {type: split_binary, features: [NAMES], files: [train/numerical.bin]}
-  - {type: split_binary, features: [label], files: [train/label.bin]}
-  - {type: split_binary, features: [cat_0.bin], files: [train/cat_0.bin]}
-  - {type: split_binary, features: [cat_1.bin], files: [train/cat_1.bin]}
-  - {type: split_binary, features: [cat_2.bin], files: [train/cat_2.bin]}
+CHUNKS_OF_train
   test:
-  - {type: split_binary, features: [NAMES], files: [test/numerical.bin]}
-  - {type: split_binary, features: [label], files: [test/label.bin]}
-  - {type: split_binary, features: [cat_0.bin], files: [test/cat_0.bin]}
-  - {type: split_binary, features: [cat_1.bin], files: [test/cat_1.bin]}
-  - {type: split_binary, features: [cat_2.bin], files: [test/cat_2.bin]}
+CHUNKS_OF_test
 channel_spec:
   categorical: ORDER
   numerical: [NAMES]
   label: [label]
 metadata: {}
 """
+CHUNKS = """\
+  - {type: split_binary, features: [NAMES], files: [SPLIT/numerical.bin]}
+  - {type: split_binary, features: [label], files: [SPLIT/label.bin]}
+  - {type: split_binary, features: [cat_0.bin], files: [SPLIT/cat_0.bin]}
+  - {type: split_binary, features: [cat_1.bin], files: [SPLIT/cat_1.bin]}
+  - {type: split_binary, features: [cat_2.bin], files: [SPLIT/cat_2.bin]}"""
 
 
 def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
@@ -118,7 +116,10 @@ def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
     for split in ("train", "test", "validation"):
         write_narrow(root / split, ids, "bhi")
     names = [f"num_{i}" for i in range(13)]
-    text = LATER_YAML.replace("NAMES", ", ".join(names)).replace("ORDER", order)
+    text = LATER_YAML.replace("ORDER", order)
+    for split in ("train", "test"):
+        text = text.replace(f"CHUNKS_OF_{split}", CHUNKS.replace("SPLIT", split))
+    text = text.replace("NAMES", ", ".join(names))
     features = "\n".join(f"  {n}: {{dtype: float16}}" for n in names)
     (root / "feature_spec.yaml").write_text(text.replace("NUMERICAL_FEATURES", features))
     return ids
@@ -142,11 +143,18 @@ def test_channel_order_rules_over_file_numbers_in_every_split(tmp_path):
 
 
 def test_source_spec_may_name_any_file(tmp_path):
-    spec_ids = write_later_era(tmp_path)
+    ids = write_later_era(tmp_path)
     path = tmp_path / "feature_spec.yaml"
-    path.write_text(path.read_text().replace("train/label.bin", "train/clicks.bin"))
-    (tmp_path / "train/label.bin").rename(tmp_path / "train/clicks.bin")
-    check_rows(SplitBinaryReader(tmp_path, "train"), spec_ids)
+    written = path.read_text()
+    for name in ("train/clicks.bin", "clicks.bin"):
+        path.write_text(written.replace("train/label.bin", name))
+        (tmp_path / "train/label.bin").rename(tmp_path / name)
+        check_rows(SplitBinaryReader(tmp_path, "train"), ids)
+        (tmp_path / name).rename(tmp_path / "train/label.bin")
+    # A file outside the folder of its split leaves validation to the standard names.
+    spec = FeatureSpec.load(tmp_path)
+    assert spec.files["train"].moved("train", "validation") is None
+    check_rows(SplitBinaryReader(tmp_path, "validation"), ids)
 
 
 def write_wide(folder, ids):
