@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/dataset_format.md suffices to read a dataset, and says what the code does.
+"""docs/dataset_format.md suffices to read a dataset, and says what the code does, to the byte.
 
-`read_split` is written from the page alone: it imports nothing of the project.
+`read_split` is written from the page alone: it imports nothing of the project. A change of the
+exact bytes breaks datasets on disk.
 """
 
 import csv
@@ -9,9 +10,12 @@ import dataclasses
 import io
 import json
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 import yaml
@@ -19,9 +23,66 @@ import yaml
 from preproc.criteo.job import PRESETS, semantics_of
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, row_grammar
 from preproc.files.quarantine import RejectedRow, escape_row
-from tests.recsys.data.datasets import ROWS, SPEC, make_columns, write_dataset
+from recsys.data.click_columns import ClickColumns
+from recsys.data.manifest import Manifest
+from recsys.data.parquet import write_parquet_part
+from recsys.data.records import write_binary_records
+from tests.recsys.data.datasets import (
+    ROWS,
+    SPEC,
+    make_columns,
+    write_dataset,
+    write_manifest,
+    write_split,
+)
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
+COLUMNS = ClickColumns(
+    np.array([True, False, True]),
+    np.array([[0.0, 1.0], [-2.0, 0.5], [0.693359375, 65504.0]], np.float16),
+    (
+        np.array([0, 4, 1], np.int8),
+        np.array([199, 0, 128], np.int16),
+        np.array([39_999, 1, 0], np.int32),
+    ),
+)
+SPLIT_BYTES = {
+    "label.bin": b"\x01\x00\x01",
+    "numerical.bin": bytes.fromhex("0000003c 00c00038 8c39ff7b"),
+    "cat_0.bin": b"\x00\x04\x01",
+    "cat_1.bin": bytes.fromhex("c700 0000 8000"),
+    "cat_2.bin": bytes.fromhex("3f9c0000 01000000 00000000"),
+}
+SPEC_YAML = """\
+channel_spec:
+  categorical:
+  - cat_0
+  - cat_1
+  - cat_2
+  label:
+  - label
+  numerical:
+  - num_0
+  - num_1
+feature_spec:
+  cat_0:
+    cardinality: 5
+    dtype: int8
+  cat_1:
+    cardinality: 200
+    dtype: int16
+  cat_2:
+    cardinality: 40000
+    dtype: int32
+  label:
+    dtype: bool
+  num_0:
+    dtype: float16
+  num_1:
+    dtype: float16
+metadata: {}
+source_spec:
+"""
 
 
 def read_split(root, split):
@@ -50,20 +111,6 @@ def test_a_reader_written_from_the_page_reads_our_datasets(tmp_path):
         np.testing.assert_array_equal(numerical, expected.numerical)
         for found, column in zip(ids, expected.categorical, strict=True):
             np.testing.assert_array_equal(found, column)
-
-
-def test_the_manifest_is_as_the_page_says(tmp_path):
-    root = write_dataset(tmp_path)
-    manifest = json.loads((root / "manifest.json").read_text())
-    lines = []
-    for path in sorted(manifest["files"]):
-        content = (root / path).read_bytes()
-        entry = {"bytes": len(content), "xxh3_128": xxhash.xxh3_128(content).hexdigest()}
-        assert manifest["files"][path] == entry
-        lines.append(path.encode() + b"\0" + entry["xxh3_128"].encode() + b"\n")
-    assert manifest["fingerprint"] == xxhash.xxh3_128(b"".join(lines)).hexdigest()
-    keys = re.search(r"exactly these keys:\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
-    assert re.findall(r"^\| `(\w+)` \|", keys, re.MULTILINE) == list(manifest)
 
 
 def test_the_presets_of_the_page_are_those_of_the_code():
@@ -98,3 +145,88 @@ def test_the_quarantine_of_the_page_is_that_of_the_code():
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow([escape_row(row)])
     assert next(csv.reader([text.getvalue()])) == [escape_row(row)]
+
+
+def test_split_binary(tmp_path):
+    write_split(tmp_path, "train", SPEC, COLUMNS)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "train").iterdir()} == SPLIT_BYTES
+
+
+def test_binary_records(tmp_path):
+    write_binary_records(tmp_path / "train_data.bin", SPEC, COLUMNS)
+    assert (tmp_path / "train_data.bin").read_bytes() == b"".join(
+        [
+            struct.pack("<i2f3i", 1, 0.0, 1.0, 0, 199, 39_999),
+            struct.pack("<i2f3i", 0, -2.0, 0.5, 4, 0, 1),
+            struct.pack("<i2f3i", 1, 0.693359375, 65504.0, 1, 128, 0),
+        ]
+    )
+
+
+def test_feature_spec_and_model_size(tmp_path):
+    SPEC.save(tmp_path)
+    files = {"numerical": ("num_0", "num_1"), "label": ("label",)}
+    files |= {f"cat_{i}": (f"cat_{i}",) for i in range(3)}
+    expected = SPEC_YAML
+    for split in ("test", "train"):
+        expected += f"  {split}:\n"
+        for file, features in files.items():
+            expected += "  - features:\n" + "".join(f"    - {name}\n" for name in features)
+            expected += f"    files:\n    - {split}/{file}.bin\n    type: split_binary\n"
+    assert (tmp_path / "feature_spec.yaml").read_text() == expected
+    model_size = '{\n "_c14": 4,\n "_c15": 199,\n "_c16": 39999\n}\n'
+    assert (tmp_path / "model_size.json").read_text() == model_size
+
+
+def test_manifest(tmp_path):
+    write_split(tmp_path, "train", SPEC, COLUMNS)
+    write_manifest(tmp_path, SPEC, {"train": 3}, {"train": 2})
+    files = {
+        f"train/{name}": {"bytes": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
+        for name, data in SPLIT_BYTES.items()
+    }
+    lines = [f"{name}\0{files[name]['xxh3_128']}\n" for name in sorted(files)]
+    manifest = {
+        "format": "recsys-recipes dataset",
+        "format_version": 1,
+        "kind": "synthetic",
+        "engine": {"name": "test"},
+        "semantics": {},
+        "source_files": [],
+        "rows": {"train": 3},
+        "positives": {"train": 2},
+        "rejected": {},
+        "cardinalities": [5, 200, 40_000],
+        "files": dict(sorted(files.items())),
+        "fingerprint": xxhash.xxh3_128("".join(lines).encode()).hexdigest(),
+    }
+    text = (tmp_path / "manifest.json").read_text()
+    assert text == json.dumps(manifest, indent=1) + "\n"
+    Manifest.load(tmp_path).save(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == text
+    keys = re.search(r"exactly these keys:\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
+    assert re.findall(r"^\| `(\w+)` \|", keys, re.MULTILINE) == list(manifest)
+
+
+def test_parquet(tmp_path):
+    path = tmp_path / "parquet/train/part_00000.parquet"
+    write_parquet_part(path, SPEC, [COLUMNS])
+    assert [p.name for p in path.parent.iterdir()] == ["part_00000.parquet"]
+    # Page bytes belong to the version of Arrow; names, types, values and metadata to the contract.
+    table = pq.read_table(path)
+    fields = [("label", pa.int32()), ("num_0", pa.float32()), ("num_1", pa.float32())]
+    fields += [(f"cat_{i}", pa.int32()) for i in range(3)]
+    assert table.schema.remove_metadata() == pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in fields]
+    )
+    metadata = [table.schema.field(f"cat_{i}").metadata for i in range(3)]
+    assert [m[b"cardinality"] for m in metadata] == [b"5", b"200", b"40000"]
+    assert table.to_pydict() == {
+        "label": [1, 0, 1],
+        "num_0": [0.0, -2.0, 0.693359375],
+        "num_1": [1.0, 0.5, 65504.0],
+        "cat_0": [0, 4, 1],
+        "cat_1": [199, 0, 128],
+        "cat_2": [39_999, 1, 0],
+    }
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "SNAPPY"

@@ -14,7 +14,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
-from tests.recsys.data.datasets import write_manifest
+from tests.recsys.data.datasets import problems, write_manifest
 
 ROWS = 3
 LABELS = (1, 0, 1)
@@ -125,21 +125,17 @@ def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
     return ids
 
 
-def test_later_era(tmp_path):
-    ids = write_later_era(tmp_path)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_later_era(tmp_path, order):
+    """The order of the channel rules over the numbers of files, in every split."""
+    names = [f"cat_{i}.bin" for i in order]
+    ids = write_later_era(tmp_path, f"[{', '.join(names)}]")
     spec = FeatureSpec.load(tmp_path)
-    assert [f.name for f in spec.categorical] == ["cat_0.bin", "cat_1.bin", "cat_2.bin"]
-    assert spec.files["train"].categorical == tuple(f"train/cat_{i}.bin" for i in range(3))
-    for split in ("train", "validation", "test"):
-        check_rows(SplitBinaryReader(tmp_path, split), ids)
-    findings, _ = verify(tmp_path)
-    assert findings.problems == []
-
-
-def test_channel_order_rules_over_file_numbers_in_every_split(tmp_path):
-    ids = write_later_era(tmp_path, order="[cat_2.bin, cat_0.bin, cat_1.bin]")
-    for split in ("train", "test", "validation"):  # validation is not in source_spec
-        check_rows(SplitBinaryReader(tmp_path, split), [ids[2], ids[0], ids[1]])
+    assert [f.name for f in spec.categorical] == names
+    assert spec.files["train"].categorical == tuple(f"train/{name}" for name in names)
+    for split in ("train", "validation", "test"):  # validation is not in source_spec
+        check_rows(SplitBinaryReader(tmp_path, split), [ids[i] for i in order])
+    assert problems(tmp_path) == []
 
 
 def test_source_spec_may_name_any_file(tmp_path):
@@ -190,29 +186,24 @@ def test_the_wide_flavour_is_detected(tmp_path, base, access):
     assert "split binary (wide)" in report
 
 
-def test_one_byte_features_do_not_make_a_narrow_dataset_look_wide(tmp_path):
-    # 4 rows of all-int8 ids: label.bin is 4 bytes, one float32, as a wide row would have.
-    folder = tmp_path / "train"
-    folder.mkdir()
-    (folder / "label.bin").write_bytes(b"\0\0\0\1")
-    (folder / "numerical.bin").write_bytes(struct.pack("<4e", 1, 2, 3, 4))
-    (folder / "cat_0.bin").write_bytes(b"\1\2\3\4")
-    reader = SplitBinaryReader(tmp_path, "train", FeatureSpec.criteo([9], num_numerical=1))
-    assert (reader.flavour, reader.num_rows) == ("narrow", 4)
-
-
 @pytest.mark.parametrize(
-    ("label", "flavour", "rows"),
-    [(b"\0\0\0\1" * 2, "narrow", 8), (struct.pack("<2f", 0, 1), "wide", 2)],
+    ("label", "numerical", "flavour", "rows"),
+    [
+        # label.bin is one float32, as a wide row of all-int8 ids would have
+        (b"\0\0\0\1", struct.pack("<4e", 1, 2, 3, 4), "narrow", 4),
+        # sizes cannot tell: the first label that is not 0 does
+        (b"\0\0\0\1" * 2, b"", "narrow", 8),
+        (struct.pack("<2f", 0, 1), b"", "wide", 2),
+    ],
 )
-def test_the_first_label_that_is_not_0_tells_flavours_apart_where_sizes_cannot(
-    tmp_path, label, flavour, rows
-):
+def test_one_byte_features_do_not_hide_the_flavour(tmp_path, label, numerical, flavour, rows):
     folder = tmp_path / "train"
     folder.mkdir()
     (folder / "label.bin").write_bytes(label)
-    (folder / "cat_0.bin").write_bytes(b"\1\0\0\0" * 2)
-    reader = SplitBinaryReader(tmp_path, "train", FeatureSpec.criteo([9], num_numerical=0))
+    (folder / "numerical.bin").write_bytes(numerical)
+    (folder / "cat_0.bin").write_bytes(b"\1\0\0\0" * (len(label) // 4))
+    spec = FeatureSpec.criteo([9], num_numerical=int(bool(numerical)))
+    reader = SplitBinaryReader(tmp_path, "train", spec)
     assert (reader.flavour, reader.num_rows) == (flavour, rows)
     assert reader.read(0, rows).label.sum() == label.count(b"\1") + label.count(b"\x3f")
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers under use: threads, ranges, files that change, splits without rows or columns."""
+"""Readers and writers under use: threads, ranges, files that change or cannot be read."""
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,16 @@ from recsys.data.parquet import ParquetReader, write_parquet_part
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.split_layout import find_split
-from recsys.data.verify.run import verify
-from tests.recsys.data.datasets import SPEC, assert_equal, make_columns, write_dataset, write_split
+from recsys.data.verify import files as verify_files
+from tests.recsys.data.datasets import (
+    SPEC,
+    assert_equal,
+    make_columns,
+    num_open_files,
+    problems,
+    write_dataset,
+    write_split,
+)
 
 READERS = {
     "pread": lambda root: SplitBinaryReader(root, "train"),
@@ -71,38 +80,29 @@ def test_a_closed_reader_says_so(tmp_path, name):
 
 def test_no_file_stays_open(tmp_path):
     root = write_dataset(tmp_path)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    verify(root)
+    before = num_open_files()
+    problems(root)
     for open_reader in READERS.values():
         open_reader(root).read(0, 3)  # dropped, not closed
     (root / "train/cat_2.bin").unlink()
-    verify(root)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    problems(root)
+    assert num_open_files() == before
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("pread", "train/cat_2.bin"), ("records", "train_data.bin")]
+    ("name", "file"),
+    [("pread", "train/cat_2.bin"), ("memmap", "train/cat_2.bin"), ("records", "train_data.bin")],
 )
 def test_a_file_cut_while_it_is_read(tmp_path, name, file):
     root = write_dataset(tmp_path)
     reader = READERS[name](root)
-    path = root / file
-    path.write_bytes(path.read_bytes()[:100])
+    os.truncate(root / file, 100)
     reader.read(0, 4)
     with pytest.raises(DatasetError, match=rf"{file}: ends at byte 100.*prepare the dataset again"):
         reader.read(0, 64)
 
 
-def test_a_part_cut_after_it_was_opened(tmp_path):
-    root = write_dataset(tmp_path)
-    reader = ParquetReader(root, "train")
-    (root / "parquet/train/part_00001.parquet").write_bytes(b"PAR1")
-    reader.read_group(0)
-    with pytest.raises(DatasetError, match=r"part_00001.parquet: row group 0 is not readable"):
-        reader.read_group(1)
-
-
-def test_a_changed_byte_of_a_parquet_page_is_seen(tmp_path):
+def test_a_parquet_file_that_changes_while_it_is_read(tmp_path):
     spec = FeatureSpec.criteo((5,), num_numerical=1)
     path = tmp_path / "parquet" / "train" / "part_00000.parquet"
     columns = make_columns(spec, 5000)
@@ -110,18 +110,14 @@ def test_a_changed_byte_of_a_parquet_page_is_seen(tmp_path):
     whole = path.read_bytes()
     reader = ParquetReader(tmp_path, "train", spec)
     # The numbers come first but for the label, and do not compress: a byte is part of a value.
-    for position in range(len(whole) // 4, len(whole) // 2, 997):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(DatasetError, match="row group 0 is not readable"):
+    changed = [
+        whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
+        for position in range(len(whole) // 4, len(whole) // 2, 997)
+    ]
+    for content in (*changed, b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"part_00000.parquet: row group 0 is not readable"):
             reader.read_group(0)
-
-
-def test_a_mapped_file_that_is_cut_is_named(tmp_path):
-    root = write_dataset(tmp_path)
-    reader = SplitBinaryReader(root, "train", access="memmap")
-    os.truncate(root / "train" / "cat_0.bin", 1)
-    with pytest.raises(DatasetError, match="the file was cut while it was being read"):
-        reader.read(0, reader.num_rows)
 
 
 def test_memmap_returns_views(tmp_path):
@@ -147,22 +143,14 @@ def test_a_split_without_rows(tmp_path, access, dtype):
     assert rows.numerical.dtype == dtype
     assert [c.dtype for c in rows.categorical] == [np.int8, np.int16]
     assert BinaryRecordsReader(tmp_path, "test").read(0, 0).numerical.shape == (0, 2)
-    assert verify(tmp_path)[0].problems == []
+    assert problems(tmp_path) == []
 
 
 @pytest.mark.parametrize(("tables", "numerical"), [((), 2), ((5, 300), 0), ((), 0), ((5,), 0)])
-def test_datasets_without_a_kind_of_feature(tmp_path, tables, numerical):
+def test_datasets_without_a_kind_of_feature_are_sound(tmp_path, tables, numerical):
     spec = FeatureSpec.criteo(tables, num_numerical=numerical)
-    formats = ("split", "binary", "parquet")
-    write_dataset(tmp_path, formats, spec=spec, rows={"train": 16, "test": 4})
-    expected = make_columns(spec, 16)
-    assert_equal(SplitBinaryReader(tmp_path, "train").read(0, 16), expected)
-    assert_equal(BinaryRecordsReader(tmp_path, "train").read(0, 16), expected)
-    assert_equal(
-        ClickColumns.concatenate(list(ParquetReader(tmp_path, "train").groups())), expected
-    )
-    findings, _ = verify(tmp_path)
-    assert findings.problems == []
+    write_dataset(tmp_path, spec=spec, rows={"train": 16, "test": 4})
+    assert problems(tmp_path) == []
 
 
 def test_a_split_may_lie_beside_parquet_of_the_same_name(tmp_path):
@@ -183,3 +171,75 @@ def test_labels_of_a_wide_split_are_checked(tmp_path):
     assert reader.flavour == "wide"
     with pytest.raises(DatasetError, match=r"label.bin: label, row 2: value 0.25 is neither"):
         reader.read(0, 3)
+
+
+def refuse(name):
+    """Returns an os.open that may not open files of a name."""
+    real = os.open
+
+    def refusing(path, *arguments, **options):
+        if Path(path).name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    return refusing
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    root = write_dataset(tmp_path)
+    before = num_open_files()
+    monkeypatch.setattr(os, "open", refuse("cat_2.bin"))
+    with pytest.raises(DatasetError, match=r"train/cat_2.bin: Permission denied; make it readable"):
+        SplitBinaryReader(root, "train")
+    monkeypatch.setattr(os, "open", refuse("train_data.bin"))
+    with pytest.raises(DatasetError, match=r"train_data.bin: Permission denied; make it readable"):
+        BinaryRecordsReader(root, "train")
+    assert num_open_files() == before
+
+
+def test_a_file_that_may_not_be_mapped(tmp_path, monkeypatch):
+    root = write_dataset(tmp_path)
+
+    def refuse_map(*arguments, **options):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(np, "memmap", refuse_map)
+    with pytest.raises(DatasetError, match=r"label.bin: cannot be mapped: .*`dataset_type` split"):
+        SplitBinaryReader(root, "train", access="memmap")
+
+
+def test_a_writer_that_cannot_make_its_files_closes_those_it_made(tmp_path, monkeypatch):
+    before = num_open_files()
+    monkeypatch.setattr(os, "open", refuse("cat_2.bin"))
+    with pytest.raises(PermissionError):
+        SplitBinaryWriter(tmp_path / "train", SPEC, 8)
+    assert num_open_files() == before
+
+
+def test_descriptors_for_native_writers(tmp_path):
+    with SplitBinaryWriter(tmp_path / "train", SPEC, 2) as writer:
+        label, numerical, categorical = writer.file_descriptors()
+        os.pwrite(label, b"\1\0", 0)
+        os.pwrite(numerical, bytes.fromhex("003c 0000 003c 0000"), 0)
+        assert len(categorical) == 3
+    rows = SplitBinaryReader(tmp_path, "train", SPEC).read(0, 2)
+    assert rows.label.tolist() == [True, False]
+    assert rows.numerical.tolist() == [[1, 0], [1, 0]]
+    spec = FeatureSpec.criteo([3], num_numerical=0)
+    with SplitBinaryWriter(tmp_path / "test", spec, 2) as writer:
+        assert writer.file_descriptors()[1] == -1
+
+
+def test_verify_goes_on_after_a_file_it_cannot_read(tmp_path, monkeypatch):
+    root = write_dataset(tmp_path, ("split",))
+    real = verify_files.file_checksum
+
+    def checksum(path):
+        if path.name == "cat_1.bin":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(verify_files, "file_checksum", checksum)
+    found = problems(root)
+    assert len(found) == 3
+    assert "cat_1.bin: Input/output error" in found[0]

@@ -15,18 +15,15 @@ from recsys.data.records import write_binary_records
 from recsys.data.verify import source as verify_source
 from recsys.data.verify.run import verify
 from tests import harness
-from tests.recsys.data.damage import overwrite
+from tests.recsys.data.damage import cut, edit, overwrite, put, remove
 from tests.recsys.data.datasets import (
     SPEC,
     make_columns,
+    problems,
     write_dataset,
     write_manifest,
     write_split,
 )
-
-
-def problems(root, **options):
-    return verify(root, **options)[0].problems
 
 
 def test_a_sound_dataset(tmp_path, capsys):
@@ -61,19 +58,13 @@ def test_figures(tmp_path):
     assert line[1:] == [f"{v:.4g}" for v in (values.min(), values.mean(), values.max())]
 
 
-def test_exit_codes_of_the_program(tmp_path):
+def test_a_damaged_dataset_fails_the_program(tmp_path):
     root = write_dataset(tmp_path / "dataset", ("split",))
-
-    def run(*arguments, status):
-        return harness.python("-m", "dataspec.verify", *arguments, status=status)
-
-    run(root, "--quick", status=0)
+    assert main(["verify", str(root), "--quick"]) == 0
     overwrite(3, b"\x63")(root / "train/cat_0.bin")
-    broken = run(root, status=1)
-    assert "FAILED: 2 problems, no warnings" in broken.stdout
-    assert broken.stderr == ""
-    missing = run(tmp_path / "nowhere", status=2)
-    assert "nowhere is not a folder" in missing.stderr
+    done = harness.python("-m", "dataspec.verify", root, status=1)
+    assert "FAILED: 2 problems, no warnings" in done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +72,7 @@ def test_exit_codes_of_the_program(tmp_path):
     [
         ([], "one folder is needed"),
         (["x", "y"], "one folder is needed"),
+        (["nowhere"], "nowhere is not a folder"),
         (["x", "--fast"], "'fast'"),
         ([".", "--num_numerical=-1"], "--num_numerical must not be negative"),
         (["--num_numerical=x"], "--num_numerical"),
@@ -119,20 +111,35 @@ def test_formats_of_a_split_must_hold_the_rows_in_the_same_order(tmp_path):
     assert len(found) == 6
 
 
+def warnings(root):
+    findings, _ = verify(root)
+    assert findings.problems == []
+    return findings.warnings
+
+
+def write_changed(root, rows, change, spec=SPEC, splits=("train", "test")):
+    """Writes splits whose rows were changed: change(split, columns)."""
+    spec.save(root)
+    for split in splits:
+        columns = make_columns(spec, rows)
+        change(split, columns)
+        write_split(root, split, spec, columns)
+
+
 def test_what_was_not_written_to_its_end(tmp_path):
-    SPEC.save(tmp_path)
-    for split in ("train", "test"):
-        columns = make_columns(SPEC, 1000)
-        write_split(tmp_path, split, SPEC, columns)
-    numerical, ids = tmp_path / "train/numerical.bin", tmp_path / "test/cat_2.bin"
-    numerical.write_bytes(numerical.read_bytes()[:2800] + bytes(1200))
-    ids.write_bytes(bytes(len(ids.read_bytes())))
+    def zero_the_end(split, columns):
+        if split == "train":
+            columns.numerical[700:] = 0
+        else:
+            columns.categorical[2][:] = 0
+
+    write_changed(tmp_path, 1000, zero_the_end)
     assert warnings(tmp_path) == [
         "train: 300 of 1,000 rows have 0 in every numerical feature: were the files written to "
         "their end?",
         "test: feature cat_2: has id 0 in every row",
     ]
-    numerical.write_bytes(bytes(4000))
+    put(bytes(4000))(tmp_path / "train/numerical.bin")
     assert warnings(tmp_path)[:2] == [f"train: feature num_{i}: is 0 in every row" for i in (0, 1)]
 
 
@@ -151,40 +158,32 @@ def test_quick_reads_no_checksums_and_a_sample(tmp_path, monkeypatch):
     assert len(problems(root, quick=True)) == 1
 
 
-def warnings(root):
-    findings, _ = verify(root)
-    assert findings.problems == []
-    return findings.warnings
+@pytest.mark.parametrize(
+    ("clicks", "expected"),
+    [
+        ({"train": 0, "test": 10}, ["train: base rate 0: every label is"]),
+        ({"train": 1000, "test": 990}, ["train: base rate 1: every label is"]),
+        (
+            {"train": 250, "validation": 260, "test": 500},
+            ["base rate 0.2500 in train, 0.5000 in test: they differ strongly"],
+        ),
+    ],
+)
+def test_base_rates(tmp_path, clicks, expected):
+    def change(split, columns):
+        columns.label[:] = np.arange(1000) < clicks[split]
 
-
-@pytest.mark.parametrize(("value", "rate"), [(False, "0"), (True, "1")])
-def test_a_constant_label_is_worth_a_warning(tmp_path, value, rate):
-    columns = make_columns(SPEC, 64)
-    columns.label[:] = value
-    write_split(tmp_path, "train", SPEC, columns)
-    write_split(tmp_path, "test", SPEC, make_columns(SPEC, 64))
-    SPEC.save(tmp_path)
-    assert any(w.startswith(f"train: base rate {rate}: every label is") for w in warnings(tmp_path))
-
-
-def test_base_rates_that_differ_strongly(tmp_path):
-    SPEC.save(tmp_path)
-    for split, clicks in (("train", 250), ("validation", 260), ("test", 500)):
-        columns = make_columns(SPEC, 1000)
-        columns.label[:] = np.arange(1000) < clicks
-        write_split(tmp_path, split, SPEC, columns)
-    (warning,) = warnings(tmp_path)
-    assert warning.startswith("base rate 0.2500 in train, 0.5000 in test: they differ strongly")
+    write_changed(tmp_path, 1000, change, splits=clicks)
+    found = warnings(tmp_path)
+    assert [w[: len(e)] for w, e in zip(found, expected, strict=True)] == expected
 
 
 def test_tables_and_numerical_features_that_nothing_uses(tmp_path):
-    spec = FeatureSpec.criteo((1000, 1000), num_numerical=2)
-    spec.save(tmp_path)
-    for split in ("train", "test"):
-        columns = make_columns(spec, 2000)
+    def change(_, columns):
         columns.categorical[1][:] = np.minimum(columns.categorical[1], 498)
         columns.numerical[:, 1] = 3
-        write_split(tmp_path, split, spec, columns)
+
+    write_changed(tmp_path, 2000, change, FeatureSpec.criteo((1000, 1000), num_numerical=2))
     assert warnings(tmp_path) == [
         "feature cat_1: the highest id is 498, its table has 1,000 rows: more than half of it is "
         "never used",
@@ -266,13 +265,6 @@ def test_parquet_of_other_software_needs_a_spec_to_be_checked(tmp_path, capsys):
     assert "part.0.parquet: not readable as parquet" in problems(tmp_path)[0]
 
 
-def test_an_empty_folder_names_what_every_user_has(tmp_path, capsys):
-    assert main(["verify", str(tmp_path)]) == 1
-    report = capsys.readouterr().out
-    assert "python -m preproc.criteo makes one from raw logs" in report
-    assert "prepare_dataset.sh" not in report
-
-
 def test_model_size_alone_needs_the_number_of_numerical_features(tmp_path):
     root = write_dataset(tmp_path, ("split",), manifest=False)
     (root / "feature_spec.yaml").unlink()
@@ -308,3 +300,110 @@ def test_memory_does_not_grow_with_rows(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
+
+
+# the damaged file, how, and problems of which these fragments must be a part
+DAMAGED = {
+    "content": (
+        "train/numerical.bin",
+        overwrite(0, b"\x00\x3c\x00\x3c"),
+        "train/numerical.bin: checksum ... copy it again",
+    ),
+    "size": (
+        "train/cat_1.bin",
+        cut(2),
+        "train/cat_1.bin: has 126 bytes, the manifest says 128 ... copy it again",
+        "train: the file sizes fit neither flavour ... cut short",
+    ),
+    "missing": (
+        "test/label.bin",
+        remove,
+        "test/label.bin: is missing, the manifest lists it",
+        "label.bin ... expects this file",
+    ),
+    "extra": (
+        "train/cat_3.bin",
+        put(bytes(64)),
+        "train/cat_3.bin: is not in the manifest ... remove it",
+        "cat_3.bin ... no feature",
+    ),
+    "id": (
+        "test/cat_0.bin",
+        overwrite(5, b"\x07\xff"),
+        "test/cat_0.bin: feature cat_0, row 5: id 7 is outside [0, 5) (and 1 more ... prepare",
+    ),
+    "label": (
+        "test/label.bin",
+        overwrite(2, b"\x03"),
+        "test/label.bin: feature label, row 2: value 3 is neither 0 nor 1",
+    ),
+    "numerical": (
+        "test/numerical.bin",
+        overwrite(0, bytes.fromhex("007c 00fc 017c 01fe") * 6),
+        "numerical.bin: feature num_0, row 0: value inf is not finite (and 11 more rows)",
+        "numerical.bin: feature num_1, row 0: value -inf is not finite (and 11 more rows)",
+    ),
+    "specs": (
+        "model_size.json",
+        edit("199", "198"),
+        "model_size.json: feature cat_1: highest id 198, feature_spec.yaml has ... restore",
+    ),
+    "spec lengths": (
+        "model_size.json",
+        put('{"_c14": 4}'),
+        "model_size.json: 1 features, feature_spec.yaml has 3",
+    ),
+    "spec and manifest": (
+        "feature_spec.yaml",
+        edit("cardinality: 5\n", "cardinality: 6\n"),
+        "manifest.json: cardinalities [5, 200, 40000] differ",
+    ),
+    "declared dtype": (
+        "feature_spec.yaml",
+        edit("dtype: int16", "dtype: int32"),
+        "train/cat_1.bin: feature cat_1 is stored as int16, feature_spec.yaml declares int32",
+    ),
+    "fingerprint": (
+        "manifest.json",
+        edit('"fingerprint": "', '"fingerprint": "0'),
+        "manifest.json: the fingerprint does not belong to its list of files",
+    ),
+    "clicks": (
+        "manifest.json",
+        edit('"train": 16', '"train": 17'),
+        "train: 16 clicks as split binary (narrow), the manifest says 17 ... prepare",
+    ),
+    "part": (
+        "parquet/test/part_00000.parquet",
+        overwrite(4, b"\xff" * 60),
+        "part_00000.parquet: row group 0 is not readable ... prepare the dataset again",
+    ),
+    "records": (
+        "test_data.bin",
+        cut(24),
+        "test_data.bin: has 264",
+        "12 rows as split binary ... 11 as binary records",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_is_found(tmp_path, name):
+    file, damage, *expected = DAMAGED[name]
+    root = write_dataset(tmp_path)
+    damage(root / file)
+    found = problems(root)
+    for problem in expected:
+        fragments = problem.split(" ... ")
+        assert any(all(f in line for f in fragments) for line in found), found
+
+
+def test_all_problems_are_listed_at_once(tmp_path):
+    root = write_dataset(tmp_path)
+    for name, (file, damage, *_) in DAMAGED.items():
+        if name in ("content", "id", "label", "numerical", "part", "clicks"):
+            damage(root / file)
+    text = "\n".join(problems(root))
+    for column in ("feature cat_0", "feature label", "feature num_1", "row group 0", "16 clicks"):
+        assert column in text
+    assert text.count("checksum") == 5
