@@ -3,6 +3,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,53 +11,44 @@ from bert4rec.scripts import main as bert4rec_main
 from dlrm.scripts import main as dlrm_main
 from recsys.data.manifest import file_checksum
 from tests import harness
+from tests.recsys.data.damage import cut, each, edit, inside, put, remove
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 from tests.triton.conftest import script
 
 
-def weights(folder):
-    return max(folder.glob("*.safetensors"))
+def edit_manifest(change):
+    def damage(file):
+        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+    return inside("manifest.json", damage)
 
 
 def replace(**values):
     """Returns a damage that replaces keys of the manifest."""
-    return edit(lambda document: document | values)
+    return edit_manifest(lambda document: document | values)
 
 
-def edit(change):
-    def damage(folder):
-        file = folder / "manifest.json"
-        file.write_text(json.dumps(change(json.loads(file.read_text()))))
-
-    return damage
-
-
-def each(key, value):
+def replace_all(key, value):
     """Returns a damage that gives every entry of a mapping of the manifest another value."""
-    return edit(lambda document: document | {key: dict.fromkeys(document[key], value)})
+    return edit_manifest(lambda document: document | {key: dict.fromkeys(document[key], value)})
 
 
-def write(content):
-    return lambda folder: (folder / "manifest.json").write_bytes(content)
+def of_weights(damage):
+    """Returns a damage of a file of weights."""
+    return lambda folder: damage(max(folder.glob("*.safetensors")))
 
 
-def cut(folder):
+def cut_and_agree(file):
     """Cuts a file of weights, with a manifest that agrees."""
-    file = weights(folder)
-    file.write_bytes(file.read_bytes()[:-7])
+    cut(7)(file)
     entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-    edit(lambda document: document | {"files": document["files"] | {file.name: entry}})(folder)
+    edit_manifest(lambda document: document | {"files": document["files"] | {file.name: entry}})(
+        file.parent
+    )
 
 
-def folder_for_weights(folder):
-    weights(folder).unlink()
-    weights_name = "mlp" if (folder / "embedding_0.safetensors").exists() else "model"
-    (folder / f"{weights_name}.safetensors").mkdir()
-
-
-def folder_for_manifest(folder):
-    (folder / "manifest.json").unlink()
-    (folder / "manifest.json").mkdir()
+def flip_a_bit(file):
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
 
 
 def file_for_folder(folder):
@@ -64,48 +56,57 @@ def file_for_folder(folder):
     folder.write_text("no folder")
 
 
-def pointer(content):
-    def damage(folder):
-        (folder / "manifest.json").unlink()
-        (folder / "latest.json").write_text(content)
-
-    return damage
+def manifest(content):
+    return inside("manifest.json", put(content))
 
 
+A_FOLDER = each(remove, Path.mkdir)
 NO_BYTES = {"files": {"model.safetensors": {}, "embedding_0.safetensors": {}}}
 WRONG_PART = {"bytes": 1, "xxh3_128": "", "part": {"x": 1}}
 DAMAGES = {
-    "text": (write(b"{"), "manifest.json: not readable as JSON"),
-    "bytes": (write(b"\xff\xfe"), "manifest.json: not readable as JSON"),
-    "deep": (write(b"[" * 100_000), "manifest.json: not readable as JSON"),
-    "list": (write(b"[]"), "manifest.json: not a checkpoint of this project"),
-    "foreign": (write(b'{"format": "other"}'), "manifest.json: not a checkpoint of this project"),
+    "text": (manifest(b"{"), "manifest.json: not readable as JSON"),
+    "bytes": (manifest(b"\xff\xfe"), "manifest.json: not readable as JSON"),
+    "deep": (manifest(b"[" * 100_000), "manifest.json: not readable as JSON"),
+    "list": (manifest(b"[]"), "manifest.json: not a checkpoint of this project"),
+    "foreign": (manifest(b'{"format": "x"}'), "manifest.json: not a checkpoint of this project"),
     "later": (replace(format_version=99), "format version 99"),
+    "no state": (inside("manifest.json", edit('"state"', '"stat"')), "keys are missing"),
     "state": (replace(state=[]), "manifest.json: state is malformed"),
     "config": (replace(config=[]), "manifest.json: config is malformed"),
     "files": (replace(files=[]), "manifest.json: files is malformed"),
-    "entry": (each("files", None), ".safetensors is malformed"),
+    "entry": (replace_all("files", None), ".safetensors is malformed"),
     "no size": (replace(**NO_BYTES), ".safetensors is malformed"),
-    "part": (each("files", WRONG_PART), ".safetensors is malformed"),
-    "texts": (each("config", "x"), "must be"),
-    "null": (each("config", None), "must be"),
-    "steps": (each("state", "x"), "must be an integer, got 'x'"),
-    "cut": (cut, "Error while deserializing header"),
-    "no weights": (lambda folder: weights(folder).unlink(), "missing or cut short"),
-    "folder": (folder_for_weights, "missing or cut short"),
-    "manifest": (folder_for_manifest, "no checkpoint here"),
+    "part": (replace_all("files", WRONG_PART), ".safetensors is malformed"),
+    "texts": (replace_all("config", "x"), "must be"),
+    "null": (replace_all("config", None), "must be"),
+    "manifest": (inside("manifest.json", A_FOLDER), "no checkpoint here"),
     "file": (file_for_folder, "no checkpoint here"),
     "gone": (shutil.rmtree, "no checkpoint here"),
-    "pointer": (pointer("[1]"), "latest.json: is malformed"),
-    "pointers": (pointer('{"latest": 5}'), "latest.json: is malformed"),
+    "pointer": (
+        each(inside("manifest.json", remove), inside("latest.json", put("[1]"))),
+        "latest.json: is malformed",
+    ),
 }
+DAMAGES_OF_WEIGHTS = {
+    "steps": (replace_all("state", "x"), "must be an integer, got 'x'"),
+    "cut": (of_weights(cut_and_agree), "Error while deserializing header"),
+    "short": (of_weights(cut(1)), "missing or cut short"),
+    "bit": (of_weights(flip_a_bit), "its checksum differs"),
+    "no weights": (of_weights(remove), "missing or cut short"),
+    "folder": (of_weights(A_FOLDER), "missing or cut short"),
+}
+"""Those that are met after the dataset is compared."""
+PROGRAMS = [
+    (dlrm_main, dlrm_checkpoint, "--dataset_type=synthetic_gpu"),
+    (bert4rec_main, bert4rec_checkpoint, "--dataset_name=random"),
+]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", DAMAGES | DAMAGES_OF_WEIGHTS)
 @pytest.mark.parametrize("make", [dlrm_checkpoint, bert4rec_checkpoint])
 def test_the_deployer(tmp_path, capsys, make, damage):
     folder, _ = make(tmp_path / "checkpoint")
-    change, message = DAMAGES[damage]
+    change, message = (DAMAGES | DAMAGES_OF_WEIGHTS)[damage]
     change(folder)
     repository = tmp_path / "models"
     arguments = (f"--checkpoint={folder}", f"--repository={repository}", "--verify=4")
@@ -114,49 +115,24 @@ def test_the_deployer(tmp_path, capsys, make, damage):
     assert not list(repository.glob("[!.]*"))
 
 
-READ_FIRST = [name for name in DAMAGES if name not in ("cut", "no weights", "folder", "steps")]
-"""Damages that are met before the dataset is compared."""
-
-
-@pytest.mark.parametrize("damage", READ_FIRST)
-@pytest.mark.parametrize(
-    ("program", "make", "flags"),
-    [
-        (dlrm_main, dlrm_checkpoint, ("--dataset_type=synthetic_gpu",)),
-        (bert4rec_main, bert4rec_checkpoint, ("--dataset_name=random",)),
-    ],
-    ids=["dlrm", "bert4rec"],
-)
-def test_the_training_programs(tmp_path, capsys, program, make, flags, damage):
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("program", "make", "flag"), PROGRAMS, ids=["dlrm", "bert4rec"])
+def test_the_training_programs(tmp_path, capsys, program, make, flag, damage):
     folder, _ = make(tmp_path / "checkpoint")
     change, message = DAMAGES[damage]
     change(folder)
     log = tmp_path / "log.json"
-    arguments = ("--mode=test", f"--load_checkpoint_path={folder}", f"--log_path={log}", *flags)
+    arguments = ("--mode=test", f"--load_checkpoint_path={folder}", f"--log_path={log}", flag)
     assert harness.call(program, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not log.exists()
 
 
-@pytest.mark.parametrize(
-    ("program", "make", "flag"),
-    [
-        (dlrm_main, bert4rec_checkpoint, "--dataset_type=synthetic_gpu"),
-        (bert4rec_main, dlrm_checkpoint, "--dataset_name=random"),
-    ],
-    ids=["dlrm", "bert4rec"],
-)
+@pytest.mark.parametrize(("program", "make", "flag"), PROGRAMS, ids=["dlrm", "bert4rec"])
 def test_a_checkpoint_of_the_other_model(tmp_path, capsys, program, make, flag):
-    folder, _ = make(tmp_path / "checkpoint")
+    (other,) = {dlrm_checkpoint, bert4rec_checkpoint} - {make}
+    folder, _ = other(tmp_path / "checkpoint")
     assert harness.call(program, "--mode=test", f"--load_checkpoint_path={folder}", flag) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert str(folder) in error
-
-
-def test_a_file_in_the_way_of_the_checkpoints(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    arguments = (f"--save_checkpoint_path={tmp_path / 'file' / 'run'}", "--max_steps=1")
-    log = f"--log_path={tmp_path / 'log.json'}"
-    assert harness.call(dlrm_main, "--dataset_type=synthetic_gpu", *arguments, log) == 2
-    assert "--save_checkpoint_path" in capsys.readouterr().err

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import json
 import signal
 
 import pytest
@@ -65,51 +64,19 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "step_000000001"]
 
 
-def damage(path, change):
-    path.write_bytes(change(path.read_bytes()))
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        ("manifest.json", lambda b: b[:20], "not readable as JSON"),
-        ("manifest.json", lambda b: b"[]", "not a checkpoint of this project"),
-        ("manifest.json", lambda b: b.replace(b'version": 1', b'version": 9'), "format version 9"),
-        ("manifest.json", lambda b: b.replace(b'"state"', b'"stat"'), "keys are missing"),
-        ("mlp.safetensors", lambda b: b[:-1], "missing or cut short"),
-        ("mlp.safetensors", lambda b: b[:-1] + bytes([b[-1] ^ 1]), "checksum differs"),
-    ],
-)
-def test_damage_is_named(tmp_path, file, change, message):
-    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
-    damage(tmp_path / "c" / file, change)
-    with pytest.raises(CheckpointError, match=message) as error:
-        read_checkpoint(tmp_path / "c").tensors("mlp")
-    assert str(tmp_path / "c") in str(error.value)
-
-
-def test_missing_checkpoint_and_group(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint here"):
-        read_checkpoint(tmp_path)
+def test_a_group_that_is_not_there_is_named(tmp_path):
     write_checkpoint(tmp_path / "c", GROUPS, {}, {})
     with pytest.raises(CheckpointError, match="holds no tensors 'tables', only mlp"):
         read_checkpoint(tmp_path / "c").tensors("tables")
 
 
-def test_damaged_pointer_is_named(tmp_path):
-    CheckpointFolder(tmp_path).save(1, GROUPS, {}, {}, is_best=True)
-    (tmp_path / "latest.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"latest\.json"):
-        read_checkpoint(tmp_path)
-
-
 @pytest.mark.parametrize(
-    "text", ["[]", '{"latest": 3}', '{"best": null}', '{"latest": "../a"}', "1"]
+    "text", ["{", "[]", '{"latest": 3}', '{"best": null}', '{"latest": "../a"}', "1"]
 )
-def test_wrong_types_in_the_pointer_are_named(tmp_path, text):
+def test_a_damaged_pointer_is_named(tmp_path, text):
     CheckpointFolder(tmp_path).save(1, GROUPS, {}, {}, is_best=True)
     (tmp_path / "latest.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"latest\.json: is malformed"):
+    with pytest.raises(CheckpointError, match=r"latest\.json: (is malformed|not readable)"):
         read_checkpoint(tmp_path)
 
 
@@ -134,10 +101,3 @@ def test_ctrl_c_while_reading_is_an_interruption(tmp_path):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 10
-
-
-def test_manifest_lists_every_file(tmp_path):
-    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
-    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    listed = {"manifest.json", *manifest["files"]}
-    assert listed == {p.name for p in (tmp_path / "c").iterdir()}
