@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop around a real, tiny model: one weight that follows the mean of its batches."""
 
-import json
 import math
 import os
 import signal
@@ -10,11 +9,12 @@ import time
 import pytest
 import torch
 
-from recsys.errors import DivergenceError, UserError
+from recsys.errors import DivergenceError
 from recsys.interruption import StopRequest
 from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState, Metric
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 from recsys.train.run_log import RunLog
+from tests.harness import read_log
 
 
 class Source:
@@ -83,16 +83,17 @@ def test_sees_every_batch_of_every_epoch_once():
 
 
 @pytest.mark.parametrize(
-    ("at", "begun"),
-    [((0, 0), [0, 1, 2]), ((0, 3), [1, 2]), ((1, 0), [1, 2]), ((1, 5), [2])],
+    ("epoch", "batch", "begun"),
+    [(0, 0, [0, 1, 2]), (0, 3, [1, 2]), (1, 0, [1, 2]), (1, 5, [2])],
 )
-def test_each_epoch_begins_once_also_in_resumed_runs(at, begun):
-    epoch, batch = at
-    run = Run(epochs=3, state=LoopState(step=5 * epoch + batch, epoch=epoch, batch=batch))
+def test_a_resumed_run_goes_on_and_begins_each_epoch_once(epoch, batch, begun):
+    done = 5 * epoch + batch
+    run = Run(epochs=3, state=LoopState(step=done, epoch=epoch, batch=batch))
     epochs = []
     run.loop.begin_epoch = epochs.append
     run.fit()
     assert epochs == begun
+    assert run.step.seen == [10 * e + i for e in range(3) for i in range(5)][done:]
 
 
 @pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 10])
@@ -103,17 +104,18 @@ def test_max_steps_is_exact(max_steps):
     assert run.evaluations[-1][0] == max_steps
 
 
-def test_evaluates_every_test_freq_steps_after_test_after():
-    run = Run(epochs=2, test_freq=2, test_after=1.0)
-    run.fit()
-    assert [step for step, _ in run.evaluations] == [5, 6, 8, 10]
-
-
 @pytest.mark.parametrize(
-    ("test_freq", "steps"), [(3, [3, 5, 6, 9, 10]), (5, [5, 10]), (7, [7, 10]), (9, [9, 10])]
+    ("test_freq", "test_after", "steps"),
+    [
+        (2, 1.0, [5, 6, 8, 10]),
+        (3, 0.0, [3, 5, 6, 9, 10]),
+        (5, 0.0, [5, 10]),
+        (7, 0.0, [7, 10]),
+        (9, 0.0, [9, 10]),
+    ],
 )
-def test_steps_between_evaluations_are_those_of_the_run(test_freq, steps):
-    run = Run(epochs=2, test_freq=test_freq)
+def test_steps_between_evaluations_are_those_of_the_run(test_freq, test_after, steps):
+    run = Run(epochs=2, test_freq=test_freq, test_after=test_after)
     run.fit()
     assert [step for step, _ in run.evaluations] == steps
 
@@ -128,38 +130,8 @@ def test_the_first_step_is_printed_but_not_logged(tmp_path, print_freq, printed)
     run = Run(epochs=2, print_freq=print_freq, log_path=log)
     run.fit()
     assert progress(run) == printed
-    records = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]
-    logged = [r["step"][1] for r in records if "step_time" in r["data"]]
+    logged = [r["step"][1] for r in read_log(log) if "step_time" in r["data"]]
     assert logged == list(range(print_freq, 11, print_freq))
-
-
-def test_the_loss_of_the_first_step_still_counts_in_its_window(tmp_path):
-    log = tmp_path / "log.json"
-    Run(max_steps=3, print_freq=3, log_path=log).fit()
-    step = Step()
-    expected = [float(step(b, 0.1)) for b in Source().batches(0, 0)][:3]
-    (record,) = (json.loads(line[5:]) for line in log.read_text().splitlines() if '"loss"' in line)
-    assert record["data"]["loss"] == pytest.approx(sum(expected) / 3)
-
-
-def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
-    log = tmp_path / "log.json"
-    for number in range(3):
-        with caplog.at_level("INFO"):
-            RunLog(log).begin({"run": number})
-    assert '"run": 2' in log.read_text()
-    assert '"run": 1' in (tmp_path / "log.json.old").read_text()
-    assert "log.json of an earlier run is kept as" in caplog.text
-    RunLog(log, append=True).record((), {"more": 1})
-    assert len(log.read_text().splitlines()) == 2
-
-
-def test_a_file_that_is_no_log_is_left_alone(tmp_path):
-    file = tmp_path / "log.json"
-    file.write_text('{"mine": 1}')
-    with pytest.raises(UserError, match=r"`log_path` .*log.json is not the log of a run; name"):
-        RunLog(file)
-    assert file.read_text() == '{"mine": 1}'
 
 
 def test_threshold_ends_the_run_and_saves():
@@ -172,16 +144,17 @@ def test_threshold_ends_the_run_and_saves():
     assert any(line.startswith("Hit target accuracy AUC 0.75") for line in run.lines)
 
 
-def test_best_is_saved_and_the_end_too():
-    run = Run(epochs=3, metrics=[0.7, 0.6, 0.65])
+@pytest.mark.parametrize(
+    ("config", "saved"),
+    [
+        ({"epochs": 3, "metrics": [0.7, 0.6, 0.65]}, [(5, True), (15, False)]),
+        ({"save_freq": 2, "metrics": [0.7]}, [(2, False), (4, False), (5, True)]),
+    ],
+)
+def test_the_best_the_end_and_every_save_freq_steps_are_saved(config, saved):
+    run = Run(**config)
     run.fit()
-    assert run.saved == [(5, True), (15, False)]
-
-
-def test_saves_every_save_freq_steps():
-    run = Run(epochs=1, save_freq=2, metrics=[0.7])
-    run.fit()
-    assert run.saved == [(2, False), (4, False), (5, True)]
+    assert run.saved == saved
 
 
 def test_resumes_where_it_stood():
@@ -193,12 +166,6 @@ def test_resumes_where_it_stood():
     second.fit()
     assert first.step.seen == whole.step.seen
     assert torch.equal(first.step.weight, whole.step.weight)
-
-
-def test_resumes_at_the_very_end_of_an_epoch():
-    run = Run(state=LoopState(step=5, epoch=0, batch=5), epochs=2)
-    run.fit()
-    assert run.step.seen == [10, 11, 12, 13, 14]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -246,10 +213,7 @@ def test_line_and_log_have_the_recipe_s_form(tmp_path):
     for part in ("loss: ", "step_time: ", "lr: 0.1", "data_wait: "):
         assert part in run.lines[0]
     assert "Epoch 0 step 5. auc 0.600000" in run.lines
-    records = [
-        json.loads(x.removeprefix("DLLL "))
-        for x in (tmp_path / "log.json").read_text().splitlines()
-    ]
+    records = read_log(tmp_path / "log.json")
     assert [r["step"] for r in records] == [[0, 2], [0, 4], [0, 5]]
     assert set(records[0]["data"]) == {"loss", "step_time", "data_wait", "compute", "lr"}
     assert records[0]["data"]["loss"] == pytest.approx((0.0 + 1.0) / 2)
@@ -257,17 +221,10 @@ def test_line_and_log_have_the_recipe_s_form(tmp_path):
 
 def test_the_logged_loss_is_a_mean_over_steps_of_several_short_epochs(tmp_path):
     run = Run(epochs=2, print_freq=8, test_after=2.0, log_path=tmp_path / "log.json")
-    losses = []
-    step = run.loop.step
-
-    def recording(batch, lr):
-        losses.append(float(step(batch, lr)))
-        return torch.tensor(losses[-1])
-
-    run.loop.step = recording
     run.fit()
-    line = (tmp_path / "log.json").read_text().splitlines()[0].removeprefix("DLLL ")
-    record = json.loads(line)
+    step = Step()
+    losses = [float(step(b, 0.1)) for epoch in (0, 1) for b in Source().batches(epoch, 0)]
+    record = read_log(tmp_path / "log.json")[0]
     assert record["step"] == [1, 8]
     assert record["data"]["loss"] == pytest.approx(sum(losses[:8]) / 8, rel=1e-6)
 

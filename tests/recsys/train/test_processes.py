@@ -13,6 +13,7 @@ import torch
 from recsys.interruption import StopRequest
 from recsys.train.processes import SharedStop, join_processes
 from tests import harness
+from tests.recsys.train.tiny import TINY_DLRM
 from tests.tools import needs
 
 PROGRAM = """
@@ -54,34 +55,24 @@ def write_cores(rank, folder, num_threads, masks):
     (folder / str(rank)).write_text(json.dumps([*inside, sorted(os.sched_getaffinity(0))]))
 
 
-def cores_of_ranks(folder, num_threads, masks):
-    """Returns of each rank: cores and threads in the run, cores after it."""
-    harness.run_ranks(2, write_cores, folder, num_threads, masks, joined=False)
-    return [json.loads((folder / str(rank)).read_text()) for rank in range(2)]
-
-
 MINE = sorted(os.sched_getaffinity(0))[:2]
-TWO_CORES = needs("second core")
+ONE_EACH = [[[core], 1, MINE] for core in MINE]
 
 
-@TWO_CORES
-@pytest.mark.parametrize("num_threads", [None, 1])
-def test_processes_of_a_machine_stay_on_cores_of_their_own(tmp_path, num_threads):
-    ranks = cores_of_ranks(tmp_path, num_threads, [MINE, MINE])
-    inside = [cores for cores, _, _ in ranks]
-    assert sorted(inside) == [[core] for core in MINE]
-    assert [(threads, after) for _, threads, after in ranks] == [(1, MINE)] * 2
-
-
-@TWO_CORES
-def test_processes_keep_the_cores_that_their_launcher_gave_them(tmp_path):
-    ranks = cores_of_ranks(tmp_path, None, [MINE, MINE[1:]])
-    assert ranks == [[MINE, 2, MINE], [MINE[1:], 1, MINE[1:]]]
-
-
-@TWO_CORES
-def test_more_threads_than_cores_are_left_to_the_system(tmp_path):
-    assert cores_of_ranks(tmp_path, 2, [MINE, MINE]) == [[MINE, 2, MINE]] * 2
+@needs("second core")
+@pytest.mark.parametrize(
+    ("num_threads", "masks", "expected"),
+    [
+        (None, [MINE, MINE], ONE_EACH),
+        (1, [MINE, MINE], ONE_EACH),
+        # what their launcher gave them, or more threads than cores: left to the system
+        (None, [MINE, MINE[1:]], [[MINE, 2, MINE], [MINE[1:], 1, MINE[1:]]]),
+        (2, [MINE, MINE], [[MINE, 2, MINE]] * 2),
+    ],
+)
+def test_processes_of_a_machine_stay_on_cores_of_their_own(tmp_path, num_threads, masks, expected):
+    harness.run_ranks(2, write_cores, tmp_path, num_threads, masks, joined=False)
+    assert sorted(json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)) == expected
 
 
 def stop_at_a_step(rank, folder):
@@ -118,11 +109,7 @@ ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 def train(tmp_path, *arguments):
     """Returns the arguments of Python for a training that is small."""
-    sizes = ["--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=400"]
-    model = ["--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=1", "--batch_size=100"]
-    run = ["--base_device=cpu", f"--log_path={tmp_path / 'log.json'}", "--test_batch_size=100"]
-    program = ["-m", "dlrm.scripts.main", "--dataset_type=synthetic_gpu"]
-    return [*program, *sizes, *model, *run, *arguments]
+    return ["-m", "dlrm.scripts.main", *TINY_DLRM, f"--log_path={tmp_path / 'log'}", *arguments]
 
 
 @pytest.mark.parametrize(

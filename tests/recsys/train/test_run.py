@@ -14,6 +14,7 @@ from tests.bert4rec import conftest as bert4rec
 from tests.bert4rec.conftest import dataset as bert4rec_dataset  # noqa: F401  (a fixture)
 from tests.dlrm import conftest as dlrm
 from tests.dlrm.conftest import dataset as dlrm_dataset  # noqa: F401  (a fixture)
+from tests.recsys.train.tiny import TINY_DLRM
 
 
 @dataclasses.dataclass
@@ -81,13 +82,10 @@ def test_resume_without_a_checkpoint_starts_anew(model, tmp_path):
     assert read_checkpoint(CheckpointFolder(tmp_path / "run").latest()).state["step"] == 3
 
 
-def test_resume_needs_a_folder(model, capsys):
+def test_resume_needs_a_folder_and_no_other_checkpoint(model, tmp_path, capsys):
     model("--resume")
     assert model.program.exit_code == 2
     assert f"--resume needs {model.output}" in capsys.readouterr().err
-
-
-def test_resume_takes_no_other_checkpoint(model, tmp_path, capsys):
     model("--resume", f"{model.output}={tmp_path}", "--load_checkpoint_path=x")
     assert model.program.exit_code == 2
     assert "drop --load_checkpoint_path" in capsys.readouterr().err
@@ -133,12 +131,7 @@ def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     "command",
     [
-        (
-            *("dlrm.scripts.main", "--dataset_type=synthetic_gpu", "--num_numerical_features=3"),
-            *("--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=400"),
-            *("--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=1"),
-            *("--optimizer=adam", "--batch_size=100"),
-        ),
+        ("dlrm.scripts.main", *TINY_DLRM, "--optimizer=adam"),
         (
             *("bert4rec.scripts.main", "--dataset_name=random", "--random_user_count=10"),
             *("--random_item_count=50", "--random_size=100", "--emb_dim=16", "--max_len=8"),
@@ -155,10 +148,3 @@ def test_training_and_evaluating_do_not_import_the_compiler(command, tmp_path):
     assert "torch._dynamo" not in imported
     records = harness.read_log(tmp_path / "log.json")
     assert any("average_train_throughput" in record["data"] for record in records)
-
-
-@pytest.mark.parametrize("package", ["dlrm", "bert4rec"])
-def test_a_flag_that_there_is_not(package):
-    done = harness.forked("-m", f"{package}.scripts.main", "--datset=x", status=2)
-    assert done.stderr.startswith("error: ")
-    assert "datset" in done.stderr

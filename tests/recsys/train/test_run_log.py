@@ -5,57 +5,49 @@ import os
 
 import pytest
 
+from recsys.errors import UserError
 from recsys.train.run_log import RunLog
 from tests import harness
-
-TINY = (
-    *("-m", "dlrm.scripts.main", "--dataset_type=synthetic_gpu", "--base_device=cpu"),
-    *("--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=400"),
-    *("--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=1", "--batch_size=100"),
-    *("--test_batch_size=100", "--warmup_steps=0", "--decay_steps=0", "--lr=0.1"),
-)
-
-
-def refusal(*arguments, folder):
-    done = harness.forked(*TINY, *arguments, status=2, PYTHONPATH=str(harness.REPOSITORY))
-    assert done.stdout == ""  # before the model is built
-    (line,) = done.stderr.splitlines()
-    assert list(folder.glob("*/log.json")) == []
-    return line
+from tests.recsys.train.tiny import TINY_DLRM
 
 
 @pytest.mark.parametrize(
-    ("name", "cause"),
+    ("flag", "value", "message"),
     [
-        ("pipe", "is a named pipe"),
-        ("folder", "cannot be written: Is a directory"),
-        ("file/log.json", "cannot be written: Not a directory"),
-        ("/dev/full", "cannot be written: No space left on device"),
+        ("log_path", "pipe", " is a named pipe"),
+        ("log_path", "folder.d", " cannot be written: Is a directory"),
+        ("log_path", "file/log.json", " cannot be written: Not a directory"),
+        ("log_path", "/dev/full", " cannot be written: No space left on device"),
+        ("preset", "folder.d", ": Is a directory"),
     ],
 )
-def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path, name, cause):
+def test_what_cannot_be_written_or_read_is_refused_at_the_start(tmp_path, flag, value, message):
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("")
-    line = refusal(f"--log_path={tmp_path / name}", folder=tmp_path)
-    assert line.startswith(f"error: --log_path {tmp_path / name} ")
-    assert cause in line
-
-
-def test_more_threads_than_can_be_started_are_refused(tmp_path):
-    line = refusal("--num_threads=100000", f"--log_path={tmp_path / 'log.json'}", folder=tmp_path)
-    assert line == "error: --num_threads must be at most 1024, got 100000"
-
-
-def test_a_folder_as_preset_is_refused(tmp_path):
     (tmp_path / "folder.d").mkdir()
-    preset = tmp_path / "folder.d"
-    line = refusal(f"--preset={preset}", folder=tmp_path)
-    assert line == f"error: --preset {preset}: Is a directory"
+    (tmp_path / "file").write_text("")
+    line = refusal(f"--{flag}={tmp_path / value}")
+    assert line.startswith(f"error: --{flag} {tmp_path / value}{message}")
+    assert list(tmp_path.glob("*/log.json")) == []
+
+
+def test_more_threads_than_can_be_started_are_refused():
+    assert refusal("--num_threads=100000") == (
+        "error: --num_threads must be at most 1024, got 100000"
+    )
+
+
+def refusal(*arguments):
+    """Returns the line of a refused run."""
+    done = harness.forked("-m", "dlrm.scripts.main", *TINY_DLRM, *arguments, status=2)
+    assert done.stdout == ""  # before the model is built
+    (line,) = done.stderr.splitlines()
+    return line
 
 
 def test_a_run_says_nothing_of_settings_that_nobody_gave(tmp_path):
-    done = harness.forked(*TINY, f"--log_path={tmp_path / 'new' / 'log.json'}")
+    done = harness.forked(
+        "-m", "dlrm.scripts.main", *TINY_DLRM, f"--log_path={tmp_path / 'new' / 'log.json'}"
+    )
     assert done.stderr == ""
     assert (tmp_path / "new" / "log.json").stat().st_size
 
@@ -70,3 +62,23 @@ def test_a_disk_that_fills_up_ends_the_log_and_not_the_run(tmp_path, caplog):
     assert [record.message for record in caplog.records] == [
         f"`log_path` {tmp_path / 'log.json'}: No space left on device; logging ends"
     ]
+
+
+def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
+    log = tmp_path / "log.json"
+    for number in range(3):
+        with caplog.at_level("INFO"):
+            RunLog(log).begin({"run": number})
+    assert '"run": 2' in log.read_text()
+    assert '"run": 1' in (tmp_path / "log.json.old").read_text()
+    assert "log.json of an earlier run is kept as" in caplog.text
+    RunLog(log, append=True).record((), {"more": 1})
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_file_that_is_no_log_is_left_alone(tmp_path):
+    file = tmp_path / "log.json"
+    file.write_text('{"mine": 1}')
+    with pytest.raises(UserError, match=r"`log_path` .*log.json is not the log of a run; name"):
+        RunLog(file)
+    assert file.read_text() == '{"mine": 1}'

@@ -10,44 +10,33 @@ SEED = WarmupPolynomialDecay(
 )
 
 
+WARMUP = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=2)
+AFTER_WARMUP = WarmupPolynomialDecay(base_lr=2.0, warmup_steps=10, decay_steps=10, decay_power=1)
+TO_AN_END = WarmupPolynomialDecay(base_lr=2.0, decay_steps=10, decay_end_lr=0.5)
+
+
 @pytest.mark.parametrize(
-    ("step", "lr"),
+    ("schedule", "step", "lr"),
     [
-        (200, 0.875),  # the published log prints 0.8794 at step 201
-        (201, 0.879375),
-        (6400, 28.0),
-        (64000, 28.0),
-        (104000, 28.0 * 0.25),
-        (144000, 0.0),
-        (200000, 0.0),
+        (SEED, 200, 0.875),  # the published log prints 0.8794 at step 201
+        (SEED, 201, 0.879375),
+        (SEED, 6400, 28.0),
+        (SEED, 64000, 28.0),
+        (SEED, 104000, 28.0 * 0.25),
+        (SEED, 144000, 0.0),
+        (SEED, 200000, 0.0),
+        (WARMUP, 0, 0.75),
+        (WARMUP, 100, 1.0),
+        (WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=5000), 1, 1.0),
+        (AFTER_WARMUP, 10, 2.0),  # a decay without start begins after the warm-up
+        (AFTER_WARMUP, 15, 1.0),
+        (AFTER_WARMUP, 20, 0.0),
+        (TO_AN_END, 9, 0.5),
+        (TO_AN_END, 10**6, 0.5),
     ],
 )
-def test_matches_the_published_schedule(step, lr):
-    assert SEED.lr(step) == pytest.approx(lr, rel=1e-12)
-
-
-def test_any_warmup_factor_has_a_rate():
-    schedule = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=5000)
-    assert schedule.lr(1) == 1.0
-
-
-def test_warmup_factor_sets_the_start():
-    schedule = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=2)
-    assert schedule.lr(0) == pytest.approx(0.75)
-    assert schedule.lr(100) == 1.0
-
-
-def test_decay_without_start_begins_after_the_warmup():
-    schedule = WarmupPolynomialDecay(base_lr=2.0, warmup_steps=10, decay_steps=10, decay_power=1)
-    assert schedule.lr(10) == 2.0
-    assert schedule.lr(15) == 1.0
-    assert schedule.lr(20) == 0.0
-
-
-def test_never_falls_below_the_end():
-    schedule = WarmupPolynomialDecay(base_lr=2.0, decay_steps=10, decay_end_lr=0.5)
-    assert schedule.lr(9) == 0.5
-    assert schedule.lr(10**6) == 0.5
+def test_rates_of_steps(schedule, step, lr):
+    assert schedule.lr(step) == pytest.approx(lr, rel=1e-12)
 
 
 def test_refuses_a_decay_inside_the_warmup():
