@@ -48,14 +48,10 @@ def test_every_preset_is_read_and_shipped(package):
 def test_a_preset_of_dlrm_gives_its_values_unless_a_flag_does(name):
     preset = dlrm.PRESETS.read(name).values
     config = dlrm_config(f"--preset={name}")
-    assert preset.items() <= {**config.to_dict(), **_tuples(config)}.items()
+    sizes = {n: getattr(config.model, n) for n in ("bottom_mlp_sizes", "top_mlp_sizes")}
+    assert preset.items() <= (config.to_dict() | sizes).items()
     assert set(preset) <= config.explicit
     assert dlrm_config("--lr=0.5", f"--preset={name}").optimizer.lr == 0.5
-
-
-def _tuples(config):
-    model = config.model
-    return {n: getattr(model, n) for n in ("bottom_mlp_sizes", "top_mlp_sizes")}
 
 
 def test_presets_that_say_they_are_the_defaults():
@@ -96,36 +92,34 @@ def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
     assert message in str(caught.value)
 
 
-def train_dlrm(file, *flags):
-    return harness.call(dlrm_main, "--dataset=d", f"--preset={file}", *flags)
+def run(program, file, *flags):
+    """Returns the exit status of a program with a preset."""
+    if program is criteo:
+        return criteo.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
+    return harness.call(program, f"--preset={file}", *flags)
 
 
-def train_bert4rec(file, *flags):
-    return harness.call(bert4rec_main, f"--config={file}", *flags)
-
-
-def prepare_criteo(file, *flags):
-    return criteo.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
+DATA = ["--dataset=d"]
 
 
 @pytest.mark.parametrize(
     ("program", "text", "flags", "message"),
     [
-        (train_dlrm, "amp: true\nlr: -1\n", [], "2: lr must not be negative, got -1.0"),
-        (train_dlrm, "lr: 1\nresume: true\n", [], "2: resume needs --save_checkpoint_path"),
-        (train_bert4rec, "emb_dim: 10\nnhead: 3\n", [],
+        (dlrm_main, "amp: true\nlr: -1\n", DATA, "2: lr must not be negative, got -1.0"),
+        (dlrm_main, "lr: 1\nresume: true\n", DATA, "2: resume needs --save_checkpoint_path"),
+        (bert4rec_main, "emb_dim: 10\nnhead: 3\n", [],
          "1: emb_dim 10 cannot be divided among nhead 3"),
-        (train_bert4rec, "nhead: 3\n", ["--emb_dim=10"],
+        (bert4rec_main, "nhead: 3\n", ["--emb_dim=10"],
          "1: --emb_dim 10 cannot be divided among nhead 3"),
-        (train_bert4rec, "parallelism: ddp\n", ["--mode=dmp"],
+        (bert4rec_main, "parallelism: ddp\n", ["--mode=dmp"],
          "1: --mode dmp contradicts parallelism ddp"),
-        (prepare_criteo, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
+        (criteo, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
     ],
 )  # fmt: skip
 def test_a_refused_value_is_named_with_its_line(tmp_path, capsys, program, text, flags, message):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    assert program(file, *flags) == 2
+    assert run(program, file, *flags) == 2
     assert capsys.readouterr().err.startswith(f"error: {file}:{message}")
 
 
@@ -149,22 +143,21 @@ def test_every_setting_may_stand_in_a_file_and_has_a_type(tmp_path, package):
             FOLDERS[package].read(str(file))
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "[0.5, x, 0.5]", "0.5"])
-def test_fractions_are_three_numbers(tmp_path, text):
+@pytest.mark.parametrize(
+    ("name", "texts", "expected"),
+    [
+        ("split_fractions", ("[1, 2]", "[0.5, x, 0.5]", "0.5"), "3 numbers"),
+        ("split_rows", ("[1, 2]", "[1.5, 1, 1]", "3"), "3 integers"),
+    ],
+)
+def test_splits_are_three_numbers(tmp_path, name, texts, expected):
     file = tmp_path / "mine.yaml"
-    file.write_text(f"split_fractions: {text}\n")
-    with pytest.raises(UserError, match="split_fractions must be a list of 3 numbers"):
-        semantics_of(str(file))
-
-
-def test_counts_are_three_integers(tmp_path):
-    file = tmp_path / "mine.yaml"
+    for text in texts:
+        file.write_text(f"{name}: {text}\n")
+        with pytest.raises(UserError, match=f"{name} must be a list of {expected}"):
+            semantics_of(str(file))
     file.write_text("split_rows: [20, 5, -1]\n")
     assert semantics_of(str(file)).split_rows == (20, 5, -1)
-    for text in ("[1, 2]", "[1.5, 1, 1]", "3"):
-        file.write_text(f"split_rows: {text}\n")
-        with pytest.raises(UserError, match="split_rows must be a list of 3 integers"):
-            semantics_of(str(file))
 
 
 def test_a_name_that_is_none_lists_those_that_are():

@@ -14,6 +14,7 @@ from recsys_recipes.commands import COMMANDS
 from recsys_recipes.completion import script
 from recsys_recipes.program_flags import flag_names
 from tests import harness
+from tests.recsys.train.tiny import TINY_DLRM
 
 # Programs that this process has imported before it runs them, as `here` does.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -161,25 +162,11 @@ def completion(tmp_path_factory):
     return file
 
 
-def test_logs_become_a_tested_model_by_the_command_alone(tmp_path):
-    dataset, run = tmp_path / "dataset", tmp_path / "run"
-    raw = f"--output={tmp_path / 'raw'}"
-    recipes("generate", "criteo", raw, "--rows=3000", "--days=3", "--threads=1", folder=tmp_path)
-    where = (f"--input={tmp_path / 'raw'}", f"--output={dataset}", "--frequency_limit=2")
-    recipes("prepare", "criteo", *where, "--progress=none", folder=tmp_path)
-    assert "no problems" in recipes("verify", dataset, folder=tmp_path).stdout.lower()
-    small = ("--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=8,1", "--num_threads=1")
-    recipes(
-        *("train", "dlrm", f"--dataset={dataset}", f"--save_checkpoint_path={run}", *small),
-        *("--batch_size=64", "--max_steps=3", "--lr=0.1", f"--log_path={tmp_path / 'a'}"),
-        folder=tmp_path,
-    )
-    recipes(
-        *("test", "dlrm", f"--dataset={dataset}", f"--load_checkpoint_path={run}"),
-        *("--num_threads=1", f"--log_path={tmp_path / 'b'}"),
-        folder=tmp_path,
-    )
-    assert 0 < harness.read_log(tmp_path / "b")[-1]["data"]["auc"] < 1
+def test_the_command_trains_and_tests_a_model(tmp_path):
+    log, run = f"--log_path={tmp_path / 'log'}", tmp_path / "run"
+    recipes("train", "dlrm", *TINY_DLRM, log, "--max_steps=2", f"--save_checkpoint_path={run}")
+    recipes("test", "dlrm", *TINY_DLRM, log, f"--load_checkpoint_path={run}")
+    assert 0 < harness.read_log(tmp_path / "log")[-1]["data"]["auc"] < 1
 
 
 def test_the_doctor_tells_what_is_there_and_what_adds_the_rest(here):

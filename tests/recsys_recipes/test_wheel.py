@@ -146,26 +146,21 @@ def required(name, known=()):
     return names
 
 
+def libraries(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".so" in name}
+
+
 @pytest.mark.wheel
-def test_the_compiled_wheel_is_small_and_has_every_library(compiled_wheel):
+def test_the_compiled_wheel_is_small_and_auditwheel_adds_no_library(compiled_wheel):
     assert compiled_wheel.stat().st_size <= 5_000_000
-    with zipfile.ZipFile(compiled_wheel) as archive:
-        libraries = {name for name in archive.namelist() if name.endswith(".so")}
-    assert libraries == {
+    (checked,) = (DIST / "checked").glob("*.whl")  # it may add the tag of an older glibc
+    assert libraries(compiled_wheel) == libraries(checked)
+    assert libraries(compiled_wheel) == {
         "cuda_ext/_kernels.so",
         "preproc/criteo/kernel/criteo_kernel.so",
         "recsys/serve/server/libtriton_recsys.so",
     }
-
-
-@pytest.mark.wheel
-def test_auditwheel_adds_no_library_to_the_compiled_wheel(compiled_wheel):
-    (checked,) = (DIST / "checked").glob("*.whl")  # it may add the tag of an older glibc
-    with zipfile.ZipFile(compiled_wheel) as built, zipfile.ZipFile(checked) as repaired:
-        libraries = [
-            {name for name in archive.namelist() if ".so" in name} for archive in (built, repaired)
-        ]
-    assert libraries[0] == libraries[1]
 
 
 @pytest.mark.wheel
@@ -180,42 +175,22 @@ def test_the_same_sources_give_the_same_bytes_again(kind, tag, tmp_path):
 
 
 @pytest.mark.wheel
-def test_a_fresh_environment_with_the_compiled_wheel_says_that_it_is_complete(
-    python_with_the_wheel, tmp_path
-):
-    done = harness.run(
-        *(python_with_the_wheel, "-m", "recsys_recipes", "doctor", "--json"), folder=tmp_path
-    )
-    parts = {each["name"]: each for each in json.loads(done.stdout)}
-    site = python_with_the_wheel.parents[1]
-    assert f"installed in {site}" in parts["recsys-recipes"]["detail"]
-    assert parts["native"]["state"] == parts["CPU kernels"]["state"] == "ok"
-
-
-@pytest.mark.wheel
-def test_a_fresh_environment_with_the_compiled_wheel_knows_every_command(
+def test_a_fresh_environment_with_the_compiled_wheel_is_complete_and_serves(
     python_with_the_wheel, tmp_path
 ):
     def recipes(*arguments):
-        return harness.run(
-            *(python_with_the_wheel, "-m", "recsys_recipes", *arguments), folder=tmp_path
-        ).stdout
+        command = (python_with_the_wheel, "-m", "recsys_recipes", *arguments)
+        return harness.run(*command, folder=tmp_path).stdout
 
+    parts = {each["name"]: each for each in json.loads(recipes("doctor", "--json"))}
+    site = python_with_the_wheel.parents[1]
+    assert f"installed in {site}" in parts["recsys-recipes"]["detail"]
+    assert parts["native"]["state"] == parts["CPU kernels"]["state"] == "ok"
     script = recipes("completion", "bash")
     for word, command in COMMANDS.items():
         for name in command.programs:
             assert f"      '{word} {name}'{'' if name else '*'}) words=" in script
     assert "--repeats" in recipes("bench", "--help")
-
-
-@pytest.mark.wheel
-def test_a_fresh_environment_with_the_compiled_wheel_serves_by_the_native_backend(
-    python_with_the_wheel, tmp_path
-):
-    def recipes(*arguments):
-        command = (python_with_the_wheel, "-m", "recsys_recipes", *arguments)
-        return harness.run(*command, folder=tmp_path)
-
     recipes(
         *("train", "dlrm", "--base_device=cpu", "--dataset_type=synthetic_gpu"),
         *("--num_numerical_features=2", "--synthetic_dataset_table_sizes=10,20"),

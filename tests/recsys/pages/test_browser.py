@@ -10,10 +10,12 @@ import pytest
 from dlrm.scripts import main as dlrm
 from tests import harness
 from tests.browser import CHROMIUM
+from tests.recsys.train.tiny import TINY_DLRM
 from tests.tools import needs
 
 pytestmark = [needs("Chromium"), pytest.mark.release]
 
+DARK, LIGHT = 0, 1
 MEASURE = """
 <iframe src="PAGE" width="WIDTH" height="900"></iframe><pre></pre><script>
 const frame = document.querySelector("iframe");
@@ -40,15 +42,9 @@ frame.onload = () => {
 def pages(tmp_path_factory):
     """The page of a short training, in its folder."""
     folder = tmp_path_factory.mktemp("pages")
-    run = harness.Program(dlrm, folder, ())
+    run = harness.Program(dlrm, folder, TINY_DLRM)
     run(
-        *(
-            "--dataset_type=synthetic_gpu",
-            "--base_device=cpu",
-            "--synthetic_dataset_num_entries=2048",
-        ),
-        *("--synthetic_dataset_table_sizes=10,20", "--embedding_dim=4", "--bottom_mlp_sizes=8,4"),
-        *("--top_mlp_sizes=8,1", "--batch_size=64", "--max_steps=20", "--test_freq=10"),
+        *("--synthetic_dataset_num_entries=3000", "--max_steps=20", "--test_freq=10"),
         *("--print_freq=5", f"--report={folder / 'run.html'}"),
     )
     assert run.exit_code == 0
@@ -67,17 +63,14 @@ def measured(folder, page, width, scheme):
     return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]))
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_cut_off(pages, width):
-    found = measured(pages, "run.html", width, scheme=1)
+@pytest.mark.parametrize(("width", "scheme"), [(1280, LIGHT), (390, LIGHT), (390, DARK)])
+def test_nothing_is_cut_off_and_colours_are_the_readers(pages, width, scheme):
+    found = measured(pages, "run.html", width, scheme)
     assert found["charts"] >= 6
     assert (found["cut"], found["flat"]) == ([], [])
     assert found["wide"] <= 0
-    brightness = [sum(map(int, re.findall(r"\d+", found[name])[:3])) for name in ("paper", "ink")]
-    assert brightness[0] > 600 > 300 > brightness[1]
-
-
-def test_the_pages_are_dark_where_the_reader_wants_it(pages):
-    found = measured(pages, "run.html", 390, scheme=0)
-    brightness = [sum(map(int, re.findall(r"\d+", found[name])[:3])) for name in ("paper", "ink")]
-    assert brightness[1] > 450 > 250 > brightness[0]
+    paper, ink = (sum(map(int, re.findall(r"\d+", found[n])[:3])) for n in ("paper", "ink"))
+    if scheme == LIGHT:
+        assert paper > 600 > 300 > ink
+    else:
+        assert ink > 450 > 250 > paper

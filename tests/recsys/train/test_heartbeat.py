@@ -29,10 +29,19 @@ def store():
     return dist.HashStore()
 
 
-def watch(store, rank, world_size, ends):
-    found = Heartbeat(store.clone(), rank, world_size, LIMIT, ends)
-    found.start()
-    return found
+@pytest.fixture
+def watch():
+    """Starts the heartbeat of a rank; all stop at the end."""
+    started = []
+
+    def start(store, rank, world_size, ends):
+        started.append(Heartbeat(store, rank, world_size, LIMIT, ends))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for heartbeat in started:
+        heartbeat.stop()
 
 
 def alive(store, rank, beat=0):
@@ -40,38 +49,34 @@ def alive(store, rank, beat=0):
     store.set(f"beat_{rank}", str(beat))
 
 
-def test_the_first_process_names_one_that_stands_still(store):
+def test_the_first_process_names_one_that_stands_still(store, watch):
     ends, others = Ends(), Ends()
     alive(store, 2)
-    lively = watch(store, 1, 3, others)
-    first = watch(store, 0, 3, ends)
+    for rank, its_ends in ((1, others), (0, ends)):
+        watch(store.clone(), rank, 3, its_ends)
     began = time.monotonic()
     assert ends.called.wait(300)
     assert time.monotonic() - began > 0.9 * LIMIT
     assert "rank 2 (process 92 on there) gave no sign of life for 1 s" in ends.messages[0]
     assert "rank 1" not in ends.messages[0]
-    lively.stop()
-    first.stop()
     assert not others.messages
 
 
-def test_the_others_name_the_first(store):
+def test_the_others_name_the_first(store, watch):
     ends = Ends()
     alive(store, 0)
-    other = watch(store, 1, 2, ends)
+    watch(store.clone(), 1, 2, ends)
     assert ends.called.wait(300)
     assert ends.messages[0].startswith("rank 0 (process 90 on there)")
-    other.stop()
 
 
-def test_a_process_that_left_is_not_missed(store):
+def test_a_process_that_left_is_not_missed(store, watch):
     ends = Ends()
-    beats = [watch(store, rank, 3, ends) for rank in range(3)]
+    beats = [watch(store.clone(), rank, 3, ends) for rank in range(3)]
     time.sleep(LIMIT)
     beats[1].stop()
     beats[2].stop()
     assert not ends.called.wait(2 * LIMIT)
-    beats[0].stop()
 
 
 class Freezing:
@@ -94,14 +99,11 @@ class Freezing:
             alive(self._store, 1, self._beats)
 
 
-def test_who_was_stopped_itself_accuses_nobody(store):
+def test_who_was_stopped_itself_accuses_nobody(store, watch):
     ends = Ends()
-    frozen = Freezing(store.clone(), 2 * LIMIT)
     alive(store, 1)
-    first = Heartbeat(frozen, 0, 2, LIMIT, ends)
-    first.start()
+    watch(Freezing(store.clone(), 2 * LIMIT), 0, 2, ends)
     assert not ends.called.wait(5 * LIMIT)
-    first.stop()
 
 
 class Silent:
@@ -125,20 +127,15 @@ class Gone(Silent):
         raise dist.DistNetworkError("connection reset by peer")
 
 
-def test_a_silent_store_ends_the_process_and_one_that_left_does_not(monkeypatch):
+def test_a_silent_store_ends_the_process_and_one_that_left_does_not(monkeypatch, watch):
     monkeypatch.setenv("MASTER_ADDR", "here")
     monkeypatch.setenv("MASTER_PORT", "1234")
-    ends = Ends()
-    lost = Heartbeat(Silent(), 1, 2, LIMIT, ends)
-    lost.start()
-    assert ends.called.wait(300)
-    assert "store of the job at here:1234 has not answered for 1 s" in ends.messages[0]
-    lost.stop()
-    ends = Ends()
-    done = Heartbeat(Gone(), 1, 2, LIMIT, ends)
-    done.start()
-    assert not ends.called.wait(2 * LIMIT)
-    done.stop()
+    lost, left = Ends(), Ends()
+    watch(Gone(), 1, 2, left)
+    watch(Silent(), 1, 2, lost)
+    assert lost.called.wait(300)
+    assert "store of the job at here:1234 has not answered for 1 s" in lost.messages[0]
+    assert not left.called.wait(2 * LIMIT)
 
 
 def test_who_did_not_come_to_an_exchange_is_named(store):
