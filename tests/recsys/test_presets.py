@@ -96,7 +96,8 @@ def run(program, file, *flags):
     """Returns the exit status of a program with a preset."""
     if program is criteo:
         return criteo.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
-    return harness.call(program, f"--preset={file}", *flags)
+    flag = "config" if program is bert4rec_main else "preset"
+    return harness.call(program, f"--{flag}={file}", *flags)
 
 
 DATA = ["--dataset=d"]

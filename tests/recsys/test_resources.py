@@ -163,23 +163,19 @@ SOCKETS = {
 
 
 @pytest.mark.parametrize(
-    ("cores", "processes", "shares"),
+    ("files", "cores", "shares"),
     [
-        (range(16), 2, [{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}]),
-        (range(16), 4, [{0, 1, 8, 9}, {2, 3, 10, 11}, {4, 5, 12, 13}, {6, 7, 14, 15}]),
-        (range(16), 8, [{core, core + 8} for core in range(8)]),
-        (range(16), 3, [{0, 1, 2, 8, 9, 10}, {3, 4, 5, 11, 12}, {6, 7, 13, 14, 15}]),
-        ([1, 4, 5, 9], 2, [{1, 9}, {4, 5}]),
+        (SOCKETS, range(16), [{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}]),
+        (SOCKETS, range(16), [{0, 1, 8, 9}, {2, 3, 10, 11}, {4, 5, 12, 13}, {6, 7, 14, 15}]),
+        (SOCKETS, range(16), [{core, core + 8} for core in range(8)]),
+        (SOCKETS, range(16), [{0, 1, 2, 8, 9, 10}, {3, 4, 5, 11, 12}, {6, 7, 13, 14, 15}]),
+        (SOCKETS, [1, 4, 5, 9], [{1, 9}, {4, 5}]),
+        ({}, range(5), [{0, 1, 2}, {3, 4}]),  # their place is not known: by number
     ],
 )
-def test_processes_divide_cores_by_socket_and_cache(tmp_path, cores, processes, shares):
-    root = system(tmp_path, SOCKETS)
-    assert [cores_for(cores, index, processes, root) for index in range(processes)] == shares
-
-
-def test_processes_divide_cores_of_unknown_place_by_number(tmp_path):
-    root = system(tmp_path, {})
-    assert [cores_for(range(5), index, 2, root) for index in range(2)] == [{0, 1, 2}, {3, 4}]
+def test_processes_divide_cores_by_socket_and_cache(tmp_path, files, cores, shares):
+    root, count = system(tmp_path, files), len(shares)
+    assert [cores_for(cores, index, count, root) for index in range(count)] == shares
 
 
 @pytest.mark.slow

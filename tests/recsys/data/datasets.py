@@ -57,25 +57,17 @@ def write_dataset(root: Path, formats=FORMATS, *, spec=SPEC, rows=None, manifest
                 path = root / FOLDER / split / part_name(part)
                 write_parquet_part(path, spec, [columns[start : start + half]])
     if manifest:
-        write_manifest(root, spec, rows, positives)
+        sizes = list(spec.table_sizes)
+        write_manifest(root, rows=rows, positives=positives, cardinalities=sizes)
     return root
 
 
-def write_manifest(root: Path, spec: FeatureSpec, rows, positives) -> None:
+def write_manifest(root: Path, *, rows, positives, **contents) -> None:
     """Writes the manifest of what is in a folder."""
     files = Manifest.describe_files(root)
-    Manifest(
-        kind="synthetic",
-        engine={"name": "test"},
-        semantics={},
-        source_files=[],
-        rows=dict(rows),
-        positives=dict(positives),
-        rejected={},
-        cardinalities=list(spec.table_sizes),
-        files=files,
-        fingerprint=fingerprint(files),
-    ).save(root)
+    values = {"kind": "synthetic", "engine": {"name": "test"}, "semantics": {}, "rejected": {}}
+    values |= {"source_files": [], "files": files, "fingerprint": fingerprint(files)}
+    Manifest(rows=dict(rows), positives=dict(positives), **values | contents).save(root)
 
 
 def problems(root: Path, **options) -> list[str]:

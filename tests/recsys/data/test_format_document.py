@@ -180,7 +180,8 @@ def test_feature_spec_and_model_size(tmp_path):
 
 def test_manifest(tmp_path):
     write_split(tmp_path, "train", SPEC, COLUMNS)
-    write_manifest(tmp_path, SPEC, {"train": 3}, {"train": 2})
+    sizes = list(SPEC.table_sizes)
+    write_manifest(tmp_path, rows={"train": 3}, positives={"train": 2}, cardinalities=sizes)
     files = {
         f"train/{name}": {"bytes": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
         for name, data in SPLIT_BYTES.items()

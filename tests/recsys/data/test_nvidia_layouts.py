@@ -218,5 +218,5 @@ def test_ambiguous_sizes_with_no_click_are_refused_unless_a_manifest_tells(tmp_p
         SplitBinaryReader(tmp_path, "train", spec)
     for rows, flavour in ((8, "narrow"), (2, "wide")):
         (tmp_path / "manifest.json").unlink(missing_ok=True)
-        write_manifest(tmp_path, spec, {"train": rows}, {"train": 0})
+        write_manifest(tmp_path, rows={"train": rows}, positives={}, cardinalities=[9])
         assert SplitBinaryReader(tmp_path, "train", spec).flavour == flavour

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m dataspec.verify: what it prints, what it finds, how it exits."""
 
-import json
 import tracemalloc
 
 import numpy as np
@@ -15,7 +14,7 @@ from recsys.data.records import write_binary_records
 from recsys.data.verify import source as verify_source
 from recsys.data.verify.run import verify
 from tests import harness
-from tests.recsys.data.damage import cut, edit, overwrite, put, remove
+from tests.recsys.data.damage import cut, edit, overwrite, put, remove, set_key
 from tests.recsys.data.datasets import (
     SPEC,
     make_columns,
@@ -194,7 +193,8 @@ def test_tables_and_numerical_features_that_nothing_uses(tmp_path):
 def test_missing_splits(tmp_path):
     root = write_dataset(tmp_path / "one", ("split",), rows={"train": 8}, manifest=False)
     assert warnings(root) == [f"{root}: there is no test split"]
-    write_manifest(root, SPEC, {"train": 8, "test": 8}, {"train": 2, "test": 2})
+    rows = {"train": 8, "test": 8}
+    write_manifest(root, rows=rows, positives={}, cardinalities=list(SPEC.table_sizes))
     assert any("the test split is missing, the manifest says 8 rows" in p for p in problems(root))
     SPEC.save(tmp_path)
     assert any("no split could be read" in p for p in problems(tmp_path))
@@ -214,9 +214,8 @@ def test_labels_of_two_formats_that_differ(tmp_path):
 
 def test_rows_left_out_by_preprocessing_are_counted(tmp_path):
     root = write_dataset(tmp_path, ("split",))
-    document = json.loads((root / "manifest.json").read_text())
-    document |= {"rejected": {"columns": 3, "hex": 1_000}, "semantics": {"preset": "dlrm"}}
-    (root / "manifest.json").write_text(json.dumps(document))
+    set_key("rejected", {"columns": 3, "hex": 1_000})(root / "manifest.json")
+    set_key("semantics", {"preset": "dlrm"})(root / "manifest.json")
     report = verify(root)[1]
     assert "made by   test (synthetic, preset dlrm, 1,003 raw rows were left out)" in report
 
@@ -273,10 +272,7 @@ def test_model_size_alone_needs_the_number_of_numerical_features(tmp_path):
 
 
 def test_a_dataset_of_an_unknown_kind_is_a_problem(tmp_path):
-    (tmp_path / "items.parquet").write_bytes(b"x")
-    write_manifest(tmp_path, SPEC, {"train": 1}, {})
-    document = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(document | {"kind": "graph"}))
+    write_manifest(tmp_path, rows={}, positives={}, cardinalities=[], kind="graph")
     (problem,) = problems(tmp_path)
     assert "kind graph is unknown; update the code" in problem
 

@@ -21,7 +21,6 @@ from tests.bert4rec.conftest import SMALL_MODEL
 from tests.recsys.train.tiny import TINY_DLRM
 
 CPU = torch.device("cpu")
-TESTED = ("--mode=train", "--test_freq=10", "--test_after=0")
 RANDOM = ("--dataset_name=random", "--random_user_count=40", "--random_size=400", "--max_steps=30")
 
 
@@ -152,12 +151,17 @@ def test_without_checkpoints_a_profile_is_beside_the_log(program, tmp_path, caps
     [
         (
             bert4rec,
-            (*SMALL_MODEL, *RANDOM, *TESTED),
+            (*SMALL_MODEL, *RANDOM, "--test_freq=10"),
             ("ndcg@10", "hr@10", "mrr"),
         ),
         (
             dlrm,
-            (*TINY_DLRM, "--synthetic_dataset_num_entries=4000", "--max_steps=30", *TESTED),
+            (
+                *TINY_DLRM,
+                "--synthetic_dataset_num_entries=4000",
+                "--max_steps=30",
+                "--test_freq=10",
+            ),
             ("auc", "log_loss", "calibration", "Calibration", "Importance", "cat_1"),
         ),
     ],
