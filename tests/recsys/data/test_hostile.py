@@ -33,9 +33,7 @@ TRAIN_PART = "parquet/train/part_00001.parquet"
 
 
 def load_model_size(root: Path) -> object:
-    """Reads the sizes where nothing else is said of the features."""
-    (root / "feature_spec.yaml").unlink(missing_ok=True)
-    return FeatureSpec.load(root)
+    return FeatureSpec.load_model_size(root / "model_size.json")
 
 
 def read_split(root: Path) -> None:

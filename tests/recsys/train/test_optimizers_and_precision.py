@@ -3,11 +3,15 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision, resolve_precision, use_tf32
+from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 
 CPU = torch.device("cpu")
+EVERY_RULE = pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 
 
 def parameters(seed=0):
@@ -23,7 +27,7 @@ def torch_twin(rule, params, lr, weight_decay):
     return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, eps=1e-8)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@EVERY_RULE
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
 def test_equals_torch(rule, weight_decay, scale):
@@ -42,7 +46,7 @@ def test_equals_torch(rule, weight_decay, scale):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@EVERY_RULE
 def test_overflow_changes_nothing(rule):
     params = parameters()
     optimizer = build_dense_optimizer(rule, params, 0.1)
@@ -58,7 +62,7 @@ def test_overflow_changes_nothing(rule):
     assert all(torch.equal(state[k], v) for k, v in optimizer.state().items())
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@EVERY_RULE
 def test_copied_state_continues_identically(rule):
     def train(params, optimizer, steps, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -95,11 +99,8 @@ def test_overflow_is_found_in_any_gradient():
     assert Precision(device_type="cpu").find_overflow(fine, [raised]) is None
 
 
-def test_amp_off_computes_in_float32():
-    assert resolve_precision(CPU, False, "float16", 1024.0).dtype is None
-
-
 def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
+    assert resolve_precision(CPU, False, "float16", 1024.0).dtype is None
     monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: False)
     assert resolve_precision(CPU, True, "bfloat16", 1024.0).dtype is None
     assert "no bfloat16 instructions" in caplog.text
@@ -126,3 +127,58 @@ def test_tf32_is_for_gpus(caplog):
         assert matmul.fp32_precision == "tf32"
     finally:
         matmul.fp32_precision = before
+
+
+SEED = WarmupPolynomialDecay(
+    base_lr=28.0, warmup_steps=6400, decay_start_step=64000, decay_steps=80000, decay_power=2
+)
+
+
+WARMUP = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=2)
+AFTER_WARMUP = WarmupPolynomialDecay(base_lr=2.0, warmup_steps=10, decay_steps=10, decay_power=1)
+TO_AN_END = WarmupPolynomialDecay(base_lr=2.0, decay_steps=10, decay_end_lr=0.5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "lr"),
+    [
+        (SEED, 200, 0.875),  # the published log prints 0.8794 at step 201
+        (SEED, 201, 0.879375),
+        (SEED, 6400, 28.0),
+        (SEED, 64000, 28.0),
+        (SEED, 104000, 28.0 * 0.25),
+        (SEED, 144000, 0.0),
+        (SEED, 200000, 0.0),
+        (WARMUP, 0, 0.75),
+        (WARMUP, 100, 1.0),
+        (WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=5000), 1, 1.0),
+        (AFTER_WARMUP, 10, 2.0),  # a decay without start begins after the warm-up
+        (AFTER_WARMUP, 15, 1.0),
+        (AFTER_WARMUP, 20, 0.0),
+        (TO_AN_END, 9, 0.5),
+        (TO_AN_END, 10**6, 0.5),
+    ],
+)
+def test_rates_of_steps(schedule, step, lr):
+    assert schedule.lr(step) == pytest.approx(lr, rel=1e-12)
+
+
+def test_refuses_a_decay_inside_the_warmup():
+    with pytest.raises(ValueError, match="`decay_start_step`"):
+        WarmupPolynomialDecay(base_lr=1.0, warmup_steps=10, decay_start_step=5)
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 50), st.integers(1, 4))
+def test_rises_then_falls(warmup, constant, decay, power):
+    schedule = WarmupPolynomialDecay(
+        base_lr=3.0,
+        warmup_steps=warmup,
+        decay_start_step=warmup + constant,
+        decay_steps=decay,
+        decay_power=power,
+    )
+    rates = [schedule.lr(s) for s in range(1, warmup + constant + decay + 5)]
+    top = warmup - 1
+    assert rates[:warmup] == sorted(rates[:warmup])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert max(rates) == 3.0
