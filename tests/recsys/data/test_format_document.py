@@ -53,36 +53,6 @@ SPLIT_BYTES = {
     "cat_1.bin": bytes.fromhex("c700 0000 8000"),
     "cat_2.bin": bytes.fromhex("3f9c0000 01000000 00000000"),
 }
-SPEC_YAML = """\
-channel_spec:
-  categorical:
-  - cat_0
-  - cat_1
-  - cat_2
-  label:
-  - label
-  numerical:
-  - num_0
-  - num_1
-feature_spec:
-  cat_0:
-    cardinality: 5
-    dtype: int8
-  cat_1:
-    cardinality: 200
-    dtype: int16
-  cat_2:
-    cardinality: 40000
-    dtype: int32
-  label:
-    dtype: bool
-  num_0:
-    dtype: float16
-  num_1:
-    dtype: float16
-metadata: {}
-source_spec:
-"""
 
 
 def read_split(root, split):
@@ -165,15 +135,32 @@ def test_binary_records(tmp_path):
 
 def test_feature_spec_and_model_size(tmp_path):
     SPEC.save(tmp_path)
-    files = {"numerical": ("num_0", "num_1"), "label": ("label",)}
-    files |= {f"cat_{i}": (f"cat_{i}",) for i in range(3)}
-    expected = SPEC_YAML
-    for split in ("test", "train"):
-        expected += f"  {split}:\n"
-        for file, features in files.items():
-            expected += "  - features:\n" + "".join(f"    - {name}\n" for name in features)
-            expected += f"    files:\n    - {split}/{file}.bin\n    type: split_binary\n"
-    assert (tmp_path / "feature_spec.yaml").read_text() == expected
+    columns = {"numerical": ["num_0", "num_1"], "label": ["label"]}
+    columns |= {f"cat_{i}": [f"cat_{i}"] for i in range(3)}
+    features = {"label": {"dtype": "bool"}}
+    features |= {f"num_{i}": {"dtype": "float16"} for i in range(2)}
+    features["cat_0"] = {"cardinality": 5, "dtype": "int8"}
+    features["cat_1"] = {"cardinality": 200, "dtype": "int16"}
+    features["cat_2"] = {"cardinality": 40_000, "dtype": "int32"}
+    document = {
+        "channel_spec": {
+            "categorical": ["cat_0", "cat_1", "cat_2"],
+            "label": ["label"],
+            "numerical": ["num_0", "num_1"],
+        },
+        "feature_spec": features,
+        "metadata": {},
+        "source_spec": {
+            split: [
+                {"features": names, "files": [f"{split}/{file}.bin"], "type": "split_binary"}
+                for file, names in columns.items()
+            ]
+            for split in ("test", "train")
+        },
+    }
+    text = (tmp_path / "feature_spec.yaml").read_text()
+    assert text.startswith("channel_spec:\n  categorical:\n  - cat_0\n")
+    assert yaml.safe_load(text) == document
     model_size = '{\n "_c14": 4,\n "_c15": 199,\n "_c16": 39999\n}\n'
     assert (tmp_path / "model_size.json").read_text() == model_size
 

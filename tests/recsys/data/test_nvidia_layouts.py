@@ -84,44 +84,36 @@ def test_the_order_in_model_size_is_the_order_of_tables(tmp_path):
     assert FeatureSpec.load(tmp_path).table_sizes == (301, 6)
 
 
-LATER_YAML = """\
-feature_spec:
-  label: {dtype: bool}
-NUMERICAL_FEATURES
-  cat_0.bin: {dtype: int8, cardinality: 100}
-  cat_1.bin: {dtype: int16, cardinality: 127}
-  cat_2.bin: {dtype: int32, cardinality: 32767}
-source_spec:
-  train:
-CHUNKS_OF_train
-  test:
-CHUNKS_OF_test
-channel_spec:
-  categorical: ORDER
-  numerical: [NAMES]
-  label: [label]
-metadata: {}
-"""
-CHUNKS = """\
-  - {type: split_binary, features: [NAMES], files: [SPLIT/numerical.bin]}
-  - {type: split_binary, features: [label], files: [SPLIT/label.bin]}
-  - {type: split_binary, features: [cat_0.bin], files: [SPLIT/cat_0.bin]}
-  - {type: split_binary, features: [cat_1.bin], files: [SPLIT/cat_1.bin]}
-  - {type: split_binary, features: [cat_2.bin], files: [SPLIT/cat_2.bin]}"""
-
-
-def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
+def write_later_era(root, order=(0, 1, 2)):
     """Writes a dataset of the era of feature_spec.yaml, which leaves validation out."""
     ids = [(99, 0, 1), (126, 5, 0), (32_766, 2, 1)]
     for split in ("train", "test", "validation"):
         write_narrow(root / split, ids, "bhi")
-    names = [f"num_{i}" for i in range(13)]
-    text = LATER_YAML.replace("ORDER", order)
-    for split in ("train", "test"):
-        text = text.replace(f"CHUNKS_OF_{split}", CHUNKS.replace("SPLIT", split))
-    text = text.replace("NAMES", ", ".join(names))
-    features = "\n".join(f"  {n}: {{dtype: float16}}" for n in names)
-    (root / "feature_spec.yaml").write_text(text.replace("NUMERICAL_FEATURES", features))
+    numerical, categorical = [f"num_{i}" for i in range(13)], [f"cat_{i}.bin" for i in range(3)]
+    features = {name: {"dtype": "float16"} for name in numerical} | {"label": {"dtype": "bool"}}
+    for name, dtype, rows in zip(
+        categorical, ("int8", "int16", "int32"), (100, 127, 32_767), strict=True
+    ):
+        features[name] = {"dtype": dtype, "cardinality": rows}
+    columns = [("numerical.bin", numerical), ("label.bin", ["label"])]
+    columns += [(name, [name]) for name in categorical]
+    document = {
+        "feature_spec": features,
+        "source_spec": {
+            split: [
+                {"type": "split_binary", "features": names, "files": [f"{split}/{file}"]}
+                for file, names in columns
+            ]
+            for split in ("train", "test")
+        },
+        "channel_spec": {
+            "categorical": [categorical[i] for i in order],
+            "numerical": numerical,
+            "label": ["label"],
+        },
+        "metadata": {},
+    }
+    (root / "feature_spec.yaml").write_text(json.dumps(document))  # YAML holds JSON
     return ids
 
 
@@ -129,7 +121,7 @@ def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
 def test_later_era(tmp_path, order):
     """The order of the channel rules over the numbers of files, in every split."""
     names = [f"cat_{i}.bin" for i in order]
-    ids = write_later_era(tmp_path, f"[{', '.join(names)}]")
+    ids = write_later_era(tmp_path, order)
     spec = FeatureSpec.load(tmp_path)
     assert [f.name for f in spec.categorical] == names
     assert spec.files["train"].categorical == tuple(f"train/{name}" for name in names)
