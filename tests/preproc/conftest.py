@@ -1,21 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark and NVTabular, started once: that takes longer than most of the tests that use them."""
+"""A log of three days; Spark and NVTabular, started once: that takes longer than most tests."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.preproc.nvtabular import environment
-from tests.preproc.spark.local import local_spark
+from preproc.nvtabular.process import NvtabularProcess
+from preproc.spark import session
+from preproc.spark.settings import SparkSettings
+from tests.harness import SHORT_LIVED_JAVA
+from tests.preproc.criteo.rows import write_days
+from tests.tools import require
+
+
+@pytest.fixture(scope="session")
+def days(tmp_path_factory) -> Path:
+    """Three days of about 700 good rows each, which no test changes."""
+    return write_days(tmp_path_factory.mktemp("days"))
 
 
 @pytest.fixture(scope="session")
 def spark_session():
-    """A Spark in this process, which every run finds and leaves open."""
-    with local_spark() as runner:
-        yield runner
+    """A Spark on two cores in this process, which every run finds and leaves open."""
+    require("Spark")
+    conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
+    settings = SparkSettings(
+        master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
+        with session.connect(settings) as runner:
+            yield runner
 
 
 @pytest.fixture(scope="session")
 def nvtabular_process(tmp_path_factory):
     """An NVTabular on the CPU, for runs that `environment.share` lets use it."""
-    with environment.start(tmp_path_factory.mktemp("nvtabular")) as process:
+    log = tmp_path_factory.mktemp("nvtabular") / "nvtabular.log"
+    with NvtabularProcess(None, "cpu", 4 * 2**30, 2, log) as process:
         yield process

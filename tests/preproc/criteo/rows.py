@@ -4,7 +4,7 @@
 import contextlib
 import dataclasses
 import functools
-import gzip
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +76,7 @@ SEMANTICS = st.builds(
     numerical_min=st.sampled_from([0, 0, 5]),
     numerical_missing=st.sampled_from(["raw_zero", "output_zero"]),
     frequency_limit=st.integers(0, 4),
-    category_modulus=st.sampled_from([None, 1, 7, 10**6, 2**31 + 11, 2**32]),
+    category_modulus=st.sampled_from([None, 1, 7, 4 * 10**7, 2**31 - 1, 2**31 + 11, 2**32]),
     bin_numerical=st.booleans(),
     unlabelled=st.sampled_from([False, False, True]),
 )
@@ -117,13 +117,6 @@ def write_days(folder: Path, days: int = 3, rows: int = 700, seed: int = 0) -> P
     return folder
 
 
-def write_real_rows(real_data: Path, path: Path) -> Path:
-    """Writes the first 2,000 rows of the Kaggle sample."""
-    packed = (real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes()
-    path.write_bytes(b"".join(gzip.decompress(packed).splitlines(keepends=True)[:2000]))
-    return path
-
-
 def run(
     source: Path,
     output: Path,
@@ -148,13 +141,16 @@ def assert_same(made: Manifest, expected: Manifest) -> None:
 
 
 @contextlib.contextmanager
-def stopped(target: object, name: str) -> Iterator[None]:
-    """Makes a function raise, and expects that this ends the block."""
+def stopped(target: object, name: str, after: int = 0) -> Iterator[None]:
+    """Makes a function raise after some calls, and expects that this ends the block."""
+    original, calls = getattr(target, name), itertools.count()
 
-    def stop(*_: object, **__: object) -> None:
-        raise OSError("stop")
+    def limited(*arguments: object, **options: object) -> object:
+        if next(calls) >= after:
+            raise OSError("stop")
+        return original(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, name, stop)
+        patch.setattr(target, name, limited)
         with pytest.raises(OSError, match="stop"):
             yield

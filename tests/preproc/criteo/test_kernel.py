@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from preproc.criteo.engines import reference as criteo_reference
@@ -26,8 +26,7 @@ from preproc.files.progress import Progress
 from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text, without_labels
 from tests.tools import needs
 
-KERNEL = needs("compiled Criteo kernel")
-pytestmark = KERNEL
+pytestmark = needs("compiled Criteo kernel")
 
 
 @contextlib.contextmanager
@@ -44,20 +43,32 @@ def read_all(fd: int, dtype: object) -> np.ndarray:
     return np.frombuffer(os.pread(fd, size, 0), dtype)
 
 
-def scan(text: bytes, semantics: CriteoSemantics, table_bytes: int = 2**20, piece: int = 1000):
+def scanner(semantics: CriteoSemantics, runs_fd: int, **settings: object) -> binding.Scanner:
+    defaults = {"table_bytes": 2**20, "progress": Progress()}
+    return binding.Scanner(semantics=semantics, runs_fd=runs_fd, **defaults | settings)
+
+
+def scan(text: bytes, semantics: CriteoSemantics, piece: int = 1000, **settings: object):
     """Returns the result, entries of runs and rejected rows of a text."""
     with memory_file() as runs_fd, memory_file() as rejects_fd:
-        with binding.Scanner(
-            semantics=semantics,
-            table_bytes=table_bytes,
-            runs_fd=runs_fd,
-            rejects_fd=rejects_fd,
-            progress=Progress(),
-        ) as scanner:
+        with scanner(semantics, runs_fd, rejects_fd=rejects_fd, **settings) as opened:
             for start in range(0, len(text), piece):
-                scanner.feed(text[start : start + piece])
-            result = scanner.finish()
+                opened.feed(text[start : start + piece])
+            result = opened.finish()
         return result, read_all(runs_fd, binding.RUN_ENTRY), read_all(rejects_fd, np.uint8)
+
+
+def merge_runs(runs: list[np.ndarray], frequency_limit: int, budget: int = 2**21):
+    """Returns the result of a merge, and the categories that it keeps."""
+    with memory_file() as fd:
+        merged = binding.merge_runs(
+            runs,
+            frequency_limit=frequency_limit,
+            budget_bytes=budget,
+            dictionary_fd=fd,
+            progress=Progress(),
+        )
+        return merged, read_all(fd, "<u4")
 
 
 def merge(result, entries, semantics: CriteoSemantics, budget: int = 2**21) -> list[np.ndarray]:
@@ -68,16 +79,9 @@ def merge(result, entries, semantics: CriteoSemantics, budget: int = 2**21) -> l
             for r in result.runs
             if r.column == column
         ]
-        with memory_file() as fd:
-            merged = binding.merge_runs(
-                runs,
-                frequency_limit=semantics.frequency_limit,
-                budget_bytes=budget,
-                dictionary_fd=fd,
-                progress=Progress(),
-            )
-            dictionaries.append(read_all(fd, "<u4"))
-            assert merged.kept == len(dictionaries[-1])
+        merged, dictionary = merge_runs(runs, semantics.frequency_limit, budget)
+        assert merged.kept == len(dictionary)
+        dictionaries.append(dictionary)
     return dictionaries
 
 
@@ -149,8 +153,8 @@ def test_kernel_is_the_definition(tmp_path_factory, text, semantics, piece):
 def test_small_budgets_change_nothing(table_bytes, budget):
     text = good_text(6000, seed=1, vocabulary=10**9)
     semantics = semantics_of("mlperf")
-    expected = merge(*scan(text, semantics, 2**28)[:2], semantics, 2**26)
-    result, entries, _ = scan(text, semantics, table_bytes)
+    expected = merge(*scan(text, semantics, table_bytes=2**28)[:2], semantics, 2**26)
+    result, entries, _ = scan(text, semantics, table_bytes=table_bytes)
     if table_bytes < 2**21:
         assert len(result.runs) >= 2 * NUM_CATEGORICAL  # it did spill
     for run in result.runs:
@@ -160,36 +164,11 @@ def test_small_budgets_change_nothing(table_bytes, budget):
     assert all(np.array_equal(m, e) for m, e in zip(merged, expected, strict=True))
 
 
-def test_merge_says_what_it_needs():
-    text = good_text(5000, seed=2, vocabulary=10**9)
-    result, entries, _ = scan(text, semantics_of("mlperf"))
-    run = max(result.runs, key=lambda r: r.entries)
-    runs = [entries[run.first_entry : run.first_entry + run.entries]] * 3
-    with memory_file() as fd:
-        merged = binding.merge_runs(
-            runs,
-            frequency_limit=1,
-            budget_bytes=2**18,
-            dictionary_fd=fd,
-            progress=Progress(),
-        )
-        assert merged.kept == merged.distinct == run.entries
-        assert merged.needed_bytes > 2**18
-        assert os.fstat(fd).st_size == 0
-
-
 def test_counts_beyond_32_bits():
     entry = np.array([(5 << 32) | (2**32 - 1)], np.uint64)
     other = np.array([(4 << 32) | (2**32 - 1)], np.uint64)
-    with memory_file() as fd:
-        merged = binding.merge_runs(
-            [entry, other, entry],
-            frequency_limit=2**32,
-            budget_bytes=2**21,
-            dictionary_fd=fd,
-            progress=Progress(),
-        )
-        assert (merged.kept, merged.distinct) == (1, 2)
+    merged, _ = merge_runs([entry, other, entry], frequency_limit=2**32)
+    assert (merged.kept, merged.distinct) == (1, 2)
 
 
 def test_crowded_slots():
@@ -231,18 +210,6 @@ ROUNDED_TWICE = [10364, 15317]
 """Integers whose logarithm rounds to another float16 when float32 is left out."""
 
 
-def transformed(integers: list[int], semantics: CriteoSemantics):
-    integers = [*integers, *([0] * (-len(integers) % 13))]
-    rows = [
-        b"\t".join([b"0", *(b"%d" % i for i in integers[s : s + 13]), *([b""] * 26)])
-        for s in range(0, len(integers), 13)
-    ]
-    none = [np.empty(0, np.uint32)] * NUM_CATEGORICAL
-    _, float16, float32, _ = encode(b"\n".join(rows), len(rows), none, semantics)
-    expected = transform_numerical(np.array(integers), np.zeros(len(integers), np.bool_), semantics)
-    return float16, float32, expected
-
-
 @pytest.mark.parametrize("preset", ["dlrm", "nvidia", "mlperf"])
 def test_logarithms_round_like_numpy(preset):
     semantics = semantics_of(preset)
@@ -250,35 +217,27 @@ def test_logarithms_round_like_numpy(preset):
     integers = [h - offset for h in [*HARD_INTEGERS, *ROUNDED_TWICE]]
     integers += [*range(-10, 70_000), -(2**31), 2**31 - 1]
     integers += np.random.default_rng(3).integers(0, 2**31, 100_000).tolist()
-    float16, float32, expected = transformed(integers, semantics)
+    integers += [0] * (-len(integers) % 13)
+    rows = [
+        b"\t".join([b"0", *(b"%d" % i for i in integers[s : s + 13]), *([b""] * 26)])
+        for s in range(0, len(integers), 13)
+    ]
+    none = [np.empty(0, np.uint32)] * NUM_CATEGORICAL
+    _, float16, float32, _ = encode(b"\n".join(rows), len(rows), none, semantics)
+    expected = transform_numerical(np.array(integers), np.zeros(len(integers), np.bool_), semantics)
     assert np.array_equal(float32, expected)
     assert np.array_equal(float16, expected.astype(np.float16))
 
 
-def test_float32_comes_between():
-    semantics = semantics_of("dlrm")
-    float16, _, _ = transformed([n - 2 for n in ROUNDED_TWICE], semantics)
-    direct = np.log(np.array(ROUNDED_TWICE, np.float64)).astype(np.float16)
-    assert (float16[: len(direct)] != direct).all()
-
-
-def test_cancel_and_long_lines():
+def test_cancel():
     progress = Progress()
-    with memory_file() as fd:
-        scanner = binding.Scanner(
-            semantics=CriteoSemantics(), table_bytes=2**20, runs_fd=fd, progress=progress
-        )
-        with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 ") as refused:
-            scanner.feed(b"x\n\n" + b"0" * (2**20 + 2))
-        assert refused.value.offset == 3
-        progress.cancel()
-        with (
-            scanner.__class__(
-                semantics=CriteoSemantics(), table_bytes=2**20, runs_fd=fd, progress=progress
-            ) as other,
-            pytest.raises(CancelledError),
-        ):
-            other.feed(b"1")
+    progress.cancel()
+    with (
+        memory_file() as fd,
+        scanner(CriteoSemantics(), fd, progress=progress) as cancelled,
+        pytest.raises(CancelledError),
+    ):
+        cancelled.feed(b"1")
 
 
 def test_the_checksum_is_of_the_text_however_it_is_cut():
@@ -296,7 +255,7 @@ def test_a_library_from_other_sources_counts_as_not_built():
         shared_library.load(Path("libc.so.6"))
 
 
-def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
+def test_row_limit_counts_the_first_valid_rows():
     text = good_text(2000, seed=5)
     lines = text.split(b"\n")
     lines.insert(100, b"bad")
@@ -304,28 +263,6 @@ def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
     for limit in (1, 511, 512, 513, 1999, 2000):
         head = b"\n".join(lines[: limit + (limit > 100)])
         expected = scan(head, semantics_of("dlrm"))
-        with (
-            memory_file() as fd,
-            binding.Scanner(
-                semantics=CriteoSemantics(),
-                table_bytes=2**20,
-                runs_fd=fd,
-                progress=Progress(),
-                row_limit=limit,
-            ) as scanner,
-        ):
-            scanner.feed(text)
-            result = scanner.finish()
-            assert result.rows == limit
-            assert result.positives == expected[0].positives
-            assert np.array_equal(read_all(fd, binding.RUN_ENTRY), expected[1])
-
-
-@settings(max_examples=10)
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=300))
-def test_modulus_is_exact(categories):
-    for modulus in (1, 2, 3, 7, 40_000_000, 2**31 - 1, 2**32 - 1):
-        rows = [b"0" + b"\t" * 14 + b"%x" % c + b"\t" * 25 for c in categories]
-        semantics = CriteoSemantics(frequency_limit=0, category_modulus=modulus)
-        result, entries, _ = scan(b"\n".join(rows), semantics)
-        assert set(merge(result, entries, semantics)[0]) == {c % modulus for c in categories}
+        result, entries, _ = scan(text, semantics_of("dlrm"), len(text), row_limit=limit)
+        assert (result.rows, result.positives) == (limit, expected[0].positives)
+        assert np.array_equal(entries, expected[1])

@@ -23,13 +23,6 @@ _MARKS = {
     "reference": [],
     "nvtabular": [needs("NVTabular")],
 }
-ENGINES: dict[str, Settings] = {
-    "native": {"engine": "native"},
-    "spark": {"engine": "spark", "master": "local[2]"},
-    "reference": {"engine": "reference"},
-    "nvtabular": {"engine": "nvtabular"},
-}
-
 STAGES: dict[str, tuple[str, Settings]] = {
     "scan": (r"/scan/\w+/002_\d+\.json$", {}),
     "scanned": (r"/merge/\w+$", {}),
@@ -181,8 +174,9 @@ def test_the_next_command_makes_what_it_would_make_alone(
     second = first | CHANGES[change]
     assert second != first
     places = {"output": tmp_path / "made", "work_dir": tmp_path / "work"}
+    places |= {"engine": engine, "master": "local[2]"}
     killed = ("-m", "tests.preproc.criteo.signal_at", "SIGKILL", pattern, "preproc.criteo")
-    flags = flags_of(folder, first | ENGINES[engine] | places)
+    flags = flags_of(folder, first | places)
     harness.python(*killed, *flags, status=-signal.SIGKILL)
     assert not places["output"].exists()
-    assert prepare(folder, second | ENGINES[engine] | places) == undisturbed(second)
+    assert prepare(folder, second | places) == undisturbed(second)

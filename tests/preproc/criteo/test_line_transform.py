@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.rules import CriteoSemantics, reject_reason
-from preproc.criteo.serving.feature_file import key_of_category, write_feature_file
+from preproc.criteo.serving.feature_file import write_feature_file
 from preproc.criteo.serving.line_transform import Features, LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.click_columns import ClickColumns
@@ -152,17 +152,6 @@ def test_lines_are_refused_by_the_grammar_of_preprocessing(small, rows):
     assert caught.value.row == wrong[0]
     reason = reasons[wrong[0]]
     assert ("fields, expected" if reason == "columns" else f"({reason})") in str(caught.value)
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 7, 8, 9, 300, 5000, 70_000])
-def test_a_category_takes_at_most_8_bytes(tmp_path, count):
-    """Every size of remainder, id and bucket that a column of this size has."""
-    from preproc.criteo.serving.feature_file import _Column
-
-    categories = np.random.default_rng(count).choice(2**20, count, replace=False).astype(np.uint32)
-    column = _Column.of(categories * np.uint32(4093))
-    assert column.buckets.nbytes + len(column.entries) <= 8 * count + 8
-    assert len(np.unique(key_of_category(categories))) == count
 
 
 def test_a_damaged_file_is_refused(feature_file, tmp_path):

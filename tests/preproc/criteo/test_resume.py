@@ -20,7 +20,8 @@ from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import good_text, run, stopped, write_days
+from tests.preproc.criteo.rows import run, stopped, write_days
+from tests.preproc.programs import program
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
@@ -35,12 +36,10 @@ from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.rules import CriteoSemantics
 from preproc.criteo.engines.native.units import NativeSettings
 from tests.preproc.criteo.rows import run
-from tests.tools import needs
 shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._READ_ROWS = 512, 1
-SMALL = NativeSettings(unit_bytes=40_000)
-SHUFFLED = CriteoSemantics(shuffle_seed=3)
-BOTH = ("split", "parquet")
-run(Path(sys.argv[1]), Path(sys.argv[2]), settings=SMALL, format=BOTH, semantics=SHUFFLED)
+shuffled = {"semantics": CriteoSemantics(shuffle_seed=3), "format": ("split", "parquet")}
+small_units = NativeSettings(unit_bytes=40_000)
+run(Path(sys.argv[1]), Path(sys.argv[2]), settings=small_units, **shuffled)
 """
 
 
@@ -65,8 +64,7 @@ def work(monkeypatch) -> dict[str, int]:
     return counts
 
 
-def test_changed_settings_redo_only_what_they_touch(tmp_path, work):
-    days = write_days(tmp_path / "days", rows=600)
+def test_changed_settings_redo_only_what_they_touch(days, tmp_path, work):
     base = semantics_of("dlrm")
 
     def make(name: str, **fields: object) -> dict[str, int]:
@@ -97,40 +95,18 @@ def test_changed_settings_redo_only_what_they_touch(tmp_path, work):
         assert Manifest.load(tmp_path / name).files == alone.files
 
 
-def test_changed_input_is_read_again(tmp_path, work):
-    days = write_days(tmp_path / "days", rows=300)
-    run(days, tmp_path / "a", settings=SMALL_UNITS, work_dir=tmp_path / "work")
-    scanned = work["scan"]
-    (days / "day_1").write_bytes(good_text(300, seed=99))
-    made = run(days, tmp_path / "b", settings=SMALL_UNITS, work_dir=tmp_path / "work")
-    assert work["scan"] > scanned
-    assert made.files == run(days, tmp_path / "alone").files
-
-
-def test_failed_run_continues(tmp_path, work, monkeypatch):
-    days = write_days(tmp_path / "days", rows=600)
+def test_failed_run_continues(days, tmp_path, work):
     expected = run(days, tmp_path / "expected", settings=SMALL_UNITS)
     units = work["scan"]
-    feed = native_encode.feed_unit
-    left = [units // 2]
-
-    def fail_halfway(*args: object) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError("the disk went away")
-        feed(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(native_encode, "feed_unit", fail_halfway)
-        with pytest.raises(OSError, match="went away"):
-            run(days, tmp_path / "made", settings=SMALL_UNITS, threads=1)
+    with stopped(native_encode, "feed_unit", after=units // 2):
+        run(days, tmp_path / "made", settings=SMALL_UNITS, threads=1)
     assert not (tmp_path / "made").exists()
     before = dict(work)
     made = run(days, tmp_path / "made", settings=SMALL_UNITS)
     assert work["scan"] == before["scan"]
     assert 0 < work["encode"] - before["encode"] <= units - units // 2
     assert made.files == expected.files
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "expected", "made"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["expected", "made"]
 
 
 def fields(
@@ -156,9 +132,8 @@ PUBLISH = (workspace.Workspace, "publish")
         (PUBLISH, [fields(1, BOTH, "torchrec")], fields(1, ("parquet",))),
     ],
 )
-def test_work_of_other_settings_is_not_taken(tmp_path, monkeypatch, where, interrupted, last):
+def test_work_of_other_settings_is_not_taken(days, tmp_path, monkeypatch, where, interrupted, last):
     monkeypatch.setattr(shuffle, "LEAST_UNIT_ROWS", 128)
-    days = write_days(tmp_path / "days", rows=300)
     for other in interrupted:
         with stopped(*where):
             run(days, tmp_path / "made", **other)
@@ -192,7 +167,10 @@ def test_killed_at_any_moment(tmp_path):
         assert Manifest.describe_files(output) == expected.files
 
 
-def test_overwrite_replaces_at_the_end(tmp_path):
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch, can_swap):
+    if not can_swap:
+        monkeypatch.setattr(dataset_output, "_exchange", lambda first, second: False)
     days = write_days(tmp_path / "days", rows=100)
     first = run(days, tmp_path / "made")
     other = write_days(tmp_path / "other", rows=150, seed=9)
@@ -203,22 +181,11 @@ def test_overwrite_replaces_at_the_end(tmp_path):
     assert Manifest.load(tmp_path / "made") == first
     assert Manifest.describe_files(tmp_path / "made") == first.files
     second = run(other, tmp_path / "made", overwrite=True)
-    assert second.files != first.files
+    assert Manifest.describe_files(tmp_path / "made") == second.files != first.files
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made", "other"]
 
 
-def test_overwrite_where_folders_cannot_be_swapped(tmp_path, monkeypatch):
-    days = write_days(tmp_path / "days", rows=100)
-    run(days, tmp_path / "made")
-    other = write_days(tmp_path / "other", rows=150, seed=9)
-    monkeypatch.setattr(dataset_output, "_exchange", lambda first, second: False)
-    second = run(other, tmp_path / "made", overwrite=True)
-    assert Manifest.describe_files(tmp_path / "made") == second.files
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made", "other"]
-
-
-def test_two_runs_do_not_meet(tmp_path):
-    days = write_days(tmp_path / "days", rows=50)
+def test_two_runs_do_not_meet(days, tmp_path):
     with (
         workspace.Workspace(tmp_path / "made", None).locked(),
         pytest.raises(PreprocError, match="another run is working here"),
@@ -240,8 +207,7 @@ def test_allowing_more_bad_rows_keeps_the_scan(tmp_path, work):
     assert made.rejected["columns"] == 1
 
 
-def test_folders_that_cannot_be_made(tmp_path):
-    days = write_days(tmp_path / "days", rows=50)
+def test_folders_that_cannot_be_made(days, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(PreprocError, match="cannot be made or written"):
@@ -249,14 +215,10 @@ def test_folders_that_cannot_be_made(tmp_path):
     assert blocked.read_text() == ""
 
 
-def test_a_run_that_did_nothing_leaves_nothing(tmp_path):
+def test_a_run_that_did_nothing_leaves_nothing(days, tmp_path):
     """An engine that is not installed is known when the work folders are there already."""
-    days = write_days(tmp_path / "days", rows=50)
     missing = tmp_path / "none" / "python"
-    done = harness.python(
-        *("-m", "preproc.criteo", f"--input={days}", f"--output={tmp_path / 'made'}"),
-        *("--engine=nvtabular", f"--nvtabular_python={missing}"),
-        status=2,
-    )
-    assert f"{missing}: no Python with NVTabular is there" in done.stderr
-    assert list(tmp_path.iterdir()) == [days]
+    paths = (f"--input={days}", f"--output={tmp_path / 'made'}", f"--nvtabular_python={missing}")
+    error = program("criteo", "--engine=nvtabular", *paths, status=2)
+    assert f"{missing}: no Python with NVTabular is there" in error
+    assert list(tmp_path.iterdir()) == []

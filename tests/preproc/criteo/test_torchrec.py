@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--layout torchrec: the rows of the other layout at 160 bytes each, readable and trainable."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +17,12 @@ from recsys.data.parquet import METADATA_FILE, ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
 from tests import harness
-from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.criteo.rows import run, stopped
 from tests.tools import needs
 
 BOTH = ("split", "parquet")
 SEMANTICS = CriteoSemantics(frequency_limit=3, shuffle_seed=11)
 ENGINES = ("native", "reference") if binding.is_built() else ("reference",)
-
-
-@pytest.fixture(scope="module")
-def days(tmp_path_factory) -> Path:
-    return write_days(tmp_path_factory.mktemp("days"))
 
 
 @pytest.fixture(scope="module")
@@ -39,32 +35,24 @@ def both_layouts(days, tmp_path_factory) -> tuple[Path, Path]:
 
 
 def test_every_value_takes_four_bytes(both_layouts):
+    """In the same rows, as its own reader takes them too."""
     narrow, wide = both_layouts
+    assert verify(wide)[0].problems == []
     for split in SPLITS:
-        folder = wide / split
-        rows = (narrow / split / "label.bin").stat().st_size
-        assert sum(p.stat().st_size for p in folder.iterdir()) == 160 * rows
-        labels = np.fromfile(narrow / split / "label.bin", np.bool_)
-        assert np.fromfile(folder / "label.bin", "<f4").tolist() == labels.tolist()
         expected = ParquetReader(narrow, split).read_group(0)
+        rows = len(expected.label)
+        folder = wide / split
+        assert sum(p.stat().st_size for p in folder.iterdir()) == 160 * rows
+        assert np.fromfile(folder / "label.bin", "<f4").tolist() == expected.label.tolist()
         numerical = np.fromfile(folder / "numerical.bin", "<f4").reshape(rows, 13)
         assert numerical.tobytes() == expected.numerical.tobytes()
         for i, ids in enumerate(expected.categorical):
             assert np.array_equal(np.fromfile(folder / f"cat_{i}.bin", "<i4"), ids)
-
-
-def test_readers_and_verify_take_it(both_layouts):
-    narrow, wide = both_layouts
-    findings, report = verify(wide)
-    assert findings.problems == []
-    assert "wide" in report or SplitBinaryReader(wide, "train").flavour == "wide"
-    for split in SPLITS:
-        reader, other = SplitBinaryReader(wide, split), SplitBinaryReader(narrow, split)
-        rows, others = reader.read(0, reader.num_rows), other.read(0, other.num_rows)
-        assert np.array_equal(rows.label, others.label)
-        assert rows.numerical.astype(np.float16).tobytes() == others.numerical.tobytes()
-        for ids, other_ids in zip(rows.categorical, others.categorical, strict=True):
-            assert np.array_equal(ids, other_ids)
+        ours, theirs = (SplitBinaryReader(root, split).read(0, rows) for root in (wide, narrow))
+        assert np.array_equal(ours.label, theirs.label)
+        assert ours.numerical.astype(np.float16).tobytes() == theirs.numerical.tobytes()
+        for ids, others in zip(ours.categorical, theirs.categorical, strict=True):
+            assert np.array_equal(ids, others)
 
 
 def test_parquet_has_the_names_and_the_metadata_file(both_layouts):
@@ -82,34 +70,34 @@ def test_parquet_has_the_names_and_the_metadata_file(both_layouts):
         assert ours.spec.numerical[0] == "int_0"
 
 
-@pytest.mark.parametrize("formats", [("split",), ("parquet",)])
-def test_one_format_alone(days, both_layouts, tmp_path, formats):
-    fields = {"layout": "torchrec", "semantics": SEMANTICS, "format": formats}
-    others = "parquet/" if formats == ("split",) else tuple(f"{split}/" for split in SPLITS)
-    both = Manifest.load(both_layouts[1]).files
-    expected = {name: entry for name, entry in both.items() if not name.startswith(others)}
+@pytest.mark.parametrize("layout", ["nvidia", "torchrec"])
+@pytest.mark.parametrize(
+    ("form", "of_others"), [("split", "parquet/"), ("parquet", "train/|validation/|test/")]
+)
+def test_one_format_alone(days, both_layouts, tmp_path, layout, form, of_others):
+    fields = {"layout": layout, "semantics": SEMANTICS, "format": (form,)}
+    both = Manifest.load(next(root for root in both_layouts if root.name == layout)).files
+    expected = {name: entry for name, entry in both.items() if not re.match(of_others, name)}
     assert run(days, tmp_path / "made", ENGINES[0], **fields).files == expected
+    assert [p.name for p in tmp_path.iterdir()] == ["made"]
 
 
 @needs("compiled Criteo kernel")
 def test_finished_units_are_not_written_again(days, tmp_path, monkeypatch):
     monkeypatch.setattr(torchrec_layout, "UNIT_ROWS", 100)
-    expected = run(days, tmp_path / "expected", layout="torchrec")
-    left, units = [7], []
+    fields = {"layout": "torchrec", "threads": 1}
+    expected = run(days, tmp_path / "expected", **fields)
+    units = []
     write_record = torchrec_layout.write_record
 
-    def fail_later(path: Path, record: dict[str, int]) -> None:
-        if left[0] == 0:
-            raise OSError("the disk went away")
-        left[0] -= 1
-        units.append(path.name)
+    def noted(path: Path, record: dict[str, int]) -> None:
         write_record(path, record)
+        units.append(path.name)
 
-    monkeypatch.setattr(torchrec_layout, "write_record", fail_later)
-    with pytest.raises(OSError, match="went away"):
-        run(days, tmp_path / "made", layout="torchrec", threads=1)
-    left[0] = -1
-    assert run(days, tmp_path / "made", layout="torchrec", threads=1).files == expected.files
+    monkeypatch.setattr(torchrec_layout, "write_record", noted)
+    with stopped(torchrec_layout, "write_record", after=7):
+        run(days, tmp_path / "made", **fields)
+    assert run(days, tmp_path / "made", **fields).files == expected.files
     assert len(units) == len(set(units)) > 14
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that is really full: one line that says so, nothing left that is in the way."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from recsys.data.manifest import Manifest
 from tests import harness
 from tests.mounts import tmpfs
 from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.programs import program
 from tests.tools import needs
 
 ENGINES = [
@@ -34,19 +34,16 @@ def test_full_disk_is_named_and_the_run_continues(tmp_path, engine):
     days = days_of_short_rows(tmp_path / "days")
     flags = (f"--input={days}", f"--engine={engine}")
     with tmpfs(tmp_path / "disk", "3m") as disk:
-        command = ("-m", "preproc.criteo", *flags, f"--output={disk / 'made'}")
-        if engine == "spark":
-            command += ("--master=local[1]",)
-        done = harness.python(*command, status=2)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        for text in (str(disk), "the disk is full", " free", "needs", "--work_dir", "continues"):
-            assert text in errors[0]
+        command = ("criteo", *flags, f"--output={disk / 'made'}", "--master=local[1]")
+        text = program(*command, status=2)
+        errors = [line for line in text.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, text
+        for words in (str(disk), "the disk is full", " free", "needs", "--work_dir", "continues"):
+            assert words in errors[0]
         assert not (disk / "made").exists()
         if engine == "native":
             harness.run("mount", "-o", "remount,size=64m", disk)
-            harness.python(*command)
+            program(*command)
             assert Manifest.load(disk / "made").files == run(days, tmp_path / "native").files
             assert [p.name for p in disk.iterdir()] == ["made"]
 
@@ -63,12 +60,10 @@ def test_full_disk_of_the_other_programs(tmp_path, name):
         if name == "movielens":
             lines = "".join(f"{'u' * 9}{u},{i},5,{i}\n" for u in range(60_000) for i in range(5))
             (tmp_path / "r.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
-            shutil.copy(harness.REPOSITORY / "LICENSE", disk / "ballast")
-            (disk / "ballast2").write_bytes(b"x" * 700_000)
-        done = harness.python("-m", f"preproc.{name}", f"--output={output}", *flags, status=2)
-        error = done.stderr.splitlines()[-1]
+            (disk / "ballast").write_bytes(b"x" * 700_000)
+        error = program(name, f"--output={output}", *flags, status=2).splitlines()[-1]
         assert error.startswith("error: ")
         assert str(disk) in error
         assert "free" in error
         assert "on another disk" in error
-        assert not [p for p in disk.rglob("*") if p.is_file() and "ballast" not in p.name]
+        assert not [p for p in disk.rglob("*") if p.is_file() and p.name != "ballast"]

@@ -13,12 +13,7 @@ from preproc.files.quarantine import QUARANTINE_FILE
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import good_text, write_days
-
-
-def program(*arguments: object, status: int = 0, **variables: str) -> str:
-    done = harness.python("-m", *arguments, status=status, **variables)
-    assert "Traceback" not in done.stderr
-    return done.stderr
+from tests.preproc.programs import program
 
 
 @pytest.mark.parametrize("name", [b"tr\xc3\xa9s \xe2\x82\xac 1.txt", b"nam\xffe.txt"])
@@ -29,7 +24,7 @@ def test_names_in_utf8_and_not(tmp_path, name, engine):
     output = tmp_path / os.fsdecode(b"made " + name)
     flags = (f"--engine={engine}", "--preset=kaggle", "--max_bad_fraction=0.1")
     paths = (f"--input={source}", f"--output={output}", "--format=split,parquet")
-    program("preproc.criteo", *paths, *flags, PYTHONIOENCODING="utf-8:strict")
+    program("criteo", *paths, *flags, PYTHONIOENCODING="utf-8:strict")
     assert Manifest.load(output).rejected["columns"] == 1
     assert name in (output / QUARANTINE_FILE).read_bytes()
 
@@ -38,10 +33,10 @@ def test_ratings_of_a_name_that_is_not_utf8(tmp_path):
     source = os.fsencode(tmp_path / "r") + b"\xff.dat"
     sizes = ("--users=20", "--items=20", "--interactions=300", "--format=movielens_dat")
     variables = {"PYTHONIOENCODING": "utf-8:strict"}
-    program("preproc.generate_ratings", f"--output={os.fsdecode(source)}", *sizes, **variables)
+    program("generate_ratings", f"--output={os.fsdecode(source)}", *sizes, **variables)
     output = os.fsdecode(os.fsencode(tmp_path / "m") + b"\xfe")
     paths = (f"--input={os.fsdecode(source)}", f"--output={output}")
-    program("preproc.movielens", *paths, "--min_item_count=0", **variables)
+    program("movielens", *paths, "--min_item_count=0", **variables)
     assert Manifest.load(Path(output)).kind == "sequences"
 
 
@@ -62,17 +57,18 @@ def test_loops_of_links_and_what_is_no_file(tmp_path, name, flag):
         given = [f"--{key}={value}" for key, value in changed.items()]
         if name.startswith("generate"):
             given = [given[1], "--overwrite"]
-        error = program(f"preproc.{name}", *given, *sizes, status=2)
+        error = program(name, *given, *sizes, status=2)
         assert len(error.splitlines()) == 1
         assert error.startswith("error: ")
         assert str(path) in error
 
 
-def test_overwriting_generated_days_keeps_other_files(tmp_path):
-    flags = ("preproc.generate_criteo", f"--output={tmp_path}", "--rows=30")
+def test_overwriting_generated_days_removes_those_and_no_other_files(tmp_path):
+    flags = ("generate_criteo", f"--output={tmp_path}", "--rows=30")
     program(*flags, "--days=3")
     for name in ("day_notes.txt", "day_1.txt"):
         (tmp_path / name).write_text("keep")
+    assert "--overwrite" in program(*flags, "--days=2", status=2)
     program(*flags, "--days=2", "--overwrite")
     names = {"day_0", "day_1", "planted.json", "day_notes.txt", "day_1.txt"}
     assert {path.name for path in tmp_path.iterdir()} == names

@@ -3,7 +3,6 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
-from tests import harness
 from tests.mounts import mounted, tmpfs
 from tests.preproc.criteo.rows import run, stopped, write_days
+from tests.preproc.programs import program
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
@@ -24,23 +23,9 @@ RATINGS = "".join(
 )
 
 
-@pytest.fixture
-def days(tmp_path) -> Path:
-    return write_days(tmp_path / "days", rows=60)
-
-
-@pytest.fixture
-def expected(days, tmp_path) -> Manifest:
-    return run(days, tmp_path / "expected")
-
-
-def program(
-    name: str, *flags: object, folder: Path = harness.REPOSITORY, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """Runs a program of preproc in a folder."""
-    path = str(harness.REPOSITORY)
-    return harness.python("-m", f"preproc.{name}", *flags, folder=folder, status=status,
-                          PYTHONPATH=path)  # fmt: skip
+@pytest.fixture(scope="module")
+def expected(days, tmp_path_factory) -> Manifest:
+    return run(days, tmp_path_factory.mktemp("expected") / "made")
 
 
 def assert_dataset(folder: Path, expected: Manifest, *others: str) -> None:
@@ -60,12 +45,12 @@ def test_mount_point(days, expected, tmp_path):
         paths = (f"--input={days}", f"--output={volume}")
         program("criteo", *paths)
         assert_dataset(volume, expected, "lost+found")
-        assert "already exists" in program("criteo", *paths, status=2).stderr
+        assert "already exists" in program("criteo", *paths, status=2)
         program("criteo", *paths, "--overwrite", "--format=split,parquet")
         assert (volume / "parquet" / "train" / "part_00000.parquet").is_file()
         program("criteo", *paths, "--overwrite")
         assert_dataset(volume, expected, "lost+found")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "expected", "volume"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["volume"]
 
 
 def test_mount_of_the_same_file_system(days, expected, tmp_path):
@@ -79,8 +64,8 @@ def test_ratings_and_generated_files_on_a_mount_point(tmp_path):
     with tmpfs(tmp_path / "volume", "16m") as volume:
         program("generate_criteo", f"--output={volume}", "--rows=200", "--days=2")
         assert (volume / "day_1").is_file()
-        program("generate_ratings", f"--output={volume / 'r.csv'}", "--users=30",
-                "--items=30", "--interactions=300")  # fmt: skip
+        sizes = ("--users=30", "--items=30", "--interactions=300")
+        program("generate_ratings", f"--output={volume / 'r.csv'}", *sizes)
         assert (volume / "r.csv").is_file()
     (tmp_path / "ratings.dat").write_text(RATINGS)
     with tmpfs(tmp_path / "other", "16m") as volume:
@@ -89,15 +74,6 @@ def test_ratings_and_generated_files_on_a_mount_point(tmp_path):
         assert Manifest.load(volume).kind == "sequences"
         program("movielens", *paths, "--overwrite")
         assert [p for p in volume.iterdir() if p.name[0] == "."] == []
-
-
-def test_working_folder(days, expected, tmp_path):
-    (tmp_path / "here").mkdir()
-    inode = (tmp_path / "here").stat().st_ino
-    program("criteo", "--input=../days", "--output=.", folder=tmp_path / "here")
-    program("criteo", "--input=../days", "--output=.", "--overwrite", folder=tmp_path / "here")
-    assert_dataset(tmp_path / "here", expected)
-    assert (tmp_path / "here").stat().st_ino == inode
 
 
 def test_link_is_written_through(days, expected, tmp_path):
@@ -117,9 +93,9 @@ def test_overwrite_keeps_and_names_other_files(days, expected, tmp_path):
     (made / "checkpoints" / "weights").write_text("keep")
     (made / "parquet" / "notes.txt").write_text("keep")
     (made / ".gitignore").write_text("keep")
-    done = program("criteo", f"--input={days}", f"--output={made}", "--overwrite")
+    said = program("criteo", f"--input={days}", f"--output={made}", "--overwrite")
     kept = (".gitignore", "checkpoints/weights", "parquet/notes.txt")
-    assert f"kept 3 file(s) that are no part of the dataset: {', '.join(kept)}" in done.stderr
+    assert f"kept 3 file(s) that are no part of the dataset: {', '.join(kept)}" in said
     assert_dataset(made, expected, *kept, "checkpoints")
 
 
@@ -149,30 +125,19 @@ def test_file_in_the_place_of_a_folder_is_refused_before_the_work(days, tmp_path
     run(days, made)
     shutil.rmtree(made / "test")
     (made / "test").write_text("my test plan")
-    done = program("criteo", f"--input={days}", f"--output={made}", "--overwrite", status=2)
-    assert "test is a file, where the dataset needs a folder" in done.stderr
+    error = program("criteo", f"--input={days}", f"--output={made}", "--overwrite", status=2)
+    assert "test is a file, where the dataset needs a folder" in error
 
 
-def test_killed_while_the_folder_is_filled(days, expected, tmp_path, monkeypatch):
+def test_stopped_while_the_folder_is_filled(days, expected, tmp_path):
     """At no moment a mixture passes for a dataset, and the next run ends what was begun."""
     other = write_days(tmp_path / "other", rows=90, seed=3)
-    move = dataset_output._move
     for moves in (0, 1, 40, 85, len(expected.files) - 1, len(expected.files)):
         made = tmp_path / f"made_{moves}"
         run(other, made, format=("split", "parquet"))
         (made / "notes.txt").write_text("keep")
-        with stopped(Workspace, "clear"):
-            left = [moves]
-
-            def limited(source: Path, target: Path, left: list[int] = left) -> None:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise OSError("stop")
-                move(source, target)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(dataset_output, "_move", limited)
-                run(days, made, overwrite=True)
+        with stopped(dataset_output, "_move", after=moves):
+            run(days, made, overwrite=True)
         assert not (made / "manifest.json").is_file()
         if any((made / name).exists() for name in dataset_output.MARKERS):
             assert all((made / name).is_file() for name in expected.files if ".bin" in name)
@@ -182,7 +147,7 @@ def test_killed_while_the_folder_is_filled(days, expected, tmp_path, monkeypatch
         assert not (tmp_path / f"made_{moves}.staging").exists()
 
 
-def test_killed_before_the_work_folders_in_the_output_are_gone(days, expected, tmp_path):
+def test_stopped_before_the_work_folders_in_the_output_are_gone(days, expected, tmp_path):
     """They are found again, whatever the working folder."""
     made = tmp_path / "made"
     made.mkdir()

@@ -2,14 +2,8 @@
 """The real NVTabular for tests: starting it takes seconds, so that one process serves many runs."""
 
 from collections import Counter
-from pathlib import Path
 
 from preproc.nvtabular.process import NvtabularProcess
-
-
-def start(folder: Path) -> NvtabularProcess:
-    """Returns a process on the CPU, to be used as a context manager."""
-    return NvtabularProcess(None, "cpu", 4 * 2**30, 2, folder / "nvtabular.log")
 
 
 def share(process: NvtabularProcess, module: object, monkeypatch) -> Counter[str]:

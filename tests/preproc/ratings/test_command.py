@@ -52,52 +52,32 @@ def edited(lines, number: int, text: str):
     return [*lines[: number - 1], text, *lines[number:]]
 
 
-MALFORMED = {
+GOOD_OBJECTS = [json.dumps(REVIEW)] * 9
+MALFORMED = {  # a line of each message; tests of the grammar have every other way to be wrong
     "short row": ("movielens", edited(CSV, 5, "1,2,4.0"), "line 5.*3 fields, needed are 4"),
-    "long row": ("movielens", edited(CSV, 5, "1,2,4.0,5,6"), "line 5.*5 fields, needed are 4"),
     "blank line": ("movielens", edited(CSV, 5, ""), "line 5.*1 field, needed are 4"),
-    "spaces": ("movielens", edited(CSV, 5, "1, 2,4.0,5"), "line 5.*item ' 2' must be a whole"),
+    "dat with tab": ("movielens", edited(DAT, 5, "1\t2\t4\t5"), "line 5.*1 field, needed are 4"),
+    "text": ("movielens", edited(["1 2"] * 9, 5, "1  2"), "line 5.*3 fields, needed are 2"),
+    "cut end": ("movielens", [*CSV, "1,2"], "line 26, byte .*2 fields, needed are 4"),
     "user name": ("movielens", edited(CSV, 5, "x,2,4.0,5"), "line 5.*user 'x' must be a whole"),
-    "negative user": ("movielens", edited(CSV, 5, "-1,2,4.0,5"), "line 5.*user '-1' must be"),
-    "leading zero": ("movielens", edited(CSV, 5, "1,02,4.0,5"), "line 5.*item '02' must be"),
     "huge id": ("movielens", edited(CSV, 5, f"{10**18},2,4.0,5"), "line 5.*at most 18 digits"),
-    "no rating": ("movielens", edited(CSV, 5, "1,2,,5"), "line 5.*rating '' must be a number"),
-    "comma": ("movielens", edited(CSV, 5, "1,2,nan,5"), "line 5.*rating 'nan' must be a number"),
-    "exponent": ("movielens", edited(CSV, 5, "1,2,4e0,5"), "line 5.*rating '4e0' must be"),
-    "minus": ("movielens", edited(CSV, 5, "1,2,-4,5"), "line 5.*rating '-4' must be"),
+    "amazon space": ("amazon", edited(AMAZON, 5, "A1, B2,4.0,5"), "line 5.*item ' B2' must be"),
+    "rating": ("movielens", edited(CSV, 5, "1,2,nan,5"), "line 5.*rating 'nan' must be a number"),
     "real time": ("movielens", edited(CSV, 5, "1,2,4.0,5."), r"line 5.*timestamp '5\.' must be"),
-    "date": ("movielens", edited(CSV, 5, "1,2,4.0,2001-01-01"), "line 5.*timestamp '2001-01-01'"),
     "late fraction": (
         "movielens",
         edited(CSV + CSV[1:] * 5, 105, "1,2,4.0,5.5"),
         r"line 105.*timestamp 5.5 has a fraction, which none of the first rows has \(timestamp\)",
     ),
-    "quoted name": ("movielens", edited(CSV, 5, '"x",2,4.0,5'), "line 5.*user 'x' must be a whole"),
-    "quote within": ("movielens", edited(CSV, 5, '1,"2"3,4,5'), "line 5.*quotes do not go around"),
     "open quote": ("movielens", edited(CSV, 5, '1,"2,4.0,5'), "line 5.*quotes do not go around"),
     "plain quote": ("amazon", edited(AMAZON, 5, 'A"1,B2,4,5'), "line 5.*a quoted field is doubled"),
-    "dat quotes": ("movielens", edited(DAT, 5, '"1"::2::4::5'), "line 5.*user '\"1\"' must be"),
     "quoted tab": ("amazon", edited(AMAZON, 5, '"A\t1",B2,4,5'), r"line 5.*'A\\t1' holds bytes"),
-    "unicode digit": (
-        "movielens",
-        edited(CSV, 5, "\xd9\xa1,2,4,5"),
-        "line 5.*user '\u0661' must be",
-    ),
     "bytes": ("movielens", edited(CSV, 5, "1,\xff,4.0,5"), r"line 5.*item '\\xff' holds bytes"),
-    "nul": ("movielens", edited(CSV, 5, "1,2\0,4.0,5"), r"line 5.*item '2\\x00' holds bytes"),
-    "second header": ("movielens", edited(CSV, 5, HEADER), "line 5.*user 'userId' must be"),
-    "half colon": ("movielens", edited(DAT, 5, "1::2:4::5"), "line 5.*3 fields, needed are 4"),
-    "dat with tab": ("movielens", edited(DAT, 5, "1\t2\t4\t5"), "line 5.*1 field, needed are 4"),
-    "text": ("movielens", edited(["1 2"] * 9, 5, "1  2"), "line 5.*3 fields, needed are 2"),
-    "cut end": ("movielens", [*CSV, "1,2"], "line 26, byte .*2 fields, needed are 4"),
-    "amazon comma": ("amazon", edited(AMAZON, 5, "A1,B,2,4.0,5"), "line 5.*5 fields"),
-    "amazon space": ("amazon", edited(AMAZON, 5, "A1, B2,4.0,5"), "line 5.*item ' B2' must be"),
-    "json cut": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, '{"asin": "B'), r"line 5.*not JSON"),
-    "json key": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, "{}"), "line 5.*user is missing"),
-    "json twice": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, json.dumps(REVIEW) * 2), "line 5"),
+    "json cut": ("amazon", edited(GOOD_OBJECTS, 5, '{"asin": "B'), r"line 5.*not JSON"),
+    "json key": ("amazon", edited(GOOD_OBJECTS, 5, "{}"), "line 5.*user is missing"),
     "json rating": (
         "amazon",
-        edited([json.dumps(REVIEW)] * 9, 5, json.dumps(REVIEW | {"overall": "5"})),
+        edited(GOOD_OBJECTS, 5, json.dumps(REVIEW | {"overall": "5"})),
         r"line 5.*rating '\"5\"' \(key overall\) must be a number",
     ),
 }
@@ -217,14 +197,6 @@ def test_other_headers_are_told_and_named(tmp_path, capsys, command):
     assert columns == ["timestamp", "item", "rating", "user"]
 
 
-def test_a_header_of_the_other_family_is_told(tmp_path, capsys):
-    source = write(tmp_path / "ratings.csv", CSV)
-    assert call("amazon", source, tmp_path / "made", "--columns=user,item") == 2
-    error = capsys.readouterr().err
-    assert "line 1 looks like a header of unknown names: userId, movieId" in error
-    assert "such as --columns user=userId,item=movieId,rating=rating,timestamp=timestamp" in error
-
-
 @pytest.mark.parametrize(
     "names", ["user=a", "user=a,item=a", "user=a,item=b,item=c", "user=a,item=", "a,b", "who=a"]
 )
@@ -316,7 +288,9 @@ def test_spark_without_pyspark_and_its_flags(tmp_path, monkeypatch, capsys):
     source = write(tmp_path / "ratings.csv", CSV)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert call("movielens", source, tmp_path / "made", "--engine=spark", "--master=local[3]") == 2
-    assert "--engine spark needs PySpark" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--engine spark needs PySpark" in error
+    assert "make spark" in error
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
     values = ratings_command.define_flags(AMAZON_SOURCE)
     values(["", "--input=in", "--output=out", "--master=local[3]", "--executor_memory=2g"])
@@ -335,15 +309,6 @@ def test_a_threshold_needs_ratings(tmp_path, capsys):
     source = write(tmp_path / "log", ["1 2"] * 9)
     assert call("movielens", source, tmp_path / "made", "--min_rating=4") == 2
     assert "holds no ratings" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_line_ends_do_not_matter(tmp_path, end):
-    source = write(tmp_path / "log", CSV, end)
-    source.write_bytes(source.read_bytes().removesuffix(end.encode()))
-    assert call("movielens", source, tmp_path / "made", "--progress=none") == 0
-    histories, _ = decode(tmp_path / "made")
-    assert histories == {str(u): [str(i) for i in range(6)] for u in range(4)}
 
 
 def test_columns_of_amazon_are_told_apart(tmp_path, capsys):
@@ -389,20 +354,12 @@ def test_quarantine_keeps_what_is_left_out(tmp_path, capsys):
     assert (manifest.source_files[0]["rows"], manifest.source_files[0]["rejected"]) == (22, 2)
 
 
-@pytest.mark.parametrize("piece_bytes", [4, 64, 2**19])
-def test_line_numbers_go_on_over_chunks(tmp_path, monkeypatch, capsys, piece_bytes):
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", piece_bytes)
-    monkeypatch.setattr(ratings_pipeline.prepare, "__defaults__", (64,))
-    source = write(tmp_path / "log.csv", edited(CSV, 20, "1,2"))
-    assert call("movielens", source, tmp_path / "made") == 3
-    place = len("".join(line + "\n" for line in CSV[:19]))
-    assert f"log.csv, line 20, byte {place}: 2 fields" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", range(2, len(CSV) + 1))
 def test_a_header_is_one_only_in_the_first_line(tmp_path, number):
     source = write(tmp_path / "log.csv", edited(CSV, number, HEADER))
-    with pytest.raises(TooManyRejectedRowsError, match=f"line {number}, .*user 'userId'"):
+    byte = sum(len(line) + 1 for line in CSV[: number - 1])
+    message = f"log.csv, line {number}, byte {byte}: user 'userId'"
+    with pytest.raises(TooManyRejectedRowsError, match=message):
         run(source, tmp_path / "made", chunk_bytes=4)
 
 
@@ -509,16 +466,6 @@ def test_progress_for_machines(tmp_path, capsys):
     assert captured.out == f"{tmp_path / 'made'}\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_every_flag(capsys, command):
-    assert COMMANDS[command]([command, "--help"]) == 0
-    shown = capsys.readouterr().out
-    for flag in ("input", "output", "format", "min_rating", "min_user_count", "kcore", "bad_rows"):
-        assert f"--{flag}" in shown or f"--[no]{flag}" in shown
-    assert ("--id_type" in shown) == (command == "movielens")
-    assert "--columns" in shown
-
-
 def prepared(command: str, source: Path, *flags: str):
     """Returns histories and items of a file, and removes the dataset."""
     made = source.parent / "made"
@@ -582,8 +529,7 @@ def test_times_with_decimals(tmp_path, command):
     order = ["1", "2", "3", "4", "5", "6", "7", "8"]
     assert histories == {"1": order, "2": order}
     whole = [row.rsplit(",", 1)[0] + f",{place}" for place, row in enumerate(rows)]
-    plain = prepared("amazon", write(tmp_path / "whole", whole), "--columns=user,item",
-                     "--min_item_count=0")  # fmt: skip
     same = [row + (".0" if place % 5 else "") for place, row in enumerate(whole)]
-    assert plain == prepared("amazon", write(tmp_path / "zeros", same), "--columns=user,item",
-                             "--min_item_count=0")  # fmt: skip
+    flags = ["--columns=user,item", "--min_item_count=0"]
+    plain = prepared("amazon", write(tmp_path / "whole", whole), *flags)
+    assert plain == prepared("amazon", write(tmp_path / "zeros", same), *flags)

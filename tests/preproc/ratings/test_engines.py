@@ -142,15 +142,6 @@ def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
 
 
 @spark_only
-def test_real_ratings(spark_session, tmp_path, real_data):
-    """MovieLens-100k, 5-core: the published counts."""
-    settings = {"min_user_count": 5, "min_item_count": 5}
-    source = real_data / "ml-100k" / "u.data.gz"
-    made = assert_agrees("spark", source, tmp_path, **settings)
-    assert (made.statistics["items"], made.statistics["interactions"]) == (1349, 99_287)
-
-
-@spark_only
 def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
     """With a Spark of its own, which ends before the manifest is written."""
     source = tmp_path / "u.data"

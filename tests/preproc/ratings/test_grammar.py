@@ -124,6 +124,11 @@ def test_rows_are_judged_as_the_page_says(name, data):
         st.lists(
             st.one_of(
                 st.just(good),
+                st.builds(
+                    lambda place, field: [*good[:place], field, *good[place + 1 :]],
+                    st.integers(0, len(good) - 1),
+                    FIELDS,
+                ),
                 st.lists(FIELDS, min_size=len(good), max_size=len(good)),
                 st.lists(FIELDS, max_size=6),
             ),

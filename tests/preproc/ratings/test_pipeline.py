@@ -3,7 +3,6 @@
 
 import dataclasses
 import gzip
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -80,13 +79,6 @@ def test_a_run_makes_what_the_page_says(rows, min_rating, min_users, min_items, 
         assert verify.verify(output)[0].problems == []
 
 
-def test_equal_times_keep_the_order_of_the_file(tmp_path):
-    rows = [("1", str(i), 4.0, 7) for i in (5, 3, 9, 1)] + [("1", "2", 4.0, 6)]
-    assert decode(run(write_dat(tmp_path / "r.dat", rows), tmp_path / "made"))[0] == {
-        "1": ["2", "5", "3", "9", "1"]
-    }
-
-
 def test_times_far_apart_are_ordered(tmp_path):
     times = [10**18 - 1, -(10**18) + 1, 0, 5, -5]
     rows = [(str(u), str(i), 4.0, t) for i, t in enumerate(times) for u in range(5)]
@@ -135,6 +127,7 @@ def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, na
     settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
     whole = tree(run(config.output, tmp_path / "whole", **settings))
     assert whole["quarantine.csv"].count(b"\n") == 3
+    monkeypatch.setattr(ratings_ids, "_SLICE_ROWS", 7)  # of the k-core
     for chunk_bytes in (600, 5_000, 30_000):
         made = run(config.output, tmp_path / f"c{chunk_bytes}", chunk_bytes=chunk_bytes, **settings)
         assert tree(made) == whole
@@ -182,32 +175,15 @@ def test_the_manifest_tells_what_was_done(tmp_path):
     }
 
 
-def test_the_fingerprint_tells_splits_apart(tmp_path):
-    rows = [(str(u), str(i), 4.0, i) for u in range(3) for i in range(5)]
-    prints = []
-    for number, changed in enumerate(
-        [rows, rows[::-1], [*rows[:4], ("0", "9", 4.0, 4), *rows[5:]]]
-    ):
-        source = write_dat(tmp_path / f"{number}.dat", changed)
-        made = Manifest.load(run(source, tmp_path / str(number)))
-        prints.append(made.statistics["split_fingerprint"])
-    assert prints[0] == prints[1] != prints[2]
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_keys_sort_by_user_then_time_then_place(number):
-    rng = np.random.default_rng(number)
-    users = rng.integers(0, 9, 200).astype(np.int32)
-    times = rng.integers(-3, 3, 200) * (10**17 if number else 1)
-    order = np.argsort(ratings_histories.time_keys(users, times.copy()), kind="stable")
-    np.testing.assert_array_equal(order, np.lexsort((times, users)))
-
-
-def test_json_of_the_manifest_is_stable(tmp_path):
-    source = write_dat(tmp_path / "r.dat", [("1", str(i), 4.0, i) for i in range(5)])
-    first, second = (tree(run(source, tmp_path / n)) for n in ("a", "b"))
-    assert first == second
-    assert json.loads(first["manifest.json"])["engine"]["name"] == "pyarrow"
+def test_once_and_iterated_differ_where_a_user_takes_items_along():
+    # User 1 is short, and its going makes item 1 short, whose going makes user 0 short.
+    pairs = [(0, 0), (0, 1), (1, 1), (2, 0), (2, 2), (3, 0), (3, 2)]
+    users, items = (np.array([p[c] for p in pairs], np.int32) for c in (0, 1))
+    limits = {"min_user_count": 2, "min_item_count": 2}
+    once, once_passes = ratings_ids.kcore(users, items, kind="once", **limits)
+    iterated, passes = ratings_ids.kcore(users, items, kind="iterated", **limits)
+    assert (once.tolist(), once_passes) == ([0, 1, 3, 4, 5, 6], 1)
+    assert (iterated.tolist(), passes) == ([3, 4, 5, 6], 2)
 
 
 @pytest.mark.parametrize("slice_rows", [1, 3, 2**20])

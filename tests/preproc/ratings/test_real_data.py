@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real logs give the published counts."""
 
-import gzip
-
 import pytest
 
 from preproc.ratings.job import AMAZON, MOVIELENS
 from recsys.data.manifest import Manifest
 from recsys.data.verify import run as verify
-from tests.preproc.ratings.oracle import decode, expected, run
+from tests.preproc.ratings.oracle import run
 from tests.tools import require
 
 FIVE_CORE = {"min_user_count": 5, "min_item_count": 5}
@@ -36,19 +34,3 @@ def test_counts_are_the_published_ones(real_data, tmp_path, name):
     statistics = Manifest.load(made).statistics
     assert tuple(statistics[k] for k in ("users", "items", "interactions")) == counts
     assert verify.verify(made)[0].problems == []
-
-
-def test_ml_100k_is_what_plain_python_makes_of_it(real_data, tmp_path):
-    source = real_data / "ml-100k/u.data.gz"
-    require("real data", source.exists())
-    with gzip.open(source, "rt") as file:
-        rows = [(u, i, float(r), int(t)) for u, i, r, t in (line.split("\t") for line in file)]
-    # 40 users suffice: the oracle is slow.
-    rows = [r for r in rows if int(r[0]) <= 40]
-    text = "".join(f"{u}\t{i}\t{r:g}\t{t}\n" for u, i, r, t in rows)
-    (tmp_path / "u.data").write_text(text)
-    settings = {"min_rating": 3.0}
-    made = run(tmp_path / "u.data", tmp_path / "made", **settings, **FIVE_CORE)
-    histories, items, fingerprint = expected(rows, min_users=5, min_items=5, **settings)
-    assert decode(made) == (histories, items)
-    assert Manifest.load(made).statistics["split_fingerprint"] == fingerprint

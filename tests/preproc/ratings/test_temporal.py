@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from preproc.files.errors import PreprocError
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import Manifest, fingerprint
-from recsys.data.sequences import SEQUENCE_SCHEMA, cut_time, read_item_map, read_sequences
+from recsys.data.sequences import SEQUENCE_SCHEMA, cut_time, read_sequences
 from recsys.data.verify import run as verify
-from tests.preproc.ratings.oracle import decode, expected, interactions, run, tree
+from tests.preproc.ratings.oracle import decode, expected, interactions, run
 
 PART = "sequences/part-0000.parquet"
 
@@ -96,26 +96,6 @@ def test_times_with_decimals_stay_what_they_are(tmp_path):
     assert sequences.timestamps.dtype == np.float64
     assert sorted(sequences.timestamps) == sorted(t for u, _, _, t in rows if u in kept)
     assert Manifest.load(made).statistics["cut"] in sequences.timestamps
-
-
-def test_what_is_shuffled_or_altered_after_the_cut_changes_nothing_before(tmp_path):
-    """The numbers of the items and all histories up to the cut are the same."""
-    rows = interactions(400, 2)
-    cut = Manifest.load(prepare(tmp_path, rows)).statistics["cut"]
-    first, ids = read_sequences(tmp_path / "made"), read_item_map(tmp_path / "made").raw
-    before = tree(tmp_path / "made")[PART]
-    generator = np.random.default_rng(0)
-    items = [*(i for _, i, _, _ in rows), "1001", "1002"]
-    altered = [(u, i if t < cut else str(generator.choice(items)), r,
-                t if t <= cut else t + int(generator.integers(0, 9)))
-               for u, i, r, t in rows]  # fmt: skip
-    again = prepare(tmp_path, altered, overwrite=True)
-    second = read_sequences(again)
-    assert tree(again)[PART] != before
-    known = first.items[first.timestamps < cut]
-    assert second.items[second.timestamps < cut].tolist() == known.tolist()
-    warm = len(set(known.tolist()))
-    assert read_item_map(again).raw[:warm] == ids[:warm]
 
 
 @pytest.mark.parametrize(

@@ -155,17 +155,6 @@ def test_script_says_what_is_wrong(environment, message):
     assert message in done.stderr
 
 
-def test_without_pyspark_the_remedy_is_named(tmp_path):
-    program = (
-        "import sys; sys.modules['pyspark'] = None\n"
-        "from preproc.spark import session as spark_session\n"
-        "from preproc.spark.settings import SparkSettings\n"
-        "with spark_session.connect(SparkSettings()): pass"
-    )
-    done = harness.python("-c", program, status=1)
-    assert "make spark" in done.stderr
-
-
 def test_submitted_script_names_a_python_without_the_requirements():
     script = harness.REPOSITORY / "preproc" / "spark_data_utils.py"
     done = harness.python("-S", script, "--input=in", "--output=out", PYTHONPATH=None, status=2)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from preproc.criteo.rules import row_grammar
-from preproc.files.errors import PreprocError
 from preproc.synthetic import clicks as generate_criteo
 from preproc.synthetic import model as planted_model
 from preproc.synthetic import rows as planted_rows
@@ -152,14 +151,6 @@ def test_single_file_and_command_line(tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["small.tsv", "small.tsv.planted.json"]
     assert generate_criteo.main(["generate_criteo", "--help"]) == 0
     assert "--cardinalities" in capsys.readouterr().out
-
-
-def test_overwriting_removes_the_days_of_a_longer_run(tmp_path):
-    generate(GeneratorConfig(output=tmp_path, rows=300, days=3))
-    with pytest.raises(PreprocError, match="`overwrite`"):
-        generate(GeneratorConfig(output=tmp_path, rows=300, days=2))
-    generate(GeneratorConfig(output=tmp_path, rows=300, days=2, overwrite=True))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["day_0", "day_1", "planted.json"]
 
 
 @pytest.mark.parametrize(

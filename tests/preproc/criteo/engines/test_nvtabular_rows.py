@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
-from preproc.criteo.engines.nvtabular.rows import (
-    LABEL,
-    NUMERICAL,
-    ROW,
-    ValidRows,
-    category_columns,
-)
+from preproc.criteo.engines.nvtabular.rows import LABEL, NUMERICAL, ROW, ValidRows, category_columns
 from preproc.criteo.engines.reference import read_rows as read_reference_rows
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.rules import CriteoSemantics
@@ -96,20 +90,6 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
         assert np.array_equal(made[name], np.where(missing, -1, values))
 
 
-def test_finished_files_are_not_read_again(tmp_path, monkeypatch):
-    texts = [good_text(50, seed=1), good_text(60, seed=2)]
-    first = read(tmp_path, texts)
-    monkeypatch.setattr(nvtabular_rows, "read_chunks", None)
-    for path in tmp_path.glob("day_*"):
-        assert InputFile.open(path).size
-    inputs = tuple(InputFile.open(tmp_path / f"day_{i}") for i in range(2))
-    job = CriteoJob(input=tmp_path, output=tmp_path / "made", max_bad_fraction=1.0)
-    again = nvtabular_rows.read_rows(
-        EngineJob(job, inputs, Workspace(job.output, None), ProgressReporter("none"))
-    )
-    assert again == first
-
-
 def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch):
     monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(input_file, "_BLOCK_BYTES", 1000)
@@ -117,14 +97,6 @@ def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch):
     with pytest.raises(TooManyRejectedRowsError, match=r"day_0, line 21, byte \d+: columns: bad"):
         read(tmp_path, [text], max_bad_fraction=0.01)
     assert not list(tmp_path.glob("made.work/nvtabular_rows/*/000.json"))
-
-
-@pytest.mark.parametrize("end", [b"\n", b""])
-def test_a_line_without_end_is_refused(tmp_path, end, monkeypatch):
-    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 2**21)
-    text = good_text(3, seed=1) + b"x" * (3 * 2**20) + end
-    with pytest.raises(PreprocError, match="longer than 1 MiB"):
-        read(tmp_path, [text])
 
 
 def test_no_valid_row(tmp_path):
