@@ -10,6 +10,7 @@ import pytest
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.programs import program
 from tests.tools import needs
 
 KERNEL = needs("compiled Criteo kernel")
@@ -51,8 +52,8 @@ def is_stopped(process: int) -> bool:
 def test_a_change_during_the_run_is_noticed(tmp_path, engine, path, keep_time):
     days = write_days(tmp_path / "days", rows=700)
     words = (f"--input={days}", f"--output={tmp_path / 'made'}", "--threads=1", *engine)
-    program = ("tests.preproc.criteo.signal_at", "SIGSTOP", path, "preproc.criteo", *words)
-    with harness.started("-m", *program) as process:
+    paused = ("-m", "tests.preproc.criteo.signal_at", "SIGSTOP", path, "preproc.criteo")
+    with harness.started(*paused, *words) as process:
         harness.wait_for(lambda: is_stopped(process.pid), "the time between two passes")
         change(days / "day_0", keep_time=keep_time)
         process.send_signal(signal.SIGCONT)
@@ -60,7 +61,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path, engine, path, keep_time):
         assert process.wait() == 2, output
     assert f"{days / 'day_0'}: changed while it was read" in output
     assert not (tmp_path / "made").exists()
-    harness.python("-m", "preproc.criteo", *words)
+    program("criteo", *words)
     made = Manifest.load(tmp_path / "made")
     assert Manifest.describe_files(tmp_path / "made") == made.files
     assert made.files == run(days, tmp_path / "alone", "reference").files

@@ -41,18 +41,16 @@ def test_every_value_takes_four_bytes(both_layouts):
     for split in SPLITS:
         expected = ParquetReader(narrow, split).read_group(0)
         rows = len(expected.label)
-        folder = wide / split
-        assert sum(p.stat().st_size for p in folder.iterdir()) == 160 * rows
-        assert np.fromfile(folder / "label.bin", "<f4").tolist() == expected.label.tolist()
-        numerical = np.fromfile(folder / "numerical.bin", "<f4").reshape(rows, 13)
-        assert numerical.tobytes() == expected.numerical.tobytes()
-        for i, ids in enumerate(expected.categorical):
-            assert np.array_equal(np.fromfile(folder / f"cat_{i}.bin", "<i4"), ids)
-        ours, theirs = (SplitBinaryReader(root, split).read(0, rows) for root in (wide, narrow))
-        assert np.array_equal(ours.label, theirs.label)
-        assert ours.numerical.astype(np.float16).tobytes() == theirs.numerical.tobytes()
-        for ids, others in zip(ours.categorical, theirs.categorical, strict=True):
-            assert np.array_equal(ids, others)
+        assert sum(p.stat().st_size for p in (wide / split).iterdir()) == 160 * rows
+        reader, others = SplitBinaryReader(wide, split), SplitBinaryReader(narrow, split)
+        assert (reader.flavour, reader.num_rows) == ("wide", rows)
+        made = reader.read(0, rows)
+        assert np.array_equal(made.label, expected.label)
+        assert made.numerical.tobytes() == expected.numerical.tobytes()
+        narrowed = made.numerical.astype(np.float16)
+        assert narrowed.tobytes() == others.read(0, rows).numerical.tobytes()
+        for ids, expected_ids in zip(made.categorical, expected.categorical, strict=True):
+            assert np.array_equal(ids, expected_ids)
 
 
 def test_parquet_has_the_names_and_the_metadata_file(both_layouts):

@@ -15,8 +15,8 @@ from tests.tools import needs
 ENGINES = [
     "native",
     "reference",
-    pytest.param("spark", marks=[needs("Spark"), pytest.mark.timeout(600)]),
-    pytest.param("nvtabular", marks=[needs("NVTabular"), pytest.mark.timeout(600)]),
+    pytest.param("spark", marks=needs("Spark")),
+    pytest.param("nvtabular", marks=needs("NVTabular")),
 ]
 
 

@@ -13,14 +13,13 @@ from preproc.ratings.engines import spark as spark_ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.spark import settings as spark_settings
 from recsys.data.manifest import TITLES_FILE
-from tests import harness
 from tests.preproc.nvtabular import environment
+from tests.preproc.programs import program
 from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
 from tests.tools import needs
 
-SPARK = [needs("Spark"), pytest.mark.timeout(900)]
 ENGINES = [
-    pytest.param("spark", marks=SPARK),
+    pytest.param("spark", marks=needs("Spark")),
     pytest.param("nvtabular", marks=needs("NVTabular")),
 ]
 
@@ -112,14 +111,8 @@ def test_nothing_is_left(engine, tmp_path, settings):
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.dat"]
 
 
-def spark_only(test):
-    for mark in SPARK:
-        test = mark(test)
-    return test
-
-
-@spark_only
-def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
+@pytest.mark.parametrize("engine", ENGINES[:1], indirect=True)
+def test_users_in_several_parts(engine, tmp_path, monkeypatch):
     """Spark writes a part for each range of users, and the batches cut them anew."""
     monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
     parts = []
@@ -137,11 +130,11 @@ def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
     settings = spark_settings.SparkSettings(
         spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
     )
-    assert_agrees("spark", source, tmp_path, spark=settings, min_user_count=3)
+    assert_agrees(engine, source, tmp_path, spark=settings, min_user_count=3)
     assert parts == [5]
 
 
-@spark_only
+@needs("Spark")
 def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
     """With a Spark of its own, which ends before the manifest is written."""
     source = tmp_path / "u.data"
@@ -150,9 +143,7 @@ def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
     made = {}
     for engine in ("pyarrow", "spark"):
         output = tmp_path / engine
-        harness.python(
-            *("-m", "preproc.movielens", f"--engine={engine}"),
-            *(f"--input={source}", f"--output={output}", "--min_item_count=2"),
-        )
+        paths = (f"--input={source}", f"--output={output}")
+        program("movielens", *paths, f"--engine={engine}", "--min_item_count=2")
         made[engine] = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
     assert made["spark"] == made["pyarrow"] != {}

@@ -11,6 +11,7 @@ from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences import read_item_map
 from recsys.data.titles import read_titles
 from recsys.data.verify import run as verify
+from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import tree
 
 ROWS = [(user, item, 4, user + item) for user in range(1, 5) for item in range(1, 7)]
@@ -58,8 +59,9 @@ def raw_folder(folder: Path, ratings: str, name: str = "", content: bytes = b"")
     return folder
 
 
-def prepare(source: Path, output: Path, *flags: str) -> int:
-    return movielens.main(["movielens", f"--input={source}", f"--output={output}", *flags])
+def prepare(source: Path, output: Path, *flags: str, status: int = 0) -> str:
+    paths = (f"--input={source}", f"--output={output}")
+    return called(movielens.main, *paths, *flags, status=status)
 
 
 def titles_by_raw_id(dataset: Path) -> dict[str, str]:
@@ -70,37 +72,32 @@ def titles_by_raw_id(dataset: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("release", SHIPPED)
-def test_titles_beside_the_ratings_are_kept(tmp_path, release, capsys):
+def test_titles_beside_the_ratings_are_kept(tmp_path, release):
     ratings, name, content, fourth = SHIPPED[release]
     source = raw_folder(tmp_path / "raw", ratings, name, content)
-    assert prepare(source, tmp_path / "with") == 0
-    assert titles_by_raw_id(tmp_path / "with") == {
-        "1": "Toy Story (1995)",
-        "2": "Cité des enfants perdus, La (1995)",
-        "3": "",
-        "4": fourth,
-        "5": "",
-        "6": "",
-    }
-    assert f"titles of 3 of 6 items from {source / name}" in capsys.readouterr().err
+    said = prepare(source, tmp_path / "with")
+    assert f"titles of 3 of 6 items from {source / name}" in said
+    titles = ["Toy Story (1995)", "Cité des enfants perdus, La (1995)", "", fourth, "", ""]
+    by_raw_id = {str(number): title for number, title in enumerate(titles, 1)}
+    assert titles_by_raw_id(tmp_path / "with") == by_raw_id
     assert verify.verify(tmp_path / "with")[0].problems == []
     made = Manifest.load(tmp_path / "with")
     assert [s["name"] for s in made.source_files] == [ratings, name]
     # The same dataset to a checkpoint: titles are no part of its fingerprint.
-    assert prepare(source, tmp_path / "without", "--titles=none") == 0
+    prepare(source, tmp_path / "without", "--titles=none")
     without = Manifest.load(tmp_path / "without")
     assert made.fingerprint == without.fingerprint
     assert made.files.keys() - without.files.keys() == {TITLES_FILE}
 
 
-def test_titles_may_lie_elsewhere_or_nowhere(tmp_path, capsys):
+def test_titles_may_lie_elsewhere_or_nowhere(tmp_path):
     source = raw_folder(tmp_path / "raw", "ratings.csv", "u.item", U_ITEM.encode("latin-1"))
-    assert prepare(source, tmp_path / "none") == 0
+    prepare(source, tmp_path / "none")
     assert TITLES_FILE not in tree(tmp_path / "none")  # u.item belongs to u.data
-    assert prepare(source, tmp_path / "named", f"--titles={source / 'u.item'}") == 0
+    prepare(source, tmp_path / "named", f"--titles={source / 'u.item'}")
     assert titles_by_raw_id(tmp_path / "named")["4"] == '"Hot" Pursuit (1987)'
-    assert prepare(source, tmp_path / "absent", f"--titles={tmp_path / 'no file'}") == 2
-    assert "--titles" in capsys.readouterr().err
+    absent = f"--titles={tmp_path / 'no file'}"
+    assert "--titles" in prepare(source, tmp_path / "absent", absent, status=2)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +116,10 @@ def test_titles_may_lie_elsewhere_or_nowhere(tmp_path, capsys):
          "has no item of the ratings"),
     ],
 )  # fmt: skip
-def test_files_that_are_not_of_titles_are_refused(tmp_path, capsys, content, message):
+def test_files_that_are_not_of_titles_are_refused(tmp_path, content, message):
     content = content if isinstance(content, bytes) else content.encode()
     source = raw_folder(tmp_path / "raw", "ratings.csv", "movies.csv", content)
-    assert prepare(source, tmp_path / "made") == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert str(source / "movies.csv") in said
-    assert "--titles none" in said
+    said = prepare(source, tmp_path / "made", status=2)
+    for words in (message, str(source / "movies.csv"), "--titles none"):
+        assert words in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]

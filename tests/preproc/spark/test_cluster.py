@@ -198,4 +198,5 @@ def test_interrupted_job_continues(days, tmp_path):
         _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
     assert {p: p.stat().st_ino for p in before} == before
+    assert not list(work.rglob("attempt-*"))
     assert Manifest.load(output).files == run(days, tmp_path / "native").files

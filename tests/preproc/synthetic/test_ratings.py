@@ -10,6 +10,7 @@ import pytest
 
 from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import RatingsConfig, blocks, generate
+from tests.preproc.programs import called
 
 CONFIG = {"users": 500, "items": 200, "interactions": 20_000}
 
@@ -52,7 +53,7 @@ def test_popularity_follows_its_exponent(exponent, low, high):
     assert low <= counts[:10].sum() / counts.sum() <= high
 
 
-def test_bytes_depend_on_the_seed_alone(tmp_path, monkeypatch):
+def test_bytes_depend_on_the_seed_alone(tmp_path):
     def text(name, **changes) -> bytes:
         config = RatingsConfig(output=tmp_path / name, **(CONFIG | changes))
         generate(config)
@@ -85,29 +86,27 @@ def test_many_blocks_hold_all_users(monkeypatch):
         ("stray", "unexpected argument 'stray'"),
     ],
 )
-def test_bad_flags(tmp_path, capsys, flag, message):
-    arguments = ["--users=500", "--items=20", "--interactions=3000", f"--output={tmp_path / 'x'}"]
-    assert generate_ratings.main(["g", *arguments, flag]) == 2
-    assert message in capsys.readouterr().err
+def test_bad_flags(tmp_path, flag, message):
+    flags = ["--users=500", "--items=20", "--interactions=3000", f"--output={tmp_path / 'x'}", flag]
+    assert message in called(generate_ratings.main, *flags, status=2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_only_on_demand(tmp_path, capsys):
+def test_a_file_is_replaced_only_on_demand(tmp_path):
     output = tmp_path / "log.csv"
-    arguments = ["g", "--users=9", "--items=20", "--interactions=90", f"--output={output}"]
-    assert generate_ratings.main(arguments) == 0
+    flags = ["--users=9", "--items=20", "--interactions=90", f"--output={output}"]
+    called(generate_ratings.main, *flags)
     before = output.read_bytes()
-    assert generate_ratings.main([*arguments, "--seed=1"]) == 2
-    assert "--overwrite" in capsys.readouterr().err
+    assert "--overwrite" in called(generate_ratings.main, *flags, "--seed=1", status=2)
     assert output.read_bytes() == before
-    assert generate_ratings.main([*arguments, "--seed=1", "--overwrite"]) == 0
+    called(generate_ratings.main, *flags, "--seed=1", "--overwrite")
     assert output.read_bytes() != before
 
 
-def test_titles_tell_the_ranks(tmp_path, capsys):
+def test_titles_tell_the_ranks(tmp_path):
     output, titles = tmp_path / "ratings.csv", tmp_path / "movies.csv"
-    arguments = ["g", "--users=50", "--items=20", "--interactions=2000", "--continuation=1"]
-    assert generate_ratings.main([*arguments, f"--output={output}", f"--titles={titles}"]) == 0
+    flags = ["--users=50", "--items=20", "--interactions=2000", "--continuation=1"]
+    called(generate_ratings.main, *flags, f"--output={output}", f"--titles={titles}")
     raw = [line.split(",")[0] for line in titles.read_text().splitlines()[1:]]
     assert titles.read_text().splitlines()[1] == f"{raw[0]},Rank 1,generated"
     assert sorted(map(int, raw)) == list(range(1, 21))
@@ -118,7 +117,6 @@ def test_titles_tell_the_ranks(tmp_path, capsys):
     for history in histories.values():  # each item is followed by that of the next rank
         ranks = [raw.index(item) for _, item in sorted(history)]
         assert all((a + 1) % 20 == b for a, b in itertools.pairwise(ranks))
-    assert generate_ratings.main([*arguments, f"--output={output}", f"--titles={output}"]) == 2
-    amazon = [*arguments, f"--output={tmp_path / 'a'}", f"--titles={titles}", "--format=amazon_csv"]
-    assert generate_ratings.main(amazon) == 2
-    assert "--titles are those of MovieLens" in capsys.readouterr().err
+    called(generate_ratings.main, *flags, f"--output={output}", f"--titles={output}", status=2)
+    flags += [f"--output={tmp_path / 'a'}", f"--titles={titles}", "--format=amazon_csv"]
+    assert "--titles are those of MovieLens" in called(generate_ratings.main, *flags, status=2)
