@@ -23,6 +23,7 @@ _MARKS = {
     "reference": [],
     "nvtabular": [needs("NVTabular")],
 }
+
 STAGES: dict[str, tuple[str, Settings]] = {
     "scan": (r"/scan/\w+/002_\d+\.json$", {}),
     "scanned": (r"/merge/\w+$", {}),

@@ -3,7 +3,9 @@
 
 import dataclasses
 import gzip
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, transform_numerical
-from preproc.files import input_file
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
@@ -36,7 +38,17 @@ BOTH = ("split", "parquet")
 EVERY_CATEGORY = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0.1))
 
 
-@settings(max_examples=60, phases=[Phase.generate])
+def in_pieces(feed: Callable[[Any, bytes], None], size: int) -> Callable[[Any, bytes], None]:
+    """Returns a method that feeds a text in pieces of a size."""
+
+    def feed_pieces(reader: Any, text: bytes) -> None:
+        for start in range(0, len(text), size):
+            feed(reader, text[start : start + size])
+
+    return feed_pieces
+
+
+@settings(max_examples=40, phases=[Phase.generate])
 @given(
     texts=st.lists(TEXTS, min_size=2, max_size=3),
     good=GOOD_ROWS,
@@ -44,27 +56,27 @@ EVERY_CATEGORY = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0
     fractions=st.sampled_from([None, (0.8, 0.1, 0.1), (0.0, 0.5, 0.5), (1.0, 0.0, 0.0)]),
     scope=st.sampled_from(["all", "train"]),
     unit_bytes=st.sampled_from([900, 5000, 10**6]),
-    block_bytes=st.sampled_from([None, 4, 28, 256, 4000]),
+    piece=st.sampled_from([None, 1, 7, 64, 1000]),
 )
 def test_native_equals_reference(
-    tmp_path_factory, texts, good, rules, fractions, scope, unit_bytes, block_bytes
+    tmp_path_factory, texts, good, rules, fractions, scope, unit_bytes, piece
 ):
-    """Plain files are cut into units; packed ones come in blocks, which end anywhere in a row."""
+    """Plain files are cut into units; packed ones come in pieces, which end anywhere in a row."""
     folder = tmp_path_factory.mktemp("random")
     (folder / "in").mkdir()
     for day, text in enumerate(texts):
         lines = good + b"\n" + text
         lines = without_labels(lines) if rules.unlabelled else lines
-        lines = gzip.compress(lines) if block_bytes else lines
+        lines = gzip.compress(lines) if piece else lines
         (folder / "in" / f"day_{day}").write_bytes(lines)
     semantics = dataclasses.replace(rules, split_fractions=fractions, dictionary_days=scope)
     native_settings = NativeSettings(unit_bytes=unit_bytes, table_bytes=1, merge_bytes=2**21)
     fields = {"semantics": semantics, "format": BOTH}
     with pytest.MonkeyPatch.context() as patch:
-        if block_bytes:
-            patch.setattr(input_file, "_BLOCK_BYTES", block_bytes)
+        for reader in (binding.Scanner, binding.Encoder) if piece else ():
+            patch.setattr(reader, "feed", in_pieces(reader.feed, piece))
         made = run(folder / "in", folder / "native", settings=native_settings, **fields)
-        assert_same(made, run(folder / "in", folder / "ref", "reference", **fields))
+    assert_same(made, run(folder / "in", folder / "ref", "reference", **fields))
 
 
 def test_crowded_slots(tmp_path):

@@ -114,10 +114,8 @@ def test_the_script_and_a_missing_environment(tmp_path):
     variables = {"PYTHON": sys.executable, "INPUT_PATH": "days", "OUTPUT_PATH": "made"}
 
     def script(*arguments: str, path: Path = RUN_SCRIPT, status: int = 2, **more: str) -> str:
-        variables_of_run = variables | more
-        return harness.run(
-            path, *arguments, folder=tmp_path, status=status, **variables_of_run
-        ).stderr
+        done = harness.run(path, *arguments, folder=tmp_path, status=status, **variables | more)
+        return done.stderr
 
     assert "must be CPU or GPU" in script("TPU")
     error = script("CPU", NVTABULAR_PYTHON="nowhere/python")
