@@ -2,9 +2,9 @@
 """docs/flags.md: every flag of every program, from the flags themselves."""
 
 import dataclasses
+import inspect
 import textwrap
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from absl import flags
 
@@ -23,8 +23,8 @@ from recsys.program import new_flags
 from recsys.settings import Sections, declared
 from recsys_recipes import doctor
 from recsys_recipes.serving import ask, deploy, serve
+from tests.harness import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "flags.md"
 
 WRAP = textwrap.TextWrapper(
@@ -42,10 +42,10 @@ commands runs which program.
 """
 
 
-def defined(define, **defaults):
+def defined(define):
     """Returns the flags that a program adds to those of absl."""
     values = flags.FlagValues()
-    define(values, **defaults)
+    define(values)
     return values
 
 
@@ -68,13 +68,34 @@ class Variant:
     more: Mapping[str, list[flags.Flag]] = dataclasses.field(default_factory=dict)
 
 
+def of_module(command, module):
+    """Returns the program of a module: its flags are new, added to given ones, or its settings."""
+    define = getattr(module, "define_flags", None)
+    if define is None:
+        values = new_flags(module.SECTIONS)
+    else:
+        values = defined(define) if inspect.signature(define).parameters else define()
+    return Program(command, values, module.SECTIONS)
+
+
 def programs():
     """Returns every program, in the order of the document."""
     criteo_flags = criteo.define_flags()
     criteo.describe_presets(criteo_flags)
     torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
+    others = {
+        "-m preproc.generate_criteo": generated_clicks,
+        "-m preproc.generate_ratings": generated_ratings,
+        "-m dataspec.verify DIR": verify,
+        "triton/deployer.py": deploy,
+        "triton/serve.py": serve,
+        "triton/client.py": ask,
+        "-m benchmark.demo": demo,
+        "-m benchmark.demo_bert4rec": demo_bert4rec,
+        "-m recsys_recipes.doctor": doctor,
+    }
     return [
-        Program("python -m dlrm.scripts.main", defined(dlrm.define_flags), dlrm.SECTIONS),
+        of_module("python -m dlrm.scripts.main", dlrm),
         Variant(
             "python -m dlrm.scripts.dist_main",
             "dlrm.scripts.main",
@@ -91,11 +112,7 @@ def programs():
             train_torchrec.DEFAULTS,
             {"TorchRec": torchrec["Torchrec"]},
         ),
-        Program(
-            "python -m dlrm.scripts.plan_placement",
-            defined(plan_placement.define_flags),
-            plan_placement.SECTIONS,
-        ),
+        of_module("python -m dlrm.scripts.plan_placement", plan_placement),
         Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),
         Variant(
             "python -m bert4rec.scripts.dist_main",
@@ -105,27 +122,7 @@ def programs():
         Program("python -m preproc.criteo", criteo_flags, criteo.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),
         Program("python -m preproc.amazon", ratings.define_flags(AMAZON), ratings.SECTIONS),
-        Program(
-            "python -m preproc.generate_criteo",
-            generated_clicks.define_flags(),
-            generated_clicks.SECTIONS,
-        ),
-        Program(
-            "python -m preproc.generate_ratings",
-            generated_ratings.define_flags(),
-            generated_ratings.SECTIONS,
-        ),
-        Program("python -m dataspec.verify DIR", verify.define_flags(), verify.SECTIONS),
-        Program("python triton/deployer.py", defined(deploy.define_flags), deploy.SECTIONS),
-        Program("python triton/serve.py", new_flags(serve.SECTIONS), serve.SECTIONS),
-        Program("python triton/client.py", new_flags(ask.SECTIONS), ask.SECTIONS),
-        Program("python -m benchmark.demo", new_flags(demo.SECTIONS), demo.SECTIONS),
-        Program(
-            "python -m benchmark.demo_bert4rec",
-            new_flags(demo_bert4rec.SECTIONS),
-            demo_bert4rec.SECTIONS,
-        ),
-        Program("python -m recsys_recipes.doctor", new_flags(doctor.SECTIONS), doctor.SECTIONS),
+        *(of_module(f"python {command}", module) for command, module in others.items()),
     ]
 
 
@@ -149,18 +146,11 @@ def kind_of(flag):
     return names.get(name, "list" if "list" in name else "text, repeatable")
 
 
-def default_of(flag, default_texts):
-    """Returns the default of a flag as a command line spells it."""
-    text = default_texts.get(flag.name)
-    if text is None and flag.default is not None:
-        text = (flag.default_as_str or "").strip("'") or "empty"
-    return "" if text is None else f", default {text}"
-
-
-def entry(name, details, help_text):
-    """Returns the lines of one flag."""
-    line = f"- `{name}` ({details})" + (f": {help_text}" if help_text else "")
-    return WRAP.fill(line) + "\n"
+def default_of(flag):
+    """Returns the default of a flag as a command line spells it; None without one."""
+    if flag.default is None:
+        return None
+    return (flag.default_as_str or "").strip("'") or "empty"
 
 
 def render_program(program):
@@ -184,8 +174,11 @@ def render_sections(sections, default_texts, required=frozenset()):
             if isinstance(flag, flags.EnumFlag):
                 help_text = help_text.partition(">: ")[2]
             needed = ", required" if flag.name in required else ""
-            details = kind_of(flag) + needed + default_of(flag, default_texts) + short
-            lines.append(entry(f"--{flag.name}", details, help_text))
+            default = default_texts.get(flag.name)
+            default = default_of(flag) if default is None else default
+            default = "" if default is None else f", default {default}"
+            line = f"- `--{flag.name}` ({kind_of(flag)}{needed}{default}{short})"
+            lines.append(WRAP.fill(line + (f": {help_text}" if help_text else "")) + "\n")
     return "".join(lines)
 
 

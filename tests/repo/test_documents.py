@@ -1,35 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents: their commands parse, their links resolve, their tables are known."""
 
+import functools
 import importlib
 import importlib.util
-import inspect
 import itertools
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from absl import flags
 
 from benchmark import demo, report
 from benchmark.cases import criteo_sample
-from benchmark.record import RESULTS, read_records
-from bert4rec.scripts import flags as bert4rec_flags
-from dlrm.scripts.flags import config_from_flags, define_flags
-from preproc.ratings import command as ratings_command
+from benchmark.record import RESULTS
+from bert4rec.scripts import flags as bert4rec
+from dlrm.scripts import flags as dlrm
+from preproc.criteo import __main__ as criteo
+from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.synthetic import clicks as generated_clicks
+from preproc.synthetic import ratings as generated_ratings
 from tests.harness import REPOSITORY, run
 from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, commands_of
+from tests.repo.flag_reference import defined
 
 README = REPOSITORY / "README.md"
-DECISIONS = REPOSITORY / "docs" / "decisions"
 CURRENT = [page for page in DOCUMENTS if page.name not in ("CHANGELOG.md", "log.md")]
 """Documents that describe the repository as it is."""
 MAX_README_LINES = 250
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
-RATINGS_COMMANDS = {"preproc.movielens": MOVIELENS, "preproc.amazon": AMAZON}
+OF_PREPROC = {
+    "preproc.criteo": (criteo.define_flags, criteo.job_from_flags),
+    "preproc.generate_criteo": (generated_clicks.define_flags, None),
+    "preproc.generate_ratings": (generated_ratings.define_flags, None),
+} | {
+    f"preproc.{family.name}": (
+        functools.partial(ratings.define_flags, family),
+        functools.partial(ratings.job_from_flags, family),
+    )
+    for family in (MOVIELENS, AMAZON)
+}
+"""Program -> what defines its flags, and what makes a job of them."""
 
 
 def outside_fences(text):
@@ -49,36 +62,19 @@ def check_module(name, arguments):
     assert spec is not None, f"there is no module {name}"
     if spec.submodule_search_locations is not None:
         assert importlib.util.find_spec(f"{name}.__main__"), f"{name} is no program"
-    if name == "dlrm.scripts.dist_main":  # the program of `main`, with other defaults
-        name = "dlrm.scripts.main"
-    if name.startswith("dlrm.scripts."):
-        program = importlib.import_module(name)
-        values = flags.FlagValues()
-        program.define_flags(values)
-        if arguments != ["--help"]:  # which absl adds to the flags when a program starts
-            assert values([name, *arguments])[1:] == []
-            program.config_from_flags(values)
-    elif name.startswith("bert4rec.scripts."):
-        values = flags.FlagValues()
-        bert4rec_flags.define_flags(values)
+    if name.startswith("bert4rec.scripts."):
+        define, read = functools.partial(defined, bert4rec.define_flags), bert4rec.config_from_flags
+    elif name.startswith("dlrm.scripts."):
+        # The program of several processes is that of one, with other defaults.
+        program = importlib.import_module(name.replace(".dist_main", ".main"))
+        define, read = functools.partial(defined, program.define_flags), program.config_from_flags
+    else:
+        define, read = OF_PREPROC.get(name, (None, None))
+    if define is not None and arguments != ["--help"]:
+        values = define()
         assert values([name, *arguments])[1:] == []
-        bert4rec_flags.config_from_flags(values)
-    elif name in RATINGS_COMMANDS:
-        values = ratings_command.define_flags(RATINGS_COMMANDS[name])
-        assert values([name, *arguments])[1:] == []
-        if not values.help:
-            ratings_command.job_from_flags(RATINGS_COMMANDS[name], values)
-    elif name.startswith("preproc."):
-        program = {
-            "preproc.criteo": "preproc.criteo.__main__",
-            "preproc.generate_criteo": "preproc.synthetic.clicks",
-            "preproc.generate_ratings": "preproc.synthetic.ratings",
-        }[name]
-        define = importlib.import_module(program).define_flags
-        values = define() if not inspect.signature(define).parameters else flags.FlagValues()
-        if inspect.signature(define).parameters:
-            define(values)
-        assert values([name, *arguments])[1:] == []
+        if read is not None:
+            read(values)
 
 
 @pytest.mark.parametrize("command", all_commands())
@@ -101,10 +97,9 @@ def test_a_documented_command_can_be_run(command):
 
 def training_settings(arguments):
     """Returns the settings that decide what a training run arrives at."""
-    values = flags.FlagValues()
-    define_flags(values)
+    values = defined(dlrm.define_flags)
     values(["dlrm.scripts.main", *arguments])
-    settings = config_from_flags(values).to_dict()
+    settings = dlrm.config_from_flags(values).to_dict()
     places = ("dataset", "print_freq", "save_checkpoint_path")
     return {name: value for name, value in settings.items() if name not in places}
 
@@ -163,45 +158,26 @@ def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= MAX_README_LINES
 
 
-def marked_tables():
-    return [
-        (document, match["name"], match[0])
-        for document in DOCUMENTS
-        for match in report.MARKERS.finditer(document.read_text())
-    ]
-
-
-def test_every_marker_has_its_end():
-    opened = [
-        (document, name)
-        for document in DOCUMENTS
-        for name in re.findall(r"^<!-- results:([\w-]+) -->$", document.read_text(), re.MULTILINE)
-    ]
-    assert opened == [(document, name) for document, name, _ in marked_tables()]
-    assert {"preprocessing", "criteo_sample", "inference"} <= {name for _, name in opened}
-
-
 def test_tables_are_those_of_the_results():
-    stale = [
-        f"{document.name}: {name} (run python -m benchmark.report {document.name})"
-        for document, name, text in marked_tables()
-        if (RESULTS / f"{name}.jsonl").is_file()
-        and report.render_table(read_records(RESULTS / f"{name}.jsonl")) not in text
-    ]
-    assert stale == []
+    texts = {document.name: document.read_text() for document in DOCUMENTS}
+    marked = {m["name"] for text in texts.values() for m in report.MARKERS.finditer(text)}
+    assert {"preprocessing", "criteo_sample", "inference"} <= marked
+    stale = [n for n, text in texts.items() if report.render_document(text, RESULTS) != text]
+    assert stale == [], "run python -m benchmark.report"
 
 
-def test_the_index_lists_every_decision():
-    index = (DECISIONS / "README.md").read_text()
-    pages = [p.name for p in DECISIONS.glob("*.md") if p.name != "README.md"]
+@pytest.mark.parametrize(
+    ("folder", "patterns", "name"),
+    [
+        ("docs", ("*.md", "quickstarts/*.md", "tutorials/*.md"), r"[a-z0-9_/]+\.md"),
+        ("docs/decisions", ("*.md",), r"\d{4}-[a-z0-9-]+\.md"),
+    ],
+)
+def test_an_index_lists_every_document(folder, patterns, name):
+    root = REPOSITORY / folder
+    index = (root / "README.md").read_text()
+    files = {str(p.relative_to(root)) for pattern in patterns for p in root.glob(pattern)}
+    pages = sorted(files - {"README.md"})
     assert pages
-    assert [p for p in pages if f"]({p})" not in index] == []
-    assert [p for p in pages if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", p)] == []
-
-
-def test_the_index_lists_every_document():
-    index = (REPOSITORY / "docs" / "README.md").read_text()
-    folders = ("*.md", "quickstarts/*.md", "tutorials/*.md")
-    docs = REPOSITORY / "docs"
-    pages = {str(page.relative_to(docs)) for folder in folders for page in docs.glob(folder)}
-    assert [page for page in sorted(pages - {"README.md"}) if f"]({page})" not in index] == []
+    assert [page for page in pages if f"]({page})" not in index] == []
+    assert [page for page in pages if not re.fullmatch(name, page)] == []

@@ -7,10 +7,8 @@ A flag that is added or changed edits docs/flags.md in the same commit; `make go
 import ast
 import os
 import re
-from pathlib import Path
 
 import pytest
-from absl import flags
 
 from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
@@ -18,17 +16,11 @@ from dlrm.scripts import train_torchrec
 from recsys.errors import UserError
 from recsys.program import fail
 from tests import harness
+from tests.harness import REPOSITORY
 from tests.repo import flag_reference
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-GOLDEN = REPOSITORY / "tests" / "golden"
-
-PROGRAMS = {
-    "dlrm": (dlrm, "seed_flags.txt", 43),
-    "train_torchrec": (train_torchrec, "seed_flags_train_torchrec.txt", 15),
-    "bert4rec": (bert4rec, "seed_flags_bert4rec.txt", 24),
-}
-"""Program -> its flags, the list of the seed's, and how many those are."""
+SEEDS = {"dlrm": dlrm, "train_torchrec": train_torchrec, "bert4rec": bert4rec}
+"""Program of a seed -> its flags here; tests/golden lists those of the seed."""
 
 DEFAULTS_THAT_DIFFER = {
     # CUDA if present, else CPU: the seed's `cuda` fails without a GPU.
@@ -41,37 +33,14 @@ DEFAULTS_THAT_DIFFER = {
 }
 
 
-def flags_of(model):
-    values = flags.FlagValues()
-    PROGRAMS[model][0].define_flags(values)
-    return {
-        name: values[name]
-        for name in values
-        if name == values[name].name  # short names are keys of their own
-    }
-
-
-def default_of(flag):
-    if flag.default is None:
-        return "none"
-    return (flag.default_as_str or "").strip("'") or "empty"
-
-
-def kind_of(flag):
-    if isinstance(flag, flags.EnumFlag):
-        return "enum " + "|".join(flag.parser.enum_values)
-    name = flag.flag_type()
-    return {"bool": "boolean", "int": "integer", "float": "number"}.get(
-        name, "list" if "list" in name else name
-    )
-
-
-def seed_flags(model):
-    lines = (GOLDEN / PROGRAMS[model][1]).read_text().splitlines()
+def seed_flags(program):
+    """Returns program, name, short name, type and default of each flag of a seed."""
+    name = "seed_flags.txt" if program == "dlrm" else f"seed_flags_{program}.txt"
+    lines = (REPOSITORY / "tests" / "golden" / name).read_text().splitlines()
     rows = [line.split(" | ") for line in lines if not line.startswith("#")]
     heads = [re.fullmatch(r"(\w+)(?: \[(\w+)\])?", head) for head, _, _ in rows]
     return [
-        pytest.param(model, head[1], head[2], kind, default, id=f"{model} {head[1]}")
+        pytest.param(program, head[1], head[2], kind, default, id=f"{program} {head[1]}")
         for head, (_, kind, default) in zip(heads, rows, strict=True)
     ]
 
@@ -83,24 +52,20 @@ def test_the_document_lists_every_flag_of_every_program():
     assert text == flag_reference.DOCUMENT.read_text(), "run `make golden` and review the diff"
 
 
-@pytest.mark.parametrize("model", PROGRAMS)
-def test_all_flags_of_the_seed_are_listed(model):
-    assert len(seed_flags(model)) == PROGRAMS[model][2]
-
-
 @pytest.mark.parametrize(
-    ("model", "name", "short", "kind", "default"),
-    [row for model in PROGRAMS for row in seed_flags(model)],
+    ("program", "name", "short", "kind", "default"),
+    [row for program in SEEDS for row in seed_flags(program)],
 )
-def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default):
-    flag = flags_of(model)[name]
+def test_a_flag_of_the_seed_keeps_its_meaning(program, name, short, kind, default):
+    flag = flag_reference.defined(SEEDS[program].define_flags)[name]
     assert flag.short_name == short
-    assert default_of(flag) == DEFAULTS_THAT_DIFFER.get((model, name), default)
+    expected = DEFAULTS_THAT_DIFFER.get((program, name), default)
+    assert (flag_reference.default_of(flag) or "none") == expected
     if kind.startswith("enum "):
         offered = set(flag.parser.enum_values)
         assert set(kind.removeprefix("enum ").split("|")) <= offered
     elif name != "base_device":  # a free string in the seed, where any but two values fail later
-        assert kind_of(flag) == kind
+        assert flag_reference.kind_of(flag) == {"string": "text"}.get(kind, kind)
 
 
 @pytest.mark.parametrize("program", flag_reference.programs(), ids=lambda p: p.command)
@@ -136,22 +101,16 @@ DOORS = re.compile(
 def messages_of(tree):
     """Yields (line, text) of a module's strings, but docstrings and the help of settings."""
     left_out = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree):  # parents before their children
         is_help = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setting"
-        if is_help or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-            left_out |= set(map(id, ast.walk(node)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr) and id(node) not in left_out:
-            left_out |= set(map(id, ast.walk(node)))
-            yield (
-                node.lineno,
-                "".join(
-                    part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
-                ),
-            )
-    for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in left_out:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if id(node) in left_out or is_help or is_docstring:
+            left_out |= set(map(id, ast.iter_child_nodes(node)))
+        elif isinstance(node, ast.JoinedStr):
+            left_out |= set(map(id, node.values))
+            texts = [getattr(part, "value", "") for part in node.values]
+            yield node.lineno, "".join(t if isinstance(t, str) else "{}" for t in texts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
