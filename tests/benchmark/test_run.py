@@ -13,7 +13,7 @@ import pytest
 from benchmark import commands, run
 from benchmark.case import Case, Group, Key
 from benchmark.record import read_records
-from tests import harness
+from tests.repo.document_commands import check_flags
 
 PROGRAM = """\
 import json, pathlib, sys
@@ -220,20 +220,12 @@ def test_the_commands_of_the_project_are_valid_and_their_flags_exist():
     """Each flag of each command is one of its program's; nothing is run."""
     cases = run.read_cases([str(run.CASES), str(run.CASES / "quality")])
     assert {"dlrm_small", "bert4rec_5m", "bert4rec_beauty"} <= {case.name for case in cases}
-    known: dict[str, set[str]] = {}
     for case in cases:
         for text in (*case.prepare, case.run):
-            words = shlex.split(text)
-            assert re.fullmatch(r"python|\.venv-\w+/bin/python", words[0])
-            assert words[1] == "-m"
-            module = words[2]
-            if module not in known:
-                text_of_help = harness.forked("-m", module, "--help").stdout
-                switches = set(re.findall(r"--\[no\](\w+)", text_of_help))
-                known[module] = set(re.findall(r"--(\w+)", text_of_help)) | switches
-                known[module] |= {f"no{switch}" for switch in switches}
-            flags = {word.partition("=")[0].removeprefix("--") for word in words[3:]}
-            assert not flags - known[module], f"{case.name}: {module}"
+            python, option, module, *words = shlex.split(text)
+            assert re.fullmatch(r"python|\.venv-\w+/bin/python", python)
+            assert option == "-m"
+            check_flags(module, words)
 
 
 @pytest.mark.slow

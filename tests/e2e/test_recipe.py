@@ -21,20 +21,12 @@ MODEL = (
     "--decay_steps=0",
     "--num_threads=1",
 )
+FRACTIONS = "--split_fractions=0.8,0.1,0.1"
 
 
-def run(*command, **options):
-    done = harness.run(*command, **options)
-    return done.stdout + done.stderr
-
-
-def python(module, *arguments, **options):
-    return run(sys.executable, "-m", module, *arguments, **options)
-
-
-def train(*arguments):
-    """Runs DLRM, in a process that is forked: importing torch is not the point."""
-    harness.forked("-m", "dlrm.scripts.main", *arguments)
+def program(module, *arguments):
+    """Runs a program in a process that is forked: importing torch is not the point."""
+    return harness.forked("-m", module, *arguments).stdout
 
 
 def final(log):
@@ -44,31 +36,24 @@ def final(log):
 @pytest.mark.slow
 def test_generated_logs_to_auc(tmp_path):
     raw, dataset = tmp_path / "raw", tmp_path / "dataset"
-    python("preproc.generate_criteo", f"--output={raw}", "--rows=120000", "--days=4", "--gzip=true")
-    run(
-        "bash",
-        "preproc/prepare_dataset.sh",
-        "5",
-        "CPU",
-        "native",
-        "--format=split,parquet",
+    program(
+        *("preproc.generate_criteo", f"--output={raw}", "--rows=120000", "--days=4", "--gzip=true")
+    )
+    harness.run(
+        *("bash", "preproc/prepare_dataset.sh", "5", "CPU", "native", "--format=split,parquet"),
         INPUT_PATH=str(raw),
         OUTPUT_PATH=str(dataset),
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     )
-    assert "ok" in python("dataspec.verify", dataset).lower()
+    assert "ok" in program("dataspec.verify", dataset).lower()
     best = json.loads((raw / "planted.json").read_text())["best_reachable"]["last_day_first_half"]
     aucs = {}
     for dataset_type in ("split", "parquet"):
         log, checkpoint = tmp_path / f"{dataset_type}.json", tmp_path / dataset_type
-        common = (f"--dataset={dataset}", f"--dataset_type={dataset_type}", f"--log_path={log}")
-        train(
-            *common,
-            "--eval_split=validation",
-            f"--save_checkpoint_path={checkpoint}",
-            *MODEL,
-        )
-        train("--mode=test", *common, f"--load_checkpoint_path={checkpoint}")
+        common = ("dlrm.scripts.main", f"--dataset={dataset}", f"--dataset_type={dataset_type}")
+        common = (*common, f"--log_path={log}")
+        program(*common, "--eval_split=validation", f"--save_checkpoint_path={checkpoint}", *MODEL)
+        program(*common, "--mode=test", f"--load_checkpoint_path={checkpoint}")
         assert final(log)["num_rows"] == best["rows"]
         aucs[dataset_type] = final(log)["auc"]
     assert 0.70 < aucs["split"] < best["auc"]
@@ -79,27 +64,18 @@ def test_generated_logs_to_auc(tmp_path):
 @pytest.mark.slow
 def test_real_rows_to_auc(tmp_path, real_data):
     dataset, log = tmp_path / "dataset", tmp_path / "log.json"
-    python(
-        "preproc.criteo",
-        f"--input={real_data / 'criteo_kaggle' / 'sample_100k.tsv.gz'}",
-        f"--output={dataset}",
-        "--preset=kaggle",
-        "--split_fractions=0.8,0.1,0.1",
-    )
-    train(f"--dataset={dataset}", f"--log_path={log}", *MODEL)
+    sample = real_data / "criteo_kaggle" / "sample_100k.tsv.gz"
+    paths = (f"--input={sample}", f"--output={dataset}")
+    program("preproc.criteo", *paths, "--preset=kaggle", FRACTIONS)
+    program("dlrm.scripts.main", f"--dataset={dataset}", f"--log_path={log}", *MODEL)
     # Below 0.74 something is wrong, above 0.80 the test rows have leaked into training.
     assert 0.74 < final(log)["best_auc"] < 0.80
 
 
 def test_the_terabyte_head_is_read(tmp_path, real_data):
-    dataset = tmp_path / "dataset"
-    python(
-        "preproc.criteo",
-        f"--input={real_data / 'criteo_terabyte' / 'day_0_head1000.tsv.gz'}",
-        f"--output={dataset}",
-        "--split_fractions=0.8,0.1,0.1",
-        "--frequency_limit=2",
-    )
-    manifest = json.loads((dataset / "manifest.json").read_text())
+    head = real_data / "criteo_terabyte" / "day_0_head1000.tsv.gz"
+    paths = (f"--input={head}", f"--output={tmp_path / 'dataset'}")
+    program("preproc.criteo", *paths, FRACTIONS, "--frequency_limit=2")
+    manifest = json.loads((tmp_path / "dataset" / "manifest.json").read_text())
     assert manifest["rows"] == {"train": 800, "validation": 100, "test": 100}
     assert not any(manifest["rejected"].values())

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents and the commands in them."""
 
+import functools
 import re
 import shlex
 
-from tests.harness import REPOSITORY
+from tests.harness import REPOSITORY, forked
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 
@@ -21,3 +22,17 @@ def commands_of(text):
             lines = body.replace("\\\n", " ").splitlines()
             commands += [" ".join(shlex.split(line, comments=True)) for line in lines]
     return [command for command in commands if command]
+
+
+@functools.cache
+def flags_in_help(module):
+    """Returns the flags that a program's help lists, switches in both spellings."""
+    text = forked("-m", module, "--help").stdout
+    switches = re.findall(r"--\[no\](\w+)", text)
+    return {*re.findall(r"--(\w+)", text), *switches, *(f"no{switch}" for switch in switches)}
+
+
+def check_flags(module, words):
+    """Checks that a program's help lists the flags among its words."""
+    given = {w.partition("=")[0].removeprefix("--") for w in words if w.startswith("--")}
+    assert given <= flags_in_help(module), module

@@ -34,10 +34,20 @@ def run_step(name, folder, *arguments, **options):
     return harness.run(REPOSITORY / "docker" / name, *arguments, folder=folder, **options)
 
 
-def test_every_run_line_is_one_script():
-    assert all(re.fullmatch(r"docker/\w+\.sh", line) for line in arguments_of("RUN"))
+def stand_ins(folder, **programs):
+    """Writes programs of a shell line each; returns a PATH on which they come first."""
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_every_run_line_is_one_script_and_the_last_is_the_smoke_test_of_a_user():
     of_training = [script.name for script in SCRIPTS if script.stem not in OTHERS]
     assert sorted(arguments_of("RUN")) == [f"docker/{name}" for name in of_training]
+    order = [(name, argument) for name, argument in instructions() if name in ("RUN", "USER")]
+    assert order[-2:] == [("USER", "${USER_ID}"), ("RUN", "docker/smoke.sh")]
+    assert "USER_ID=1000" in arguments_of("ARG")
 
 
 def test_the_serving_image_keeps_numpy_and_asks_its_server_at_last():
@@ -51,24 +61,13 @@ def test_the_serving_image_keeps_numpy_and_asks_its_server_at_last():
     ]
 
 
-def test_no_environment_is_sent_to_the_builder():
-    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
-    assert {".venv*", "**/*.so", "build", "data", "demo", "log.json*"} <= set(ignored)
-
-
-def test_the_last_step_is_the_smoke_test_by_a_user_who_is_not_root():
-    order = [(name, argument) for name, argument in instructions() if name in ("RUN", "USER")]
-    assert order[-2:] == [("USER", "${USER_ID}"), ("RUN", "docker/smoke.sh")]
-    assert "USER_ID=1000" in arguments_of("ARG")
-
-
-def test_the_base_image_is_an_argument():
+def test_the_base_image_is_an_argument_and_the_builder_gets_the_sources_alone():
     assert arguments_of("FROM") == ["${BASE_IMAGE}"]
     assert [a for a in arguments_of("ARG") if "/" in a] == [arguments_of("ARG")[0]]
-
-
-def test_the_working_directory_is_off_the_module_path():
+    # The working directory is off the module path.
     assert any("PYTHONSAFEPATH=1" in argument.split() for argument in arguments_of("ENV"))
+    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert {".venv*", "**/*.so", "build", "data", "demo", "log.json*"} <= set(ignored)
 
 
 def test_every_build_argument_is_read():
@@ -91,13 +90,6 @@ def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
     assert not re.search(r"Would install .*\btorch-", done.stdout)
 
 
-def test_an_image_without_torch_is_refused(tmp_path):
-    harness.python("-m", "venv", "--without-pip", tmp_path / "bare")
-    python = str(tmp_path / "bare/bin/python")
-    done = run_step("install_python.sh", tmp_path, status=1, PYTHON=python)
-    assert "has no torch; take a base image that has one" in done.stderr
-
-
 def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tmp_path):
     harness.python("-m", "venv", tmp_path / "bare")
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
@@ -105,39 +97,35 @@ def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tm
     done = run_step("install_torch.sh", tmp_path, status=1, PYTHON=bare, **pip)
     assert "No matching distribution found for torch==" in done.stderr
     assert "is there already" in run_step("install_torch.sh", tmp_path, **pip).stdout
+    done = run_step("install_python.sh", tmp_path, status=1, PYTHON=bare)
+    assert "has no torch; take a base image that has one" in done.stderr
 
 
-def test_java_and_pyspark_are_left_out_unless_asked_for(tmp_path):
-    assert "left out" in run_step("install_spark.sh", tmp_path).stdout
-
-
-def test_an_unknown_group_of_packages_is_refused(tmp_path):
-    done = run_step("install_python.sh", tmp_path, status=1, EXTRAS="dev,nothing")
-    assert "no group 'nothing' in pyproject.toml; it has benchmark, dev" in done.stderr
-
-
-def test_apex_is_left_out_unless_asked_for(tmp_path):
-    done = run_step("install_apex.sh", tmp_path, WITH_APEX="0")
-    assert "apex is there already" in done.stdout or "left out" in done.stdout
-
-
-def test_system_packages_that_are_there_need_no_root(tmp_path):
-    run_step("install_system.sh", tmp_path, USER_ID="")
+@pytest.mark.parametrize(
+    ("script", "options", "status", "message"),
+    [
+        ("install_spark.sh", {}, 0, "left out"),
+        ("install_apex.sh", {"WITH_APEX": "0"}, 0, "apex is there already|left out"),
+        # What is there needs no root.
+        ("install_system.sh", {"USER_ID": ""}, 0, ""),
+        (
+            "install_python.sh",
+            {"EXTRAS": "dev,nothing"},
+            1,
+            "no group 'nothing' in pyproject.toml; it has benchmark, dev",
+        ),
+    ],
+)
+def test_a_step_leaves_out_what_is_not_asked_for(tmp_path, script, options, status, message):
+    done = run_step(script, tmp_path, status=status, **options)
+    assert re.search(message, done.stdout + done.stderr)
 
 
 def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
-    calls = tmp_path / "calls"
-    stubs = {
-        "getent": "exit 2",
-        "useradd": 'echo useradd "$@" >>calls',
-        "chown": 'echo chown "$@" >>calls',
-    }
-    for name, body in stubs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    note = 'echo "$(basename "$0")" "$@" >>calls'
+    path = stand_ins(tmp_path, getent="exit 2", useradd=note, chown=note)
     run_step("install_system.sh", tmp_path, USER_ID="4321", PATH=path)
-    assert calls.read_text().splitlines() == [
+    assert (tmp_path / "calls").read_text().splitlines() == [
         "useradd --create-home --uid 4321 --shell /bin/bash recipes",
         "chown 4321 .",
     ]
@@ -150,16 +138,12 @@ def test_a_container_runs_the_command_that_it_is_given(tmp_path):
 
 def test_a_container_of_an_executor_starts_what_spark_asks_for(tmp_path):
     """Java and the place of PySpark are outside: programs that print what they were asked."""
-    (tmp_path / "python3").write_text("#!/bin/sh\necho /pyspark\n")
-    (tmp_path / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    for program in ("python3", "java"):
-        (tmp_path / program).chmod(0o755)
+    path = stand_ins(tmp_path, python3="echo /pyspark", java='printf "%s\\n" "$@"')
     names = ("MEMORY", "ID", "CORES", "POD_IP", "POD_NAME")
     variables = {f"SPARK_EXECUTOR_{name}": f"its {name}" for name in names}
     variables |= {f"SPARK_JAVA_OPT_{number}": f"-D{number}=a b" for number in (10, 9)}
     variables |= {"SPARK_DRIVER_URL": "spark://driver", "SPARK_APPLICATION_ID": "application"}
     variables |= {"SPARK_RESOURCE_PROFILE_ID": "0"}
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = run_step("entrypoint.sh", tmp_path, "executor", PATH=path, **variables)
     java, backend = done.stdout.splitlines()[:6], done.stdout.splitlines()[6:]
     assert java[:5] == ["-D9=a b", "-D10=a b", "-Xmsits MEMORY", "-Xmxits MEMORY", "-cp"]
@@ -183,26 +167,27 @@ def image_check(folder, *arguments, programs=(), **options):
     return run_step("image_check.sh", folder, *arguments, PATH=str(folder), **options)
 
 
-def test_building_images_without_an_engine_names_what_to_install(tmp_path):
-    done = image_check(tmp_path, status=1, programs=("podman", "runc"))
-    assert "no Docker daemon answers, and these are missing: buildah debootstrap" in done.stderr
-    assert "apt-get install --no-install-recommends buildah debootstrap" in done.stderr
-
-
-def test_building_images_with_docker_alone_needs_its_daemon(tmp_path):
-    done = image_check(tmp_path, status=1, programs=("podman",), ENGINE="docker")
-    assert "ENGINE=docker: its daemon does not answer" in done.stderr
-
-
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("arguments", "programs", "options", "message"),
     [
-        (["inference"], {}, "no image 'inference': expected training, serving or spark"),
-        ([], {"ENGINE": "kaniko"}, "ENGINE=kaniko: expected docker or podman"),
+        (
+            (),
+            ("podman", "runc"),
+            {},
+            "no Docker daemon answers, and these are missing: buildah debootstrap; .*"
+            "apt-get install --no-install-recommends buildah debootstrap",
+        ),
+        ((), ("podman",), {"ENGINE": "docker"}, "ENGINE=docker: its daemon does not answer"),
+        (("inference",), (), {}, "no image 'inference': expected training, serving or spark"),
+        ((), (), {"ENGINE": "kaniko"}, "ENGINE=kaniko: expected docker or podman"),
     ],
 )
-def test_a_wrong_request_for_images_is_refused(tmp_path, arguments, options, message):
-    assert message in image_check(tmp_path, *arguments, status=1, **options).stderr
+def test_images_that_cannot_be_built_are_refused(tmp_path, arguments, programs, options, message):
+    """Basic programs are on the PATH, and those of an engine."""
+    for name in ("bash", "dirname", "env", *programs):
+        (tmp_path / name).symlink_to(shutil.which(name) or "/bin/true")
+    options = {"PATH": str(tmp_path), "status": 1} | options
+    assert re.search(message, run_step("image_check.sh", tmp_path, *arguments, **options).stderr)
 
 
 @pytest.mark.release

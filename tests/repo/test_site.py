@@ -70,19 +70,14 @@ def test_a_tutorial_shows_its_outputs():
 
 
 def test_the_build_refuses_a_broken_link(tmp_path):
-    for document in DOCUMENTS:
-        copy = tmp_path / document.relative_to(harness.REPOSITORY)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(document, copy)
-    shutil.copytree(harness.REPOSITORY / "docs/site", tmp_path / "docs/site", dirs_exist_ok=True)
-    for name in ("mkdocs.yml", "triton/README.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(harness.REPOSITORY / name, tmp_path / name)
-    build = ("-m", "mkdocs", "build")
-    harness.python(*build, folder=tmp_path)
+    for name in ("mkdocs.yml", "docs", "triton/README.md", *harness.REPOSITORY.glob("*.md")):
+        source = harness.REPOSITORY / name
+        copy = tmp_path / source.relative_to(harness.REPOSITORY)
+        copy.parent.mkdir(exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
     with (tmp_path / "docs" / "dlrm.md").open("a") as file:
         file.write("\n[away](nowhere.md), [lost](bert4rec.md#nowhere)\n")
-    done = harness.python(*build, folder=tmp_path, status=1)
+    done = harness.python("-m", "mkdocs", "build", folder=tmp_path, status=1)
     assert "link 'nowhere.md'" in done.stderr
     assert "anchor '#nowhere'" in done.stderr
 
