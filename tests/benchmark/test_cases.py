@@ -5,7 +5,6 @@ import json
 import sys
 
 import pytest
-import torch
 
 from benchmark import run
 from benchmark.cases.preprocessing import CANDIDATES, ENGINES, Preprocessing
@@ -30,88 +29,67 @@ SCALING = (
     *("--sizes=5m", "--table_size=5m", "--items=200", "--batch=4", "--steps=3", "--warmup=1"),
     *("--repeats=1", "--program_flags=--base_device=cpu --num_threads=1 --num_layers=1"),
 )
-FEW = {
-    "interaction_kernels": (*KERNELS, "--nocompile"),
-    "embedding_kernels": KERNELS,
-    "sparse_step_kernels": KERNELS,
-    "train_step": (*STEPS, "--batch_sizes=2048"),
-    "loader": ("--rows=40000", "--repeats=1"),
-    "bert4rec_top_items": (
-        *("--items=70000", "--dim=8", "--queries=70", "--repeats=2", "--threads=1"),
-    ),
-    "preprocessing": ("--rows=4006", "--repeats=1", "--frequency_limit=3"),
-}
-"""Case -> flags of a short run."""
-
-LONG = {
-    "train_step": (*STEPS, "--batch_sizes=2048", "--bfloat16"),
-    "bert4rec_scaling": SCALING,
-    "inference": ("--repeats=1", "--steps=2", "--rows=8192"),
-    "precision": ("--repeats=1", "--rows=60000", "--nosample"),
-}
+TOP_ITEMS = ("--items=70000", "--dim=8", "--queries=70", "--repeats=2", "--threads=1")
 
 
 @pytest.fixture
 def measured(tmp_path):
-    """Runs a case; returns {(row, metric): record} and the exit status."""
-    threads = torch.get_num_threads()
+    """Runs a case; returns {(row, metric): record}, none of which failed."""
 
-    def measure(name, *flags):
+    def measure(name, *flags, status=0, positive=True):
         path = tmp_path / "records.jsonl"
         path.unlink(missing_ok=True)
-        status = run.main(["benchmark.run", name, *flags, f"--records={path}"])
+        assert run.main(["benchmark.run", name, *flags, f"--records={path}"]) == status
         records = read_records(path) if path.is_file() else []
-        return {(r.candidate, r.metric): r for r in records}, status
+        if status == 0:
+            assert records
+            assert all(r.value is not None and r.failed == 0 for r in records)
+            assert not positive or all(r.value > 0 for r in records)
+        return {(r.candidate, r.metric): r for r in records}
 
-    yield measure
-    torch.set_num_threads(threads)
+    return measure
 
 
-@needs("compiled cuda_ext kernels")
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        *FEW.items(),
-        *(pytest.param(*item, marks=pytest.mark.release) for item in LONG.items()),
+        ("loader", ("--rows=40000", "--repeats=1")),
+        *(
+            pytest.param(name, flags, marks=pytest.mark.release)
+            for name, flags in (
+                ("train_step", (*STEPS, "--batch_sizes=2048", "--bfloat16")),
+                ("inference", ("--repeats=1", "--steps=2", "--rows=8192")),
+                ("precision", ("--repeats=1", "--rows=60000", "--nosample")),
+            )
+        ),
     ],
 )
-def test_every_case_is_measured_and_recorded(measured, name, flags):
-    records, status = measured(name, *flags)
-    assert status == 0
-    assert records
-    assert all(r.value is not None and r.failed == 0 for r in records.values())
-    if name not in ("precision", "preprocessing"):
-        assert all(r.value > 0 for r in records.values())
+@needs("compiled cuda_ext kernels")
+def test_a_case_is_measured_and_recorded(measured, name, flags):
+    measured(name, *flags, positive=name != "precision")
 
 
 @needs("compiled cuda_ext kernels")
 @pytest.mark.parametrize(
     ("name", "rows", "metrics"),
     [
-        (
-            "interaction_kernels",
-            {"forward, D=16, B=32", "forward + backward, D=16, B=32"},
-            {"PyTorch", "operations"},
-        ),
+        ("interaction_kernels", ("forward", "forward + backward"), {"PyTorch", "operations"}),
         (
             "embedding_kernels",
-            {
-                f"{rule}, {ids}, D=16, B=32"
-                for rule in ("sgd", "rowwise_adagrad")
-                for ids in ("uniform", "zipf")
-            },
+            ("sgd, uniform", "sgd, zipf", "rowwise_adagrad, uniform", "rowwise_adagrad, zipf"),
             {"nn.EmbeddingBag"},
         ),
         (
             "sparse_step_kernels",
-            {"uniform, D=16, B=32", "zipf, D=16, B=32"},
+            ("uniform", "zipf"),
             {"ours, unfused", "nn.EmbeddingBag + PyTorch", "operations"},
         ),
     ],
-)  # fmt: skip
+)
 def test_kernels_stand_beside_peers_and_limits(measured, name, rows, metrics):
-    records, _ = measured(name, *FEW[name])
-    assert {row for row, _ in records} == rows
+    compiles = ("--nocompile",) if name == "interaction_kernels" else ()
+    records = measured(name, *KERNELS, *compiles)
+    assert {row for row, _ in records} == {f"{row}, D=16, B=32" for row in rows}
     names = {metric for _, metric in records}
     assert names >= {"ours", "ours, share of the floor", "copy", "matrix product", *metrics}
     assert any("over" in metric for metric in names) == has_torchrec()
@@ -126,7 +104,7 @@ def test_kernels_stand_beside_peers_and_limits(measured, name, rows, metrics):
     ],
 )
 def test_a_step_is_compared_with_its_peers_and_its_ceiling(measured, flags, benchmark, row):
-    records, _ = measured("train_step", *STEPS, *flags)
+    records = measured("train_step", *STEPS, *flags)
     of_row = {metric: record for (case, metric), record in records.items() if case == row}
     assert of_row.keys() >= {
         *("ours", "PyTorch", "ours over PyTorch", "our throughput", "ours, share of the ceiling"),
@@ -143,18 +121,16 @@ def test_a_step_is_compared_with_its_peers_and_its_ceiling(measured, flags, benc
 
 @needs("TorchRec")
 @pytest.mark.multiprocess
-def test_two_processes_train_beside_torchrec(tmp_path):
-    path = tmp_path / "records.jsonl"
+def test_two_processes_train_beside_torchrec(measured):
     tiny = ("--models=small", "--tables=3", "--rows=5000", "--samples=1", "--repeats=2")
-    assert run.main(["", "train_step_distributed", *tiny, f"--records={path}"]) == 0
-    records = read_records(path)
-    assert {record.candidate for record in records} == {"small, zipf, B=2,048"}
-    by_metric = {record.metric: record for record in records}
+    records = measured("train_step_distributed", *tiny)
+    assert {row for row, _ in records} == {"small, zipf, B=2,048"}
+    by_metric = {metric: record for (_, metric), record in records.items()}
     assert by_metric["ours"].config["processes"] == 2
+    assert "ours over TorchRec" in by_metric
     for name in ("ours", "TorchRec", "TorchRec, pipelined"):
         throughput = by_metric[f"{name}, throughput"].value
         assert throughput == pytest.approx(2048 / (by_metric[name].value / 1e3), rel=0.5)
-    assert by_metric["ours over TorchRec"].value > 0
 
 
 def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeypatch, tmp_path):
@@ -168,22 +144,21 @@ def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeyp
         ("preprocessing", ("--candidates=native,spark",), "make spark"),
         ("bert4rec_recbole", (), "make recbole"),
     ):
-        assert measured(name, *flags) == ({}, 2)
+        assert measured(name, *flags, status=2) == {}
         assert target in capsys.readouterr().err
 
 
 def test_lists_of_a_large_catalogue_are_those_of_float64(measured, capsys, monkeypatch):
     from benchmark.cases import bert4rec_top_items
 
-    flags = FEW["bert4rec_top_items"]
-    records, _ = measured("bert4rec_top_items", *flags)
+    records = measured("bert4rec_top_items", *TOP_ITEMS)
     for case in bert4rec_top_items.CASES:
         assert records[case, "identical to float64"].value == 70
         assert 0 < records[case, "multiplied"].value < 5
         assert records[case, "multiplied"].direction == "lower"
     right = bert4rec_top_items.exact_items
     monkeypatch.setattr(bert4rec_top_items, "exact_items", lambda *a: right(*a) + 1)
-    assert measured("bert4rec_top_items", *flags)[1] == 1
+    measured("bert4rec_top_items", *TOP_ITEMS, status=1)
     assert "140 lists differ" in capsys.readouterr().err
 
 
@@ -191,7 +166,7 @@ def test_lists_of_a_large_catalogue_are_those_of_float64(measured, capsys, monke
 def test_sizes_and_options_are_rows(measured):
     from benchmark.cases.bert4rec_scaling import ADAPTERS, METRICS, OPTIONS
 
-    records, _ = measured("bert4rec_scaling", *SCALING)
+    records = measured("bert4rec_scaling", *SCALING)
     rows = {"5m", *(f"5m {name}" for name in (*OPTIONS, *ADAPTERS))}
     metrics = {"parameters", *(name for name, *_ in METRICS.values())}
     assert set(records) == {(row, metric) for row in rows for metric in metrics}
@@ -210,7 +185,8 @@ def test_every_size_is_a_preset(capsys):
 
 def test_native_and_both_peers_give_the_same_bytes(measured):
     # 4,006 rows: days of unequal sizes and an odd last day.
-    records, _ = measured("preprocessing", *FEW["preprocessing"])
+    flags = ("--rows=4006", "--repeats=1", "--frequency_limit=3")
+    records = measured("preprocessing", *flags, positive=False)
     assert {row for row, _ in records} == set(CANDIDATES)
     assert records["polars", "peak_anonymous"].value > 20
     native, duckdb = (records[c, "rows_per_s"].value for c in ("native", "duckdb"))
@@ -220,7 +196,7 @@ def test_native_and_both_peers_give_the_same_bytes(measured):
 def test_engines_beside_each_other(measured):
     """The Spark and NVTabular engines take minutes; their commands are held by the next test."""
     flags = ("--rows=3003", "--repeats=1", "--engines", "--candidates=native,reference")
-    records, _ = measured("preprocessing", *flags)
+    records = measured("preprocessing", *flags, positive=False)
     assert {r.benchmark for r in records.values()} == {"preprocessing_engines"}
     for name in ("native", "reference"):
         assert records[name, "start"].value > 0
@@ -266,9 +242,10 @@ def test_differing_bytes_and_failures_stop_the_benchmark(measured, capsys, monke
         ("absent", "no luck"),
     ):
         few = ("--rows=100", "--repeats=1", f"--candidates={candidates}")
-        assert measured("preprocessing", *few) == ({}, 2)
+        assert measured("preprocessing", *few, status=2) == {}
         assert message in capsys.readouterr().err
-    records, _ = measured("preprocessing", "--rows=100", "--repeats=1", "--candidates=good")
+    good = ("--rows=100", "--repeats=1", "--candidates=good")
+    records = measured("preprocessing", *good, positive=False)
     assert {r.config["spark"] for r in records.values()} == {"4.2"}
 
 

@@ -70,24 +70,16 @@ def test_the_interval_holds_the_difference_of_other_rows():
     assert min(high - low for _, low, high in exact) > 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda labels, logits: (~labels, logits), "its labels are not those of"),
-        (lambda labels, logits: (labels[1:], logits[1:]), "its labels are not those of"),
-    ],
-)
-def test_other_rows_are_refused(tmp_path, capsys, change, message):
+def test_other_rows_and_files_without_predictions_are_refused(tmp_path, capsys):
     labels, logits = draw(1.0)
     first = write(tmp_path / "a.csv", labels, logits)
-    second = write(tmp_path / "b.csv", *change(labels, logits))
-    assert compare_predictions.main(["", first, second]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_file_without_predictions_is_refused(tmp_path, capsys):
-    path = tmp_path / "a.csv"
-    path.write_text("a,b\n1,2\n")
-    assert compare_predictions.main(["", str(path), str(path)]) == 2
-    assert "no predictions, columns row, label, logit" in capsys.readouterr().err
-    assert compare_predictions.main(["", str(tmp_path / "b.csv"), str(path)]) == 2
+    other, without = tmp_path / "b.csv", tmp_path / "c.csv"
+    without.write_text("a,b\n1,2\n")
+    for second, message in (
+        (write(other, ~labels, logits), "its labels are not those of"),
+        (write(other, labels[1:], logits[1:]), "its labels are not those of"),
+        (without, "no predictions, columns row, label, logit"),
+        (tmp_path / "absent.csv", "absent.csv"),
+    ):
+        assert compare_predictions.main(["", first, str(second)]) == 2
+        assert message in capsys.readouterr().err

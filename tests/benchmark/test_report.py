@@ -1,35 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tables of results in documents."""
+
 import dataclasses
 
 import pytest
 
 from benchmark import report
-from benchmark.record import make_record, write_records
+from benchmark.record import write_records
+from tests.benchmark.conftest import record
 
 DOCUMENT = "# Title\n<!-- results:speed -->\nold\n<!-- /results:speed -->\nend\n"
 
 
-def record(candidate, metric, value, rows=10):
-    samples = () if value is None else (value,)
-    return make_record(
-        "speed",
-        candidate,
-        metric,
-        samples,
-        unit="rows/s" if metric == "rows_per_s" else "",
-        direction="higher",
-        config={"rows": rows},
-        failed=int(value is None),
-    )
-
-
 def test_a_table_has_a_row_per_candidate_and_a_column_per_metric():
     records = [
-        record("ours", "rows_per_s", 1.0, rows=99),  # Other settings than the newest: not shown.
-        record("ours", "rows_per_s", 5.0),
-        record("ours", "rows_per_s", 1_923_456.7),
-        record("ours", "lead", 1.0),
-        record("theirs", "rows_per_s", None),
+        record(1.0, rows=99),  # Other settings than the newest: not shown.
+        record(5.0, unit="rows/s"),
+        record(1_923_456.7, unit="rows/s"),
+        record(1.0, metric="lead"),
+        record(candidate="theirs", unit="rows/s", failed=1),
     ]
     lines = report.render_table(records).splitlines()
     assert lines[:4] == [
@@ -58,7 +47,7 @@ def test_check_fails_until_the_table_is_written(tmp_path):
     assert report.main(["", *arguments, "--check"]) == 0, "a table without results stays"
     assert report.main(["", *arguments]) == 0
     assert document.read_text() == DOCUMENT
-    write_records(tmp_path / "speed.jsonl", [record("ours", "rows_per_s", 5.0)])
+    write_records(tmp_path / "speed.jsonl", [record(5.0)])
     assert report.main(["", *arguments, "--check"]) == 1
     assert document.read_text() == DOCUMENT
     assert report.main(["", *arguments]) == 0
@@ -66,10 +55,12 @@ def test_check_fails_until_the_table_is_written(tmp_path):
     assert document.read_text().startswith("# Title\n")
     assert document.read_text().endswith("end\n")
     assert report.main(["", *arguments, "--check"]) == 0
-    write_records(tmp_path / "speed.jsonl", [record("ours", "rows_per_s", 6.0)])
+    write_records(tmp_path / "speed.jsonl", [record(6.0)])
     assert report.main(["", *arguments, "--check"]) == 1
 
 
-def test_a_marker_without_an_end_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="results:speed"):
-        report.render_document("<!-- results:speed -->\n", tmp_path)
+def test_a_marker_without_an_end_is_refused(tmp_path, capsys):
+    document = tmp_path / "README.md"
+    document.write_text("<!-- results:speed -->\n")
+    assert report.main(["", str(document)]) == 2
+    assert "results:speed must each have their end" in capsys.readouterr().err

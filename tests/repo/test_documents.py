@@ -32,7 +32,7 @@ MAX_README_LINES = 250
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 OF_PREPROC = {
-    "preproc.criteo": (criteo.define_flags, criteo.job_from_flags),
+    "preproc.criteo": (criteo.define_flags, None),  # whose jobs look for their dictionaries
     "preproc.generate_criteo": (generated_clicks.define_flags, None),
     "preproc.generate_ratings": (generated_ratings.define_flags, None),
 } | {

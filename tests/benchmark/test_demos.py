@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the demos that run without a training, and the report of one."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmark import demo, demo_bert4rec
+from recsys.data.sequences import RawIds, Sequences, write_sequences
+from tests import harness
+from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
+
+
+def test_histories_are_written_in_raw_ids(tmp_path):
+    sequences = Sequences(np.array([1, 2, 3, 3, 1, 2, 2], np.int32), np.array([0, 3, 7]), 3)
+    items = RawIds(pa.array(["x", "y9", "z"]), np.array([2, 3, 2]))
+    write_sequences(tmp_path, sequences, RawIds(pa.array(["u", "v"]), np.array([3, 4])), items)
+    demo_bert4rec.write_histories(tmp_path, tmp_path / "histories.txt", 2)
+    assert (tmp_path / "histories.txt").read_text() == "x y9 z\nz x y9 y9\n"
+
+
+def test_the_report_puts_the_model_beside_popularity():
+    figures = {
+        f"test_{name}_{metric}": value
+        for name, value in (("full", 0.5), ("popularity", 0.25))
+        for metric in ("hr@1", "hr@10", "ndcg@10")
+    }
+    head, model, popularity = demo_bert4rec.report(figures).splitlines()
+    assert head.split()[-3:] == ["HR@1", "HR@10", "NDCG@10"]
+    assert model.split() == ["BERT4Rec", "0.5000", "0.5000", "0.5000"]
+    assert popularity.split() == ["popularity", "0.2500", "0.2500", "0.2500"]
+
+
+def test_a_step_that_fails_ends_the_demo(capfd):
+    with pytest.raises(SystemExit, match="failed with exit code 2"):
+        demo.run_step("Train", "bert4rec.scripts.main", "--mode=recommend", "--num_threads=1")
+    assert "$ python -m bert4rec.scripts.main --mode=recommend" in capfd.readouterr().out
+
+
+def test_the_report_has_curves_and_test_metrics_and_is_opened(
+    dataset, tmp_path  # noqa: F811
+):  # fmt: skip
+    script, opened = tmp_path / "browser.sh", tmp_path / "opened"
+    script.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    script.chmod(0o755)
+    program = make_program(tmp_path)
+    of_run = (f"--dataset={dataset}", "--print_freq=5")
+    program(*of_run, f"--save_checkpoint_path={tmp_path / 'run'}")
+    program.log_path.rename(tmp_path / "train_log.json")
+    test = ("--mode=test", f"--load_checkpoint_path={tmp_path / 'run'}")
+    program(*of_run, *test, f"--report={tmp_path / 'report.html'}")
+    program.log_path.rename(tmp_path / "test_log.json")
+    code = (
+        "import pathlib, sys; from benchmark.demo import show_report; "
+        "show_report(pathlib.Path(sys.argv[1]), 'Demo & more')"
+    )
+    done = harness.python("-c", code, tmp_path, BROWSER=f"{script} %s")
+    page = tmp_path / "report.html"
+    assert done.stdout == f"Report: {page}\n"
+    assert opened.read_text() == f"{page.as_uri()}\n"
+    text = page.read_text()
+    assert "<h1>Demo &amp; more</h1>" in text
+    assert "Training loss" in text
+    assert "Importance" in text
+    log = harness.read_log(tmp_path / "test_log.json")
+    assert f"{log[-1]['data']['log_loss']:.6g}" in text
+
+
+def test_the_report_is_not_opened_where_there_is_no_browser(tmp_path):
+    code = "from recsys.pages.browser import open_in_browser; print(open_in_browser('file:///a'))"
+    nothing = {"BROWSER": None, "DISPLAY": None, "WAYLAND_DISPLAY": None}
+    assert harness.python("-c", code, **nothing).stdout == "False\n"
