@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.serve.export import DlrmExport
 from preproc.criteo.rules import CriteoSemantics
 from recsys.data.titles import write_titles
@@ -49,6 +50,33 @@ def deployer(repository, *arguments):
 def deploy(checkpoint, repository, *arguments):
     """Deploys a checkpoint, as the deployer's command line does, in this process."""
     assert deployer(repository, f"--checkpoint={checkpoint}", *arguments) == 0
+
+
+@pytest.fixture
+def ask(server, capsys):
+    """Runs triton/client.py on the server of all tests; returns what it prints."""
+
+    def run(*arguments, status=0, url=None):
+        capsys.readouterr()
+        assert client([f"--url={url or server.grpc_url}", *map(str, arguments)]) == status
+        said = capsys.readouterr()
+        return said.out + said.err if status else said.out
+
+    return run
+
+
+@pytest.fixture
+def change(tmp_path, capsys):
+    """Runs the deployer on a repository, by default `models`; returns what it prints."""
+
+    def run(*arguments, status=0, repository=tmp_path / "models"):
+        capsys.readouterr()
+        done = deployer(repository, *arguments)
+        said = capsys.readouterr()
+        assert done == status, said.err
+        return said.out + said.err
+
+    return run
 
 
 def replay(endpoint, file):
@@ -140,6 +168,13 @@ def dlrm_run(dataset, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("dlrm")
     make_program(folder)(f"--dataset={dataset}", f"--save_checkpoint_path={folder / 'run'}")
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def offline(dlrm_run):
+    """Computes logits by the checkpoint of that DLRM."""
+    model = OpenedCheckpoint.open(dlrm_run).load()
+    return lambda request: logits_of(model, request)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,22 +16,22 @@ from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
 from tests.mounts import tmpfs
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from tests.triton.conftest import deployer, script
+from tests.triton.conftest import script
 
 DEPLOYER = harness.REPOSITORY / "triton" / "deployer.py"
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def deploy(tmp_path, capsys):
-    """Runs the deployer in this process, as its command line would."""
+def deploy(change):
+    """Runs the deployer in this process, as its command line would; returns what it prints."""
+    return lambda *arguments, status=0: change(*translate([*arguments]), status=status)
 
-    def run(*arguments):
-        code = deployer(tmp_path / "m", *translate([*arguments]))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
 
-    return run
+@pytest.fixture
+def models(tmp_path):
+    """The repository that `deploy` writes."""
+    return tmp_path / "models"
 
 
 @pytest.fixture(scope="module")
@@ -56,99 +56,63 @@ def test_the_script_deploys_from_any_folder(dlrm, tmp_path):
     assert Deployment.load(version).step == 7
 
 
-def test_the_kind_of_model_is_found_out(deploy, dlrm, bert4rec, tmp_path):
+def test_the_kind_of_model_is_found_out(deploy, dlrm, bert4rec, models):
     for checkpoint in (dlrm, bert4rec, dlrm):
-        code, _, error = deploy("--checkpoint", checkpoint)
-        assert code == 0, error
-    repository = tmp_path / "m"
-    assert ServedDlrm.open(repository / "dlrm" / "2", CPU)
-    assert ServedBert4Rec.open(repository / "bert4rec" / "1", CPU)
-    assert "max_batch_size: 4096" in (repository / "dlrm" / "config.pbtxt").read_text()
-    assert "max_batch_size: 256" in (repository / "bert4rec" / "config.pbtxt").read_text()
+        deploy("--checkpoint", checkpoint)
+    assert ServedDlrm.open(models / "dlrm" / "2", CPU)
+    assert ServedBert4Rec.open(models / "bert4rec" / "1", CPU)
+    assert "max_batch_size: 4096" in (models / "dlrm" / "config.pbtxt").read_text()
+    assert "max_batch_size: 256" in (models / "bert4rec" / "config.pbtxt").read_text()
 
 
-def test_every_setting_reaches_the_configuration(deploy, dlrm, tmp_path):
-    code, _, error = deploy(
-        *("--checkpoint", dlrm, "--name", "ranker", "--version", "3"),
-        *("--max-batch-size", "64", "--max_queue_delay_us", "250", "--instances", "2"),
-        *("--preferred_batch_sizes", "16,64", "--threads", "1", "--warmup", "8"),
-    )
-    assert code == 0, error
-    assert (tmp_path / "m" / "ranker" / "3" / "model.py").is_file()
-    config = (tmp_path / "m" / "ranker" / "config.pbtxt").read_text()
-    for expected in (
-        'name: "ranker"',
-        "max_batch_size: 64",
-        "preferred_batch_size: 16 preferred_batch_size: 64\n  max_queue_delay_microseconds: 250",
-        "count: 2 kind: KIND_CPU",
-        'key: "threads" value { string_value: "1" }',
-        'key: "warmup_rows" value { string_value: "8" }',
-    ):
-        assert expected in config
-
-
-def test_options_of_nvidias_deployer(deploy, dlrm, tmp_path):
-    code, _, error = deploy(
+def test_options_of_ours_and_of_nvidias_deployer_reach_the_configuration(deploy, dlrm, models):
+    deploy(
         *("--ts-trace", "--triton-model-name", "dlrm-ts", "--triton-max-batch-size", "512"),
-        *("--checkpoint", dlrm, "--deploy_cpu", "--", "--embedding_dim", "128"),
+        *("--checkpoint", dlrm, "--version", "3", "--max_queue_delay_us", "250", "--deploy_cpu"),
+        *("--", "--embedding_dim", "128"),
     )
-    assert code == 0, error
-    config = (tmp_path / "m" / "dlrm-ts" / "config.pbtxt").read_text()
-    assert 'platform: "pytorch_libtorch"' in config
-    assert (tmp_path / "m" / "dlrm-ts" / "1" / "model.pt").is_file()
+    config = (models / "dlrm-ts" / "config.pbtxt").read_text()
+    for expected in ('platform: "pytorch_libtorch"', "max_batch_size: 512", "microseconds: 250"):
+        assert expected in config
+    assert (models / "dlrm-ts" / "3" / "model.pt").is_file()
 
 
-def test_8_bits_are_scored_on_the_dataset(deploy, dlrm_run, dataset, tmp_path):
-    code, out, error = deploy(
-        *("--checkpoint", str(dlrm_run), "--quantize", "int8"),
-        *("--dataset", str(dataset), "--split", "test"),
-    )
-    assert code == 0, error
+def test_8_bits_are_scored_on_the_dataset(deploy, dlrm_run, dataset, models):
+    run = ("--checkpoint", str(dlrm_run))
+    out = deploy(*run, "--quantize", "int8", "--dataset", str(dataset), "--split", "test")
     (line,) = [line for line in out.splitlines() if line.startswith("AUC on the test split: ")]
     words = line.replace(",", "").split()
     now, was, difference = float(words[5]), float(words[9]), float(words[11])
     assert was > 0.7
     assert abs(difference) < 0.005
     assert now - was == pytest.approx(difference, abs=2e-6)
-    weights = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", CPU)
-    assert weights.deployment.quantize == "int8"
-
-
-def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, dlrm):
+    assert ServedDlrm.open(models / "dlrm" / "1", CPU).deployment.quantize == "int8"
     for bits, says in (("int8", True), ("none", False)):
-        code, out, error = deploy("--checkpoint", dlrm, "--quantize", bits)
-        assert code == 0, error
-        assert ("is printed with --dataset" in out) is says
+        assert ("is printed with --dataset" in deploy(*run, "--quantize", bits)) is says
 
 
-def test_a_dataset_of_clicks_has_no_raw_item_ids(deploy, bert4rec, tmp_path):
+def test_raw_item_ids_come_from_ratings_and_their_lack_is_said(deploy, bert4rec, tmp_path):
     manifest = Manifest(
         **{"kind": "criteo", "engine": {}, "semantics": {}, "source_files": [], "rows": {}},
         **{"positives": {}, "rejected": {}, "cardinalities": [3], "files": {}, "fingerprint": "0"},
     )
     manifest.save(tmp_path)
-    code, _, error = deploy("--checkpoint", bert4rec, "--raw_ids", str(tmp_path))
-    assert code == 2
+    error = deploy("--checkpoint", bert4rec, "--raw_ids", str(tmp_path), status=2)
     assert f"{tmp_path}: is a dataset of another kind, criteo, not of ratings" in error
-
-
-def test_what_the_items_of_requests_are_is_said(deploy, bert4rec):
-    _, out, _ = deploy("--checkpoint", bert4rec)
-    assert out.splitlines()[-1] == (
+    assert (
         "It takes and gives the item numbers of the dataset, 1 to 50; with --raw_ids DATASET those "
         "of the raw ratings"
-    )
+    ) in deploy("--checkpoint", bert4rec)
 
 
 def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, dlrm, caplog, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    code, out, error = deploy("--checkpoint", dlrm, "--device", "gpu")
-    assert code == 0, error
-    assert "no GPU here" in caplog.text + error
+    out = deploy("--checkpoint", dlrm, "--device", "gpu")
+    assert "no GPU here" in caplog.text + out
     assert "Kept" not in out
-    _, out, _ = deploy("--checkpoint", dlrm)
+    out = deploy("--checkpoint", dlrm)
     assert out.splitlines()[0] == "Kept from the deployment before: --device gpu"
-    _, out, _ = deploy("--checkpoint", dlrm, "--device", "cpu")
+    out = deploy("--checkpoint", dlrm, "--device", "cpu")
     assert out.splitlines()[0] == "--device: gpu -> cpu"
     assert "Kept" not in out
 
@@ -174,38 +138,34 @@ def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, dlrm, cap
     ],
 )
 def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
-    deploy, dlrm, bert4rec, tmp_path, arguments, message
+    deploy, dlrm, bert4rec, tmp_path, models, arguments, message
 ):
     known = {"tmp": tmp_path, "dlrm": dlrm, "bert4rec": bert4rec}
-    code, _, error = deploy(*(argument.format(**known) for argument in arguments))
-    assert code == 2
-    assert message in error
-    left = list((tmp_path / "m").rglob("*")) if (tmp_path / "m").exists() else []
-    assert [path.name for path in left] in ([], [".deploy.lock"])
+    assert message in deploy(*(argument.format(**known) for argument in arguments), status=2)
+    assert [path.name for path in models.rglob("*")] in ([], [".deploy.lock"])
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_a_kept_format_that_went_is_forgotten(deploy, dlrm, tmp_path):
+def test_a_kept_format_that_went_is_forgotten(deploy, dlrm, models):
     deploy("--checkpoint", dlrm)
-    file = tmp_path / "m" / "dlrm" / "config.pbtxt"
+    file = models / "dlrm" / "config.pbtxt"
     file.write_text(file.read_text().replace('"format": "eager"', '"format": "aoti"'))
-    assert deploy("--checkpoint", dlrm)[0] == 0
+    deploy("--checkpoint", dlrm)
     assert '"format": "eager"' in file.read_text()
 
 
-def test_a_version_with_other_inputs_needs_another_name(deploy, dlrm, tmp_path):
+def test_a_version_with_other_inputs_needs_another_name(deploy, dlrm, tmp_path, models):
     second, _ = dlrm_checkpoint(tmp_path / "b", table_sizes=(5, 200))
-    assert deploy("--checkpoint", dlrm)[0] == 0
-    code, _, error = deploy("--checkpoint", str(second))
-    assert code == 2
+    deploy("--checkpoint", dlrm)
+    error = deploy("--checkpoint", str(second), status=2)
     assert "all versions of a model share one configuration" in error
-    assert sorted(p.name for p in (tmp_path / "m" / "dlrm").iterdir()) == ["1", "config.pbtxt"]
-    assert deploy("--checkpoint", str(second), "--name", "smaller")[0] == 0
+    assert sorted(p.name for p in (models / "dlrm").iterdir()) == ["1", "config.pbtxt"]
+    deploy("--checkpoint", str(second), "--name", "smaller")
 
 
-def test_an_older_version_keeps_its_answers(deploy, dlrm, tmp_path):
+def test_an_older_version_keeps_its_answers(deploy, dlrm, tmp_path, models):
     def logit(version):
-        served = ServedDlrm.open(tmp_path / "m" / "dlrm" / str(version), CPU)
+        served = ServedDlrm.open(models / "dlrm" / str(version), CPU)
         return served.predict([served.warmup_request(2)])[0]["logit"]
 
     deploy("--checkpoint", dlrm)
@@ -222,6 +182,12 @@ COMMANDS = [
     (("client",), 2, "--url is needed"),
     ((*CLIENT, "--mode", "test"), 2, "--mode test needs --dataset"),
     ((*CLIENT, "--mode=load"), 2, "--mode load needs --dataset, or --request"),
+    (
+        (*CLIENT, "--mode=perf_input", "--perf_input=x"),
+        2,
+        "--mode perf_input needs --dataset, or --request",
+    ),
+    ((*CLIENT, "--perf_input=x"), 2, "--mode perf_input and the file --perf_input go together"),
     ((*CLIENT, "--concurrency=1,4"), 2, "--concurrency: several numbers are for --mode load"),
     ((*CLIENT, "--batch_sizes=0"), 2, "--batch_sizes must be positive integers, got '0'"),
     ((*CLIENT, "--batch_sizes", "a"), 2, "--batch_sizes must be integers separated by commas"),
@@ -257,16 +223,16 @@ def test_the_client_and_the_server_refuse_by_flag(tmp_path, capsys, command, sta
     assert message.format(tmp=tmp_path) in error
 
 
-def test_only_a_repository_is_served(deploy, tmp_path, capsys):
+def test_only_a_repository_is_served(deploy, tmp_path, models, capsys):
     run = tmp_path / "run"
     dlrm_checkpoint(run / "step_000000007")
     (run / "latest.json").write_text('{"latest": "step_000000007"}')
-    assert deploy("--checkpoint", str(run))[0] == 0
+    deploy("--checkpoint", str(run))
     for folder, message in (
         (run, f"training run, not of deployed models; deploy it first by recsys-recipes deploy "
          f"--checkpoint {run} --repository FOLDER,"),
         (run / "step_000000007", "is the folder of a checkpoint, not of deployed models"),
-        (tmp_path / "m" / "dlrm", f"of one model; give the one that it lies in, {tmp_path / 'm'}"),
+        (models / "dlrm", f"of one model; give the one that it lies in, {models}"),
     ):  # fmt: skip
         for waiting in ("0", "1"):
             arguments = ["serve", f"--repository={folder}", f"--poll_secs={waiting}"]

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from dlrm.model.weights import OpenedCheckpoint
 from recsys.data.split_binary import SplitBinaryReader
-from recsys.serve.client.connection import Endpoint, EndpointError
+from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.client.requests import BadRequestError
+from recsys.serve.server.instances import find_instances
 from recsys.serve.signature import dlrm_signature
 from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
-from tests.recsys.serve.checkpoints import logits_of
 from tests.tools import needs
-from tests.triton.conftest import MAX_BATCH_SIZE, client, replay
+from tests.triton.conftest import MAX_BATCH_SIZE, deploy, replay
 
 pytestmark = pytest.mark.triton_server
 
@@ -50,12 +49,6 @@ def draw(rows, seed=0):
         "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
         "categorical": generator.integers(0, CARDINALITIES, (rows, len(CARDINALITIES)), np.int64),
     }
-
-
-@pytest.fixture(scope="module")
-def offline(dlrm_run):
-    model = OpenedCheckpoint.open(dlrm_run).load()
-    return lambda request: logits_of(model, request)
 
 
 def test_the_server_says_what_the_model_takes(endpoint):
@@ -98,39 +91,28 @@ def test_answers_are_those_of_a_file_of_predictions(server, dlrm, dlrm_run, data
         np.testing.assert_allclose(served, table[name].to_numpy(), rtol=0, atol=1e-5)
 
 
-def changed(rows=4, **arrays):
-    return {**draw(rows), **arrays}
-
-
 def with_value(name, row, feature, value):
     request = draw(4)
     request[name][row, feature] = value
     return request
 
 
-NUMERICAL_4 = np.zeros((4, NUM_NUMERICAL), np.float32)
-TOO_LARGE = np.where(np.arange(4)[:, None] == 2, np.float32(3e38), NUMERICAL_4)
+ZEROS = np.zeros((4, NUM_NUMERICAL), np.float32)
+TOO_LARGE = np.where(np.arange(4)[:, None] == 2, np.float32(3e38), ZEROS)
 BAD = {
     "too few features": (
-        changed(numerical=NUMERICAL_4[:, :2]),
+        draw(4) | {"numerical": ZEROS[:, :2]},
         r"unexpected shape for input 'numerical'",
     ),
     "float64": (
-        changed(numerical=NUMERICAL_4.astype(np.float64)),
+        draw(4) | {"numerical": ZEROS.astype(np.float64)},
         r"data-type is 'FP64', but model '\w+' expects 'FP32'",
     ),
-    "missing input": (
-        {"numerical": NUMERICAL_4},
-        r"expected 2 inputs but got 1 .*'categorical'",
-    ),
+    "missing input": ({"numerical": ZEROS}, r"expected 2 inputs but got 1 .*'categorical'"),
     "too many rows": (draw(MAX_BATCH_SIZE + 1), r"batch-size must be <= 512"),
     "no row": (draw(0), r"got 0"),  # the server speaks of bytes
-    "NaN": (
-        with_value("numerical", 2, 1, np.nan),
-        r"input 'numerical', row 2, feature 1: nan is no finite number",
-    ),
     "finite, but the answer is not": (
-        changed(numerical=TOO_LARGE),
+        draw(4) | {"numerical": TOO_LARGE},
         r"output '\w+', row 2: \S+ is no finite number; an input of the row is too large",
     ),
     "id past its table": (
@@ -219,31 +201,26 @@ def test_the_client_program_scores_a_split_as_the_checkpoint(
     assert auc in of_checkpoint
 
 
-def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(
-    server, dlrm, dataset, tmp_path, capsys
-):
+@pytest.mark.usefixtures("dlrm")
+def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(ask, dataset, tmp_path):
+    other = tmp_path / "other"
     make_program(tmp_path)(
-        f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path}/a", "--max_steps=2"
+        f"--dataset={dataset}", f"--save_checkpoint_path={other}", "--max_steps=2"
     )
-    options = [f"--url={server.grpc_url}", "--mode=test", f"--dataset={dataset}"]
-    assert client([*options, f"--checkpoint={tmp_path}/a"]) == 1
-    assert "the server does not answer as" in capsys.readouterr().err
+    said = ask("--mode=test", f"--dataset={dataset}", f"--checkpoint={other}", status=1)
+    assert "the server does not answer as" in said
 
 
-def test_the_client_program_answers_requests_and_refuses_bad_ones(
-    server, dlrm, offline, tmp_path, capsys
-):
-    url = f"--url={server.grpc_url}"
-    assert client([url]) == 0
-    said = capsys.readouterr().out
+@pytest.mark.usefixtures("dlrm")
+def test_the_client_program_answers_requests_and_refuses_bad_ones(ask, offline, tmp_path):
+    said = ask()
     assert "takes numerical: float32 [rows, 3]" in said
     assert "gives probability: float32 [rows, 1]" in said
     request = draw(2)
     file = tmp_path / "requests"
     good = json.dumps({name: array.tolist() for name, array in request.items()})
     file.write_text(f"{good}\n\n{good}\n")
-    assert client([url, f"--request={file}"]) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    answers = [json.loads(line) for line in ask(f"--request={file}").splitlines()]
     assert len(answers) == 2
     np.testing.assert_allclose(answers[1]["logit"], offline(request), rtol=0, atol=1e-5)
     for bad, message in (
@@ -260,17 +237,15 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(
         ('{"numerical": [[1, 2, 3]], "categorical": [[9, 0, 0, 0]]}', "9 is not in [0, 5)"),
     ):
         file.write_text(bad)
-        assert client([url, f"--request={file}"]) == 2
-        assert message in capsys.readouterr().err
-    assert client([url, f"--request={tmp_path / 'absent'}"]) == 2
-    assert f"--request {tmp_path / 'absent'}: No such file" in capsys.readouterr().err
+        assert message in ask(f"--request={file}", status=2)
+    absent = tmp_path / "absent"
+    assert f"--request {absent}: No such file" in ask(f"--request={absent}", status=2)
 
 
-def test_the_client_program_measures_a_load(server, dlrm, dataset, capsys):
-    arguments = [f"--url={server.grpc_url}", "--mode=load", f"--dataset={dataset}"]
-    arguments += ["--batch_sizes=1,16", "--concurrency=1,4", "--seconds=0.5"]
-    assert client(arguments) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+@pytest.mark.usefixtures("dlrm")
+def test_the_client_program_measures_a_load(ask, dataset):
+    sizes = ("--batch_sizes=1,16", "--concurrency=1,4", "--seconds=0.5")
+    head, *rows = ask("--mode=load", f"--dataset={dataset}", *sizes).splitlines()
     assert head.split()[:2] == ["batch", "clients"]
     figures = [list(map(float, row.replace(",", "").split())) for row in rows]
     assert [row[:2] for row in figures] == [[1, 1], [1, 4], [16, 1], [16, 4]]
@@ -281,11 +256,11 @@ def test_the_client_program_measures_a_load(server, dlrm, dataset, capsys):
         assert together >= 1
 
 
-def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, dataset, tmp_path, capsys):
-    file = tmp_path / "rows.json"
-    common = [f"--url={server.grpc_url}", "--mode=perf_input", f"--perf_input={file}"]
-    assert client([*common, f"--dataset={dataset}", "--perf_rows=70"]) == 0
-    assert capsys.readouterr().out == f"{file}: 70 rows for perf_analyzer --input-data\n"
+def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, ask, dataset, tmp_path):
+    file, requests = tmp_path / "rows.json", tmp_path / "requests.json"
+    common = ("--mode=perf_input", f"--perf_input={file}")
+    said = ask(*common, f"--dataset={dataset}", "--perf_rows=70")
+    assert said == f"{file}: 70 rows for perf_analyzer --input-data\n"
     with server.endpoint(dlrm) as endpoint:
         replayed = list(replay(endpoint, file))
     rows = SplitBinaryReader(dataset, "test").read(0, 70)
@@ -294,15 +269,82 @@ def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, dataset, 
         ("categorical", np.stack(rows.categorical, axis=1).astype(np.int64)),
     ):
         np.testing.assert_array_equal([request[name][0] for request, _ in replayed], values)
-    requests = tmp_path / "requests.json"
-    text = {name: values.tolist() for name, values in draw(3).items()}
-    requests.write_text(json.dumps(text) + "\n" + json.dumps(text) + "\n")
-    assert client([*common, f"--request={requests}", "--perf_rows=5"]) == 0
+    text = json.dumps({name: values.tolist() for name, values in draw(3).items()})
+    requests.write_text(f"{text}\n{text}\n")
+    ask(*common, f"--request={requests}", "--perf_rows=5")
     assert len(json.loads(file.read_text())["data"]) == 5
     requests.write_text("\n")
-    assert client([*common, f"--request={requests}"]) == 2
-    assert "holds no row" in capsys.readouterr().err
-    assert client(common) == 2
-    assert "--mode perf_input needs --dataset, or --request" in capsys.readouterr().err
-    assert client([common[0], f"--perf_input={file}"]) == 2
-    assert "--mode perf_input and the file --perf_input go together" in capsys.readouterr().err
+    assert "holds no row" in ask(*common, f"--request={requests}", status=2)
+
+
+UNBATCHED = ("--max_batch_size=0", "--nodynamic_batching")
+BESIDE = FLAGS | {
+    "dlrm_unbatched": UNBATCHED,
+    "native_unbatched": ("--backend=native", "--instances=2", "--threads=2", *UNBATCHED),
+}
+
+
+@pytest.fixture(scope="module")
+def side_by_side(server, dlrm_run):
+    """Both backends, with batching and without."""
+    for name, flags in BESIDE.items():
+        server.serve(name, dlrm_run, *flags)
+
+
+@needs("compiled Triton backend")
+@pytest.mark.usefixtures("side_by_side")
+@pytest.mark.parametrize("model", ["dlrm_unbatched", "native_unbatched"])
+def test_rows_that_differ_are_refused_by_either_backend(server, model):
+    request = draw(4) | {"numerical": draw(2)["numerical"]}
+    with server.endpoint(model) as endpoint, pytest.raises(EndpointError) as refused:
+        endpoint.send(request)
+    assert refused.value.status == "INVALID_ARGUMENT"
+    assert "inputs differ in their number of rows: numerical 2, categorical 4" in str(refused.value)
+
+
+@needs("compiled Triton backend")
+@pytest.mark.usefixtures("side_by_side")
+def test_native_instances_work_at_a_time_and_without_processes_of_their_own(server, offline):
+    requests = [draw(200, i) for i in range(40)] + [draw(rows, rows) for rows in (1, 9)]
+    with server.endpoint("native_unbatched") as endpoint:
+        answers = list(predict_in_order(endpoint, requests, concurrency=4))
+    for request, found in zip(requests, answers, strict=True):
+        np.testing.assert_allclose(found["logit"], offline(request), rtol=0, atol=1e-5)
+    models = {instance.model for instance in find_instances(server.pid)}
+    assert models & BESIDE.keys() == {"dlrm", "dlrm_unbatched"}
+
+
+@needs("compiled Triton backend")
+@pytest.mark.usefixtures("side_by_side")
+def test_a_client_may_ask_for_one_output(server, offline):
+    import tritonclient.grpc as grpc
+
+    request = draw(3)
+    inputs = []
+    for name, array in request.items():
+        kind = "FP32" if name == "numerical" else "INT64"
+        inputs.append(grpc.InferInput(name, array.shape, kind))
+        inputs[-1].set_data_from_numpy(array)
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        outputs = [grpc.InferRequestedOutput("logit")]
+        answer = client.infer("native", inputs, outputs=outputs)
+    np.testing.assert_allclose(answer.as_numpy("logit"), offline(request), rtol=0, atol=1e-5)
+    assert answer.as_numpy("probability") is None
+
+
+@needs("compiled Triton backend")
+@pytest.mark.usefixtures("side_by_side")
+def test_a_version_that_does_not_load_leaves_the_server_and_names_its_file(server, dlrm_run):
+    deploy(dlrm_run, server.repository, "--name=damaged", "--backend=native")
+    weights = server.repository / "damaged" / "1" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(Exception, match=r"weights\.safetensors"):
+        server.load("damaged")
+    states = {model["name"]: model.get("state") for model in server.models()}
+    assert states["damaged"] == "UNAVAILABLE"
+    for again in (False, True):
+        if again:
+            server.unload("native")
+            server.load("native")
+        with server.endpoint("native") as endpoint:
+            assert endpoint.predict(draw(2))["logit"].shape == (2, 1)

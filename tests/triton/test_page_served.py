@@ -5,8 +5,6 @@ import contextlib
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import urllib.parse
 
 import numpy as np
@@ -20,7 +18,7 @@ from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, raw_id
 from tests.browser import chromium
 from tests.tools import needs, require
-from tests.triton.conftest import Server, client, deploy, title
+from tests.triton.conftest import Server, deploy, title
 
 pytestmark = [
     pytest.mark.triton_server,
@@ -44,10 +42,10 @@ def lines(clicks):
 
 
 @contextlib.contextmanager
-def page_program(server, *arguments):
+def page_program(server, *arguments, quiet=("--no_browser",)):
     """Starts `ask --mode page`; yields the address that it prints and the process."""
     command = ("-m", "recsys_recipes", "ask", f"--url={server.grpc_url}", "--mode=page")
-    with harness.started(*command, "--no_browser", *arguments) as process:
+    with harness.started(*command, *quiet, *arguments) as process:
         line = harness.wait_for_line(process, lambda line: "http://" in line)
         yield line.split()[-1], process
 
@@ -201,10 +199,19 @@ def test_arrow_keys_choose_among_the_items_and_escape_closes_them(page, items_ur
     assert page.locator("#history li").all_inner_texts() == []
 
 
-@pytest.mark.parametrize("model", ["bert4rec", "exported", "named"])
-def test_without_a_dataset_items_have_their_ids(page, server, model):
-    history = [raw_id(3), raw_id(4)] if model == "named" else ["3", "4"]
-    with page_here(server, model) as url:
+@pytest.mark.parametrize(
+    ("model", "with_titles", "history"),
+    [
+        ("bert4rec", False, ["3", "4"]),
+        ("exported", False, ["3", "4"]),
+        ("named", False, [raw_id(3), raw_id(4)]),
+        ("named", True, ["café 3", raw_id(4)]),
+    ],
+)
+def test_items_have_the_names_that_model_and_dataset_know(
+    page, server, ratings, model, with_titles, history
+):
+    with page_here(server, model, ratings if with_titles else None) as url:
         opened(page, url)
         for item in history:
             add(page, item)
@@ -212,16 +219,10 @@ def test_without_a_dataset_items_have_their_ids(page, server, model):
         if model != "named":  # whose answers have titles
             best = [(str(NUMBERS[raw]), None, score) for _, raw, score in best]
         wait_for_shown(page, best)
-        add(page, "nothing")
-        page.wait_for_selector("#error")
-        assert "'nothing'" in page.inner_text("#error")
-
-
-def test_titles_come_with_raw_ids_too(page, server, ratings):
-    with page_here(server, "named", ratings) as url:
-        opened(page, url)
-        add(page, "café 3")
-        wait_for_shown(page, recommended(server, [3]))
+        if not with_titles:
+            add(page, "nothing")
+            page.wait_for_selector("#error")
+            assert "'nothing'" in page.inner_text("#error")
 
 
 def logit(endpoint, fields):
@@ -344,32 +345,27 @@ def test_pages_fit_narrow_and_wide_windows_light_and_dark(page, request, lines, 
         assert light > 600 > 150 > dark
 
 
-@pytest.fixture
-def asked(items_url):
+def asked(url, method, path, body=b"", **headers):
     """Sends a request as no page would; returns status, headers and body."""
-    host = urllib.parse.urlsplit(items_url).netloc
-
-    def ask(method, path, body=b"", **headers):
-        connection = http.client.HTTPConnection(host, timeout=60)
-        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        given = {"Host": host, "Content-Length": str(len(body)), "Content-Type": "application/json"}
-        for name, value in (given | {n.replace("_", "-"): v for n, v in headers.items()}).items():
-            if value is not None:
-                connection.putheader(name, value)
-        connection.endheaders(body)
-        response = connection.getresponse()
-        text = response.read()
-        connection.close()
-        return response.status, response.headers, text
-
-    return ask
+    host = urllib.parse.urlsplit(url).netloc
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    given = {"Host": host, "Content-Length": str(len(body)), "Content-Type": "application/json"}
+    for name, value in (given | {n.replace("_", "-"): v for n, v in headers.items()}).items():
+        if value is not None:
+            connection.putheader(name, value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    return response.status, response.headers, text
 
 
 QUESTION = json.dumps({"text": "café 3"}).encode()
 
 
-def test_the_page_may_load_nothing_and_be_framed_by_nobody(asked):
-    status, headers, page = asked("GET", "/")
+def test_the_page_may_load_nothing_and_be_framed_by_nobody(items_url):
+    status, headers, page = asked(items_url, "GET", "/")
     assert status == 200
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -392,16 +388,17 @@ def test_the_page_may_load_nothing_and_be_framed_by_nobody(asked):
     ],
 )
 @pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/search")])
-def test_requests_of_other_origins_are_refused(asked, method, path, headers):
-    status, answered, body = asked(method, path, QUESTION if method == "POST" else b"", **headers)
+def test_requests_of_other_origins_are_refused(items_url, method, path, headers):
+    body = QUESTION if method == "POST" else b""
+    status, answered, said = asked(items_url, method, path, body, **headers)
     assert status == 403
-    assert "of this page" in json.loads(body)["error"]
+    assert "of this page" in json.loads(said)["error"]
     assert "Access-Control-Allow-Origin" not in answered
 
 
-def test_a_forwarded_port_is_the_same_page(asked):
+def test_a_forwarded_port_is_the_same_page(items_url):
     there = {"Host": "localhost:9999", "Origin": "http://localhost:9999"}
-    status, _, body = asked("POST", "/search", QUESTION, **there)
+    status, _, body = asked(items_url, "POST", "/search", QUESTION, **there)
     assert status == 200
     assert json.loads(body)["items"][0]["title"] == title(3)
 
@@ -424,25 +421,25 @@ def test_a_forwarded_port_is_the_same_page(asked):
         ("/recommend", b'{"history": ["x"], "exclude_seen": 1}', {}, 422, "true or false"),
     ],
 )
-def test_senseless_requests_are_refused_in_words(asked, path, body, headers, status, message):
-    code, _, text = asked("POST", path, body, **headers)
+def test_senseless_requests_are_refused_in_words(items_url, path, body, headers, status, message):
+    code, _, text = asked(items_url, "POST", path, body, **headers)
     assert (code, message in json.loads(text)["error"]) == (status, True), text
 
 
-@pytest.mark.parametrize("fields", [None, [""] * 38, [""] * 38 + [3], [""] * 38 + ["a\tb"]])
-def test_senseless_lines_are_refused_in_words(clicks_url, fields):
-    host = urllib.parse.urlsplit(clicks_url).netloc
-    connection = http.client.HTTPConnection(host, timeout=60)
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", "/score", json.dumps({"fields": fields}), headers)
-    response = connection.getresponse()
-    said = json.loads(response.read())
-    connection.close()
-    assert response.status == 422
-    wrong = isinstance(fields, list) and len(fields) == 39
-    assert (said["field"], "39 fields" in said["error"]) == (
-        ("C26", False) if wrong else (None, True)
-    )
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        (None, None, "39 fields"),
+        ([""] * 38, None, "39 fields"),
+        ([""] * 38 + [3], "C26", ""),
+        ([""] * 38 + ["a\tb"], "C26", ""),
+    ],
+)
+def test_senseless_lines_are_refused_in_words(clicks_url, fields, field, message):
+    code, _, text = asked(clicks_url, "POST", "/score", json.dumps({"fields": fields}).encode())
+    said = json.loads(text)
+    assert (code, said["field"]) == (422, field)
+    assert message in said["error"]
 
 
 def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_path):
@@ -468,14 +465,10 @@ def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_p
 def test_a_dataset_of_another_catalogue_is_said_in_words(server, ratings, tmp_path):
     items = read_table(ratings / ITEM_MAP_FILE, ITEM_MAP_SCHEMA)
     write_parquet(tmp_path / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, (items.slice(0, 3),))
-    ids = [raw_id(1)]
+    question = json.dumps({"history": [raw_id(1)]}).encode()
     with page_here(server, "bert4rec", tmp_path) as url:
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=60)
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/recommend", json.dumps({"history": ids}), headers)
-        said = json.loads(connection.getresponse().read())["error"]
-        connection.close()
-    assert "--dataset is not that of its training" in said
+        said = asked(url, "POST", "/recommend", question)[2]
+    assert "--dataset is not that of its training" in json.loads(said)["error"]
 
 
 @pytest.mark.parametrize(
@@ -487,17 +480,14 @@ def test_a_dataset_of_another_catalogue_is_said_in_words(server, ratings, tmp_pa
         (("--model=absent",), "absent"),
     ],
 )
-def test_a_page_that_cannot_be_shown_is_refused(server, arguments, message, capsys):
-    url = f"--url={server.grpc_url}"
-    assert client([url, "--mode=page", "--no_browser", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_a_page_that_cannot_be_shown_is_refused(ask, arguments, message):
+    assert message in ask("--mode=page", "--no_browser", *arguments, status=2)
 
 
-def test_a_taken_port_is_refused_and_a_free_one_is_used(server, items_url, capsys):
+def test_a_taken_port_is_refused_and_a_free_one_is_used(server, items_url, ask):
     taken = urllib.parse.urlsplit(items_url).port
-    arguments = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=page"]
-    assert client([*arguments, f"--port={taken}"]) == 2
-    assert f"--port {taken}: Address already in use" in capsys.readouterr().err
+    said = ask("--model=bert4rec", "--mode=page", f"--port={taken}", status=2)
+    assert f"--port {taken}: Address already in use" in said
     port = harness.free_port()
     with page_program(server, "--model=bert4rec", f"--port={port}") as (url, process):
         assert url == f"http://127.0.0.1:{port}/"
@@ -505,21 +495,13 @@ def test_a_taken_port_is_refused_and_a_free_one_is_used(server, items_url, capsy
         assert process.wait(60) == 0
 
 
-def test_the_users_browser_is_opened(server, tmp_path):
-    asked_for, script = tmp_path / "asked", tmp_path / "browser.sh"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {asked_for}\nexec sleep 600\n')
+def test_the_users_browser_is_opened(server, tmp_path, monkeypatch):
+    opened, script = tmp_path / "opened", tmp_path / "browser.sh"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {opened}\nexec sleep 600\n')
     script.chmod(0o755)
-    command = (sys.executable, "-m", "recsys_recipes", "ask", f"--url={server.grpc_url}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BROWSER", f"{script} %s")
-        with subprocess.Popen(
-            [*command, "--model=bert4rec", "--mode=page"],
-            cwd=harness.REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            line = harness.wait_for_line(process, lambda line: "http://" in line)
-            harness.wait_for(asked_for.is_file, "the browser", 60)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-    assert asked_for.read_text().split() == [line.split()[-1]]
+    monkeypatch.setenv("BROWSER", f"{script} %s")
+    with page_program(server, "--model=bert4rec", quiet=()) as (url, process):
+        harness.wait_for(opened.is_file, "the browser", 60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert opened.read_text().split() == [url]
