@@ -222,19 +222,21 @@ def test_the_command_of_an_engine(candidate, tmp_path):
 
 
 def test_differing_bytes_and_failures_stop_the_benchmark(measured, capsys, monkeypatch):
+    program = """
+import json, pathlib, sys
+candidate, output = sys.argv[1], pathlib.Path(sys.argv[2])
+if candidate == "absent":
+    raise SystemExit("no luck")
+for split in ("train", "validation", "test"):
+    (output / split).mkdir(parents=True)
+    for i in range(27 if candidate == "short" else 28):
+        (output / split / f"{i}.bin").write_text("1" if candidate == "bad" else "0")
+manifest = {"engine": {"name": "spark", "spark_version": "4.2"}}
+(output / "manifest.json").write_text(json.dumps(manifest))
+"""
+
     def command(self, candidate, raw, output):
-        folder = f"import pathlib; p = pathlib.Path({str(output)!r})"
-        write = (
-            "[((p / s).mkdir(parents=True), [(p / s / f'{i}.bin').write_text(X) "
-            "for i in range(28)]) for s in ('train', 'validation', 'test')]"
-        )
-        text = {"bad": "'1'", "good": "'0'", "short": "'0'"}.get(candidate)
-        if text is None:
-            return [sys.executable, "-c", "raise SystemExit('no luck')"]
-        write = write.replace("28", "27") if candidate == "short" else write
-        manifest = json.dumps({"engine": {"name": "spark", "spark_version": "4.2"}})
-        told = f"(p / 'manifest.json').write_text({manifest!r})"
-        return [sys.executable, "-c", f"{folder}; X = {text}; {write}; {told}"]
+        return [sys.executable, "-c", program, candidate, str(output)]
 
     monkeypatch.setattr(Preprocessing, "command", command)
     for candidates, message in (

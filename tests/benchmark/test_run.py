@@ -113,18 +113,29 @@ def test_failed_runs_are_survived_and_counted(measured, configuration):
     assert "small                    auc                      failed" in printed.out
 
 
-def test_a_metric_that_is_not_reported_is_a_failed_run(measured, configuration):
-    metrics = {"loss": {"source": "log", "key": "loss", "direction": "lower"}}
-    status, printed, _ = measured(configuration(metrics=metrics), repeats=1)
-    assert status == 1
-    assert "failed, loss: no number 'loss' in log" in printed.out
-
-
-def test_a_run_that_takes_too_long_is_ended(measured, configuration):
-    slow = """python -c "import time; time.sleep(600)" {run} {seed}"""
-    status, printed, _ = measured(configuration(run=slow, timeout_s=0.5), repeats=1)
-    assert status == 1
-    assert "failed, exit status -9" in printed.out
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        (
+            {"metrics": {"loss": {"source": "log", "key": "loss", "direction": "lower"}}},
+            1,
+            "failed, loss: no number 'loss' in log",
+        ),
+        (
+            {"run": """python -c "import time; time.sleep(600)" {run} {seed}""", "timeout_s": 0.5},
+            1,
+            "failed, exit status -9",
+        ),
+        ({"requires": ["{recsys_data}/nothing_of_this_name"]}, 2, "left out"),
+    ],
+)
+def test_a_run_without_its_metric_its_end_or_its_data(
+    measured, configuration, changes, status, message
+):
+    done, printed, _ = measured(configuration(**changes), repeats=1)
+    assert done == status
+    assert message in printed.out
+    assert ("nothing could be run" in printed.err) == (status == 2)
 
 
 def test_data_are_prepared_once_and_anew_for_other_commands(
@@ -171,14 +182,6 @@ def test_noisy_runs_are_repeated_until_the_noise_is_below_the_thresholds(
     runs = len(list((tmp_path / "out" / "small").glob("new-*")))
     assert least_runs <= runs <= most_runs
     assert {record.repeats for record in records} == {runs}
-
-
-def test_a_missing_file_leaves_a_case_out(measured, configuration):
-    path = configuration(requires=["{recsys_data}/nothing_of_this_name"])
-    status, printed, _ = measured(path)
-    assert status == 2
-    assert "left out" in printed.out
-    assert "nothing could be run" in printed.err
 
 
 @pytest.mark.parametrize(

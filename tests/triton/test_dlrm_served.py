@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from pyarrow import parquet
 
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
@@ -65,30 +64,6 @@ def test_answers_equal_the_checkpoint(endpoint, offline, rows):
     np.testing.assert_allclose(found["logit"], logits, rtol=0, atol=1e-5)
     probabilities = 1 / (1 + np.exp(-logits))
     np.testing.assert_allclose(found["probability"], probabilities, rtol=0, atol=1e-5)
-
-
-def test_answers_are_those_of_a_file_of_predictions(server, dlrm, dlrm_run, dataset, tmp_path):
-    """All rows of the test split, as `--mode predict` writes them."""
-    file = tmp_path / "predictions.parquet"
-    make_program(tmp_path)(
-        *("--mode=predict", f"--dataset={dataset}", f"--load_checkpoint_path={dlrm_run}"),
-        f"--predictions={file}",
-    )
-    rows = SplitBinaryReader(dataset, "test").read(0, ROWS["test"])
-    ids = np.stack(rows.categorical, axis=1).astype(np.int64)
-    requests = [
-        {
-            "numerical": rows.numerical[start : start + MAX_BATCH_SIZE].astype(np.float32),
-            "categorical": ids[start : start + MAX_BATCH_SIZE],
-        }
-        for start in range(0, len(rows), MAX_BATCH_SIZE)
-    ]
-    with server.endpoint(dlrm) as endpoint:
-        answers = [endpoint.predict(request) for request in requests]
-    table = parquet.read_table(file)
-    for name in ("logit", "probability"):
-        served = np.concatenate([answer[name][:, 0] for answer in answers])
-        np.testing.assert_allclose(served, table[name].to_numpy(), rtol=0, atol=1e-5)
 
 
 def with_value(name, row, feature, value):

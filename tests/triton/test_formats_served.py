@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both models in the formats that the bundled server runs, beside their checkpoints."""
+"""Both models in every format, beside their checkpoints.
+
+Repositories for NVIDIA's container are taken unchanged by the bundled server with stand-in
+backends. Its core reads and enforces the configuration; what runs the file is the library that
+NVIDIA's backend wraps, in a stand-in (see stand_in_backend.py). The backends are not tested.
+"""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,15 +36,26 @@ MODELS = {
 """Each with the largest difference of an answer that a deployment allows it."""
 EXPORTED = ("exported", "bert4rec_onnx")
 """Networks of histories with a fixed number of places."""
+CONTAINER = {
+    "container_dlrm_pt": ("--backend=pytorch",),
+    "container_dlrm_onnx": ("--backend=onnx",),
+    "container_bert4rec_pt": ("--backend=pytorch", "--preferred_batch_sizes=4,8"),
+}
+"""Models for NVIDIA's container."""
 
 
 @pytest.fixture(scope="module")
 def exports(server, dlrm_run, bert4rec_run):
-    runs = {"dlrm": dlrm_run, "bert4rec": bert4rec_run}
-    for name, flags in FLAGS.items():
-        server.serve(name, runs[name.partition("_")[0]], *flags)
+    for backend in ("pytorch", "onnxruntime"):
+        server.add_backend(backend, Path(__file__).with_name("stand_in_backend.py"))
     dlrm, bert4rec = DlrmExport(dlrm_run), Bert4RecExport(bert4rec_run, TOP_K)
-    return {name: dlrm if name.startswith("dlrm") else bert4rec for name in MODELS}
+    opened = {name: dlrm if "dlrm" in name else bert4rec for name in (*MODELS, *CONTAINER)}
+    for_container = ("--target=container", "--max_batch_size=64")
+    for name, flags in FLAGS.items():
+        server.serve(name, opened[name].path, *flags)
+    for name, flags in CONTAINER.items():
+        server.serve(name, opened[name].path, *for_container, *flags)
+    return opened
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -93,3 +110,36 @@ def test_histories_of_several_lengths_and_bad_ones(server):
                 endpoint.predict({"history": np.array(history, np.int64)})
         again = endpoint.predict({"history": np.array([[3, 4, 5]], np.int64)})
         np.testing.assert_array_equal(again["items"], found["items"])
+
+
+@pytest.mark.parametrize("name", CONTAINER)
+def test_the_server_takes_the_configuration_and_answers_as_the_checkpoint(server, exports, name):
+    export = exports[name]
+    named = export.signature(fixed_shapes=True)
+    served = named.positional() if name.endswith("_pt") else named
+    requests = export.example_requests(80, fixed_shapes=True)
+    requests = [{key: value[:32] for key, value in request.items()} for request in requests]
+    there = {here.name: t.name for here, t in zip(named.inputs, served.inputs, strict=True)}
+    here = {t.name: here.name for here, t in zip(named.outputs, served.outputs, strict=True)}
+    with server.endpoint(name) as endpoint:
+        assert endpoint.signature.inputs == served.inputs
+        answers = [
+            endpoint.predict({there[key]: value for key, value in request.items()})
+            for request in requests
+        ]
+    answers = [{here[key]: value for key, value in answer.items()} for answer in answers]
+    assert export.largest_difference(requests, answers) <= 1e-5
+
+
+def test_an_id_outside_its_table_gives_no_number_in_the_container(server, exports):
+    request = exports["container_dlrm_onnx"].example_requests(4, fixed_shapes=True)[0]
+    request["categorical"][2, 0] = 5
+    with server.endpoint("container_dlrm_onnx") as endpoint:
+        logit = endpoint.predict(request)["logit"][:, 0]
+    assert np.isnan(logit).tolist() == [False, False, True, False]
+
+
+def test_the_core_enforces_the_configuration_for_the_container(server, exports):
+    rows = {"INPUT__0": np.zeros((65, 3), np.float32), "INPUT__1": np.zeros((65, 4), np.int64)}
+    with server.endpoint("container_dlrm_pt") as endpoint, pytest.raises(EndpointError, match="64"):
+        endpoint.send(rows)

@@ -484,24 +484,19 @@ def test_a_page_that_cannot_be_shown_is_refused(ask, arguments, message):
     assert message in ask("--mode=page", "--no_browser", *arguments, status=2)
 
 
-def test_a_taken_port_is_refused_and_a_free_one_is_used(server, items_url, ask):
+def test_a_taken_port_is_refused_and_a_free_one_opens_in_the_users_browser(
+    server, items_url, ask, tmp_path, monkeypatch
+):
     taken = urllib.parse.urlsplit(items_url).port
     said = ask("--model=bert4rec", "--mode=page", f"--port={taken}", status=2)
     assert f"--port {taken}: Address already in use" in said
-    port = harness.free_port()
-    with page_program(server, "--model=bert4rec", f"--port={port}") as (url, process):
-        assert url == f"http://127.0.0.1:{port}/"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-
-
-def test_the_users_browser_is_opened(server, tmp_path, monkeypatch):
-    opened, script = tmp_path / "opened", tmp_path / "browser.sh"
+    opened, script, port = tmp_path / "opened", tmp_path / "browser.sh", harness.free_port()
     script.write_text(f'#!/bin/sh\necho "$1" >> {opened}\nexec sleep 600\n')
     script.chmod(0o755)
     monkeypatch.setenv("BROWSER", f"{script} %s")
-    with page_program(server, "--model=bert4rec", quiet=()) as (url, process):
+    flags = ("--model=bert4rec", f"--port={port}")
+    with page_program(server, *flags, quiet=()) as (url, process):
         harness.wait_for(opened.is_file, "the browser", 60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    assert opened.read_text().split() == [url]
+    assert opened.read_text().split() == [url] == [f"http://127.0.0.1:{port}/"]

@@ -117,16 +117,6 @@ def test_the_deployer_adds_a_version_to_a_polled_server(polled, generations, tmp
     assert loaded == ["1", "2"]
 
 
-@needs("compiled Triton backend")
-def test_a_server_that_starts_removes_what_a_killed_deployer_left(generations, tmp_path):
-    repository = tmp_path / "models"
-    deploy(generations.checkpoints[0], repository, "--backend=native")
-    kill_while_staging(repository, f"--checkpoint={generations.checkpoints[1]}")
-    with Server(tmp_path) as server:
-        assert [(model["name"], model["version"]) for model in server.models()] == [("dlrm", "1")]
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["models"]
-
-
 def kill_while_staging(repository, *arguments):
     """Kills a deployer once it writes its version; the staging folder stays behind."""
     program = harness.REPOSITORY / "triton" / "deployer.py"
@@ -153,6 +143,7 @@ def checksums(folder):
 
 
 def test_a_killed_server_comes_back_with_the_same_answers(generations, tmp_path):
+    """And removes what a deployer that was killed meanwhile has left."""
     repository = tmp_path / "models"
     deploy(generations.checkpoints[0], repository)
     before = checksums(repository)
@@ -167,9 +158,12 @@ def test_a_killed_server_comes_back_with_the_same_answers(generations, tmp_path)
         prefix = server._shm_prefix
     harness.wait_for(lambda: not any(_runs(pid) for pid in stubs), "the end of the instances")
     assert not list(Path("/dev/shm").glob(f"{prefix}*"))
+    kill_while_staging(repository, f"--checkpoint={generations.checkpoints[1]}")
     assert checksums(repository) == before
     with Server(tmp_path) as server, server.endpoint("dlrm") as endpoint:
+        assert [(model["name"], model["version"]) for model in server.models()] == [("dlrm", "1")]
         again = endpoint.predict(generations.request)["logit"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["models"]
     for of_client in flow.answers:
         for answer in of_client:
             np.testing.assert_array_equal(answer, again)
