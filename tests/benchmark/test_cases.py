@@ -263,16 +263,6 @@ def test_a_missing_peer_names_the_extra(tmp_path, monkeypatch):
             peer.run(job)
 
 
-def test_splits_cut_days_where_the_definition_says(tmp_path):
-    job = criteo_job.CriteoPeerJob(input=tmp_path, output=tmp_path, threads=1, frequency_limit=1)
-    assert job.split_ranges([5, 4, 7]) == [
-        (0, "train", 0, 5),
-        (1, "train", 0, 4),
-        (2, "validation", 3, 7),
-        (2, "test", 0, 3),
-    ]
-
-
 def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
     def line(elapsed, step, data):
         return "DLLL " + json.dumps({"elapsedtime": str(elapsed), "step": step, "data": data})

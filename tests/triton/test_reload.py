@@ -2,8 +2,6 @@
 """Models come and go while requests flow, and a server that was killed comes back the same."""
 
 import os
-import re
-import secrets
 import signal
 import threading
 import time
@@ -17,8 +15,7 @@ from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.repository import ModelRepository
 from recsys.serve.server.instances import find_instances
 from tests import harness
-from tests.tools import needs
-from tests.triton.conftest import Server, deploy, deployer
+from tests.triton.conftest import Server, deploy
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -96,27 +93,6 @@ def test_no_request_fails_while_versions_and_models_change(server, generations):
     assert [generations.of(answers) for answers in flow.answers] == [[0, 1]] * 3
 
 
-@needs("compiled Triton backend")
-def test_the_deployer_adds_a_version_to_a_polled_server(polled, generations, tmp_path):
-    first, second, _ = generations.checkpoints
-    again = ("--name=killed", f"--checkpoint={second}")
-    deploy(first, polled.repository, "--name=killed", "--backend=native")
-    harness.wait_for(lambda: polled.is_ready("killed"), "the model")
-    with Flow(addresses(polled, "killed"), generations.request) as flow:
-        flow.wait_for_more()
-        kill_while_staging(polled.repository, *again)
-        wait_for_a_poll(polled, tmp_path)
-        flow.wait_for_more()
-        assert deployer(polled.repository, *again) == 0
-        harness.wait_for(lambda: polled.is_ready("killed", 2), "the new version")
-        harness.wait_for(lambda: not polled.is_ready("killed", 1), "the end of the old one")
-        flow.wait_for_more()
-    assert [generations.of(answers) for answers in flow.answers] == [[0, 1]] * 3
-    assert flow.failures == []
-    loaded = re.findall(r'"loading: killed:(\d+)"', polled.log_file.read_text())
-    assert loaded == ["1", "2"]
-
-
 def kill_while_staging(repository, *arguments):
     """Kills a deployer once it writes its version; the staging folder stays behind."""
     program = harness.REPOSITORY / "triton" / "deployer.py"
@@ -126,14 +102,6 @@ def kill_while_staging(repository, *arguments):
         harness.wait_for(exists, "a version in the making", process=process)
         process.send_signal(signal.SIGKILL)
     assert ModelRepository(repository).staging().exists()
-
-
-def wait_for_a_poll(polled, folder):
-    """Waits until a server finds a model that was moved into its repository now."""
-    name = f"poll_{secrets.token_hex(4)}"
-    write_version(folder / "other_models", name, 1, 2.0)
-    (folder / "other_models" / name).rename(polled.repository / name)
-    harness.wait_for(lambda: polled.is_ready(name), "a poll")
 
 
 def checksums(folder):

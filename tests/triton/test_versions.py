@@ -2,6 +2,7 @@
 """Versions of a model on a polled server: kept settings, pins, roll-back, two side by side."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from tests import harness
 from tests.recsys.serve.checkpoints import logits_of
 from tests.tools import needs
 from tests.triton.conftest import deploy
-from tests.triton.test_reload import Flow
+from tests.triton.test_reload import Flow, kill_while_staging
+from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
 
@@ -26,7 +28,10 @@ def wait_for_versions(server, model, *versions):
 
 
 @needs("compiled Triton backend")
-def test_a_polled_server_rolls_back_and_serves_the_next_deployment(polled, generations, change):
+def test_a_polled_server_rolls_back_and_serves_the_next_deployment(
+    polled, generations, change, tmp_path
+):
+    """Of which a deployer that is killed on its way shows nothing."""
     name, folder = "rolled", polled.repository
     for checkpoint in generations.checkpoints[:2]:
         flags = (f"--name={name}", "--backend=native", "--max_queue_delay_us=50")
@@ -40,7 +45,14 @@ def test_a_polled_server_rolls_back_and_serves_the_next_deployment(polled, gener
         flow.wait_for_more()
         said = change("--rollback", f"--name={name}", repository=folder, status=2)
         assert said == f"error: {folder}/{name}: no version before 1\n"
-        deploy(generations.checkpoints[2], folder, f"--name={name}")
+        last = generations.checkpoints[2]
+        kill_while_staging(folder, f"--name={name}", f"--checkpoint={last}")
+        # A model that is moved there now is seen by the next look, as the killed one would be.
+        write_version(tmp_path, "moved", 1, 2.0)
+        (tmp_path / "moved").rename(folder / "moved")
+        harness.wait_for(lambda: polled.is_ready("moved"), "a look")
+        flow.wait_for_more()
+        deploy(last, folder, f"--name={name}")
         wait_for_versions(polled, name, 3)
         flow.wait_for_more()
         for flag, version in (("--rollback", 2), ("--version_policy=latest:1", 3)):
@@ -49,6 +61,8 @@ def test_a_polled_server_rolls_back_and_serves_the_next_deployment(polled, gener
             flow.wait_for_more()
     assert flow.failures == []
     assert [generations.of(answers) for answers in flow.answers] == [[1, 0, 2, 1, 2]] * 2
+    loaded = re.findall(rf'"loading: {name}:(\d+)"', polled.log_file.read_text())
+    assert loaded[-4:] == ["1", "3", "2", "3"]
     assert "delay_microseconds: 50" in (folder / name / "config.pbtxt").read_text()
 
 
