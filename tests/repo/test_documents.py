@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents: their commands parse, their links resolve, their tables are known."""
+"""The documents: commands parse, links resolve, tables are known, outputs are those printed."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
-from tests.harness import REPOSITORY, run
+from tests.harness import REPOSITORY, forked, run
 from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, commands_of
 from tests.repo.flag_reference import defined
 
@@ -181,3 +181,34 @@ def test_an_index_lists_every_document(folder, patterns, name):
     assert pages
     assert [page for page in pages if f"]({page})" not in index] == []
     assert [page for page in pages if not re.fullmatch(name, page)] == []
+
+
+def example(document):
+    """Returns the first shell commands of a document that an output follows, and that output."""
+    text = (REPOSITORY / "docs" / document).read_text()
+    return next(
+        (commands_of(commands[0]), output[2])
+        for commands, output in itertools.pairwise(FENCE.finditer(text))
+        if output[1] == "text" and text[commands.end() : output.start()].isspace()
+    )
+
+
+def without_numbers(text):
+    return re.sub(r"\d[\d.,:]*", "#", text)
+
+
+def test_the_plan_is_that_of_the_command():
+    (command,), output = example("several_devices.md")
+    assert forked(*command.split()[1:]).stdout == output
+
+
+@pytest.mark.release
+def test_the_training_is_that_of_the_commands(real_data, tmp_path):
+    commands, output = example("dlrm.md")
+    places = {"/data/kaggle": real_data / "criteo_kaggle", "/data/dlrm": tmp_path}
+    for command in commands:
+        for documented, here in places.items():
+            command = command.replace(documented, str(here))
+        environment = {"PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+        done = forked(*command.split()[1:], folder=tmp_path, **environment)
+    assert without_numbers(done.stdout) == without_numbers(output)

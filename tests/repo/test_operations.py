@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import yaml
 
-from recsys.serve.server.process import ServerSettings
 from recsys.serve.server.supervisor import SupervisorSettings
 from recsys.settings import declared
 from tests import harness
@@ -58,18 +57,6 @@ def entry_point():
     return dict(word.removeprefix("--").split("=") for word in words[2:])
 
 
-def check_serve_arguments(arguments):
-    """Checks that triton/serve.py takes the words; returns those for Triton."""
-    ours, theirs = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-    names = {
-        field.name
-        for section in (ServerSettings, SupervisorSettings)
-        for field in declared(section)
-    }
-    assert {word.removeprefix("--").split("=")[0] for word in ours} <= names
-    return theirs
-
-
 def test_the_compose_file_is_one_by_its_specification():
     command = ("-m", "check_jsonschema", "--builtin-schema=vendor.compose-spec")
     harness.python(*command, OPERATIONS / "compose.yaml")
@@ -108,10 +95,9 @@ def test_the_health_check_is_that_of_the_image():
 
 
 def test_server_and_pod_have_the_same_arguments():
-    arguments = compose()["services"]["server"]["command"]
-    assert check_serve_arguments(arguments) == ["--metrics-config=summary_latencies=true"]
+    """Those of the compose file start a server in tests/triton/test_operations_served.py."""
     (container,) = manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == arguments
+    assert container["args"] == compose()["services"]["server"]["command"]
 
 
 def without_nothing(value):

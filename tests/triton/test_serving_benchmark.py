@@ -68,7 +68,3 @@ def test_clients_of_perf_analyzer_count_what_the_server_counts(tmp_path):
         wrong = [{**requests[0], CATEGORICAL: requests[0][CATEGORICAL] + 200}]
         with pytest.raises(UserError, match="is not in"):
             perf_analyzer.measure_load(endpoint, wrong, 1, 0.3)
-
-
-def test_the_limit_counts_the_tables_once():
-    assert serving.memory_limit(1000, 2) == 1.2 * (1000 + 2 * 300 * serving.MIB)
