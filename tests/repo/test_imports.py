@@ -89,10 +89,10 @@ def has_compiler():
 
 @pytest.fixture
 def folder_with_triton(tmp_path):
-    """A working directory as the repository will be: with a folder `triton` of plain files."""
-    (tmp_path / "triton").mkdir()
-    (tmp_path / "triton" / "README.md").write_text("How to deploy.\n")
-    return tmp_path
+    """A working directory as the repository is: with a folder `triton` of plain files."""
+    (tmp_path / "here" / "triton").mkdir(parents=True)
+    (tmp_path / "here" / "triton" / "README.md").write_text("How to deploy.\n")
+    return tmp_path / "here"
 
 
 @pytest.mark.parametrize("package", USES_TORCH)
@@ -105,26 +105,23 @@ def test_beside_the_triton_folder_torch_works(folder_with_triton):
     python(f"import dlrm\n{USE_TORCH}", folder=folder_with_triton)
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """Returns the interpreter of an environment with torch and without this project."""
-    folder = tmp_path_factory.mktemp("environment")
-    harness.python("-m", "venv", "--without-pip", folder)
-    (packages,) = folder.glob("lib/python*/site-packages")
+@pytest.mark.release
+def test_an_editable_install_hides_the_folder_from_plain_pytorch(folder_with_triton, tmp_path):
+    """In an environment with torch and without this project, at first."""
+    harness.python("-m", "venv", "--without-pip", tmp_path / "environment")
+    environment = tmp_path / "environment" / "bin" / "python"
+    (packages,) = tmp_path.glob("environment/lib/python*/site-packages")
     # Only the folder: the .pth files in it, one of which may be the hook, are not run.
     (packages / "all.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    return folder / "bin" / "python"
 
+    def run(*command, folder=folder_with_triton, **options):
+        clean = {"PYTHONPATH": None, "PYTHONSAFEPATH": None}
+        return harness.run(environment, *command, folder=folder, **clean, **options)
 
-@pytest.mark.release
-def test_an_editable_install_hides_the_folder_from_plain_pytorch(
-    environment, folder_with_triton, tmp_path_factory
-):
-    clean = {"PYTHONPATH": None, "PYTHONSAFEPATH": None, "folder": folder_with_triton}
-    without = harness.run(environment, "-c", USE_TORCH, status=None, **clean)
+    without = run("-c", USE_TORCH, status=None)
     if not has_compiler():
         assert "module 'triton' has no attribute 'language'" in without.stderr
-    sources = tmp_path_factory.mktemp("sources") / "copy"
+    sources = tmp_path / "copy"
     skip = shutil.ignore_patterns(".*", "build", "*.so", "*.egg-info", "shared", "__pycache__")
     shutil.copytree(harness.REPOSITORY, sources, ignore=skip)
     install = ("-m", "pip", f"--python={environment}", "install", "--no-index", "--no-deps")
@@ -133,17 +130,16 @@ def test_an_editable_install_hides_the_folder_from_plain_pytorch(
         folder="/",
         **dict.fromkeys(("CC", "CXX"), "/nonexistent"),
     )
-    harness.run(environment, "-c", USE_TORCH, **clean)
-    for command in (("-m", "timeit", "-n1", "-r1", USE_TORCH), ("-c", NO_TRITON)):
-        harness.run(environment, *command, **(clean | {"folder": sources}))
+    run("-c", USE_TORCH)
+    run("-m", "timeit", "-n1", "-r1", USE_TORCH, folder=sources)
+    run("-c", NO_TRITON, folder=sources)
     # The real compiler, installed or put on the path later, is still there.
-    compiler = tmp_path_factory.mktemp("compiler")
-    (compiler / "triton").mkdir()
-    (compiler / "triton" / "__init__.py").write_text("language = 1")
-    real = f"import sys; sys.path.append({str(compiler)!r}); import triton; triton.language"
-    harness.run(environment, "-c", real, **clean)
+    (tmp_path / "compiler" / "triton").mkdir(parents=True)
+    (tmp_path / "compiler" / "triton" / "__init__.py").write_text("language = 1")
+    path = str(tmp_path / "compiler")
+    run("-c", f"import sys; sys.path.append({path!r}); import triton; triton.language")
     shutil.rmtree(sources)
-    gone = harness.run(environment, "-c", "print(1)", **clean)
+    gone = run("-c", "print(1)")
     assert (gone.stdout, gone.stderr) == ("1\n", "")
 
 
