@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where code may lie and what the repository may hold."""
 
-import os
 import re
 import sys
 from collections import Counter
@@ -111,15 +110,6 @@ def test_every_training_module_serves_every_model():
 
 def test_import_rules():
     run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
-
-
-def test_ci_runs_the_command_of_the_readme():
-    ci = REPOSITORY / ".ci" / "run"
-    assert os.access(ci, os.X_OK)
-    commands = [
-        line for line in ci.read_text().splitlines() if line and not line.startswith(("#", "set "))
-    ]
-    assert commands[-1] == "make test"
 
 
 def test_commit_hooks_run_the_tools_of_make_check():
