@@ -2,7 +2,7 @@
 """The implementations of the ops that the tests compare with the reference."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,11 @@ def spread(shapes: Sequence[Any], *choices: Sequence[Any]) -> list[tuple[Any, ..
     return [(turned(shapes, i), *turned(combinations, i)) for i in range(count)]
 
 
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns the normal numbers of a seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
 class Backend:
     """The ops of one library on one device, for tensors that lie on the CPU."""
 
@@ -55,43 +60,27 @@ class Backend:
             return found.cpu()
         return None if found is None else tuple(tensor.cpu() for tensor in found)
 
-    def joint_rows(
-        self,
-        ids: Tensor,
-        offsets: Tensor,
-        *,
-        bag_offsets: Tensor | None = None,
-        hash_indices: bool = False,
-        dtype: torch.dtype = torch.int64,
-    ) -> Tensor:
-        """As `reference.joint_rows`."""
-        return self.run("joint_rows", ids, offsets, bag_offsets, hash_indices, dtype)
+    def check_order(self, body: Callable[[], Any]) -> Any:
+        """Runs something with its threads in several orders; returns its only result.
 
-    def embedding_gather(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """As `reference.embedding_gather`."""
-        return self.run("embedding_gather", table, rows, None, dtype)
-
-    def embedding_bag(
-        self,
-        table: Tensor,
-        rows: Tensor,
-        bag_offsets: Tensor,
-        dtype: torch.dtype,
-        *,
-        scale: Tensor | None = None,
-    ) -> Tensor:
-        """As `reference.embedding_bag`."""
-        return self.run("embedding_bag", table, rows, bag_offsets, scale, None, dtype)
-
-    def embedding_bag_scale_backward(
-        self, gradient: Tensor, table: Tensor, rows: Tensor, source: Tensor
-    ) -> Tensor:
-        """[L]: dot product of each lookup's row with the gradient of its bag."""
-        return self.run("embedding_bag_scale_backward", gradient, table, rows, source)
-
-    def sort_rows(self, rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
-        """Rows in ascending order, and the position of each."""
-        return self.run("sort_rows", rows, num_table_rows)
+        On the CPU with one thread, one again, two and three.
+        """
+        threads = torch.get_num_threads()
+        choose, choices = {
+            "cpu": (torch.set_num_threads, (1, 1, 2, 3)),
+            "emulated": (build.set_seed, (7, 99, 1)),
+        }.get(self.name, (lambda _: None, range(3)))
+        results = []
+        try:
+            for choice in choices:
+                choose(choice)
+                results.append(body())
+        finally:
+            torch.set_num_threads(threads)
+        for result in results[1:]:
+            for value, expected in zip(tree_leaves(result), tree_leaves(results[0]), strict=True):
+                assert torch.equal(value, expected)
+        return results[0]
 
     def update_rows(
         self,
@@ -105,61 +94,44 @@ class Backend:
     ) -> None:
         """As `reference.update_rows`."""
         ops = SimpleNamespace(update_rows=partial(self.run, "update_rows"))
-        ordered = self.sort_rows(rows, table.shape[0])
+        ordered = self.run("sort_rows", rows, table.shape[0])
         call_update_rows(ops, optimizer, table, state, ordered, gradients, step, **lookups)
 
 
-def _compiled(device: str) -> Backend:
-    require("compiled cuda_ext kernels")
-    return Backend(device, library.NAMESPACE, device)
-
-
-@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each implementation of the ops; `emulated` runs the CUDA kernels on the CPU."""
-    if request.param == "emulated":
+def open_backend(name: str) -> Backend:
+    """Returns one of `cpu`, `cuda` and `emulated`, which runs the CUDA kernels on the CPU."""
+    if name == "emulated":
         require("C++ compiler")
         build.load()
-        return Backend("emulated", build.NAMESPACE, "cpu")
-    if request.param == "cuda":
+        return Backend(name, build.NAMESPACE, "cpu")
+    if name == "cuda":
         require("CUDA device")
-    return _compiled(request.param)
+    require("compiled cuda_ext kernels")
+    return Backend(name, library.NAMESPACE, name)
+
+
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=["cpu", "emulated", ON_A_GPU])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each implementation of the ops."""
+    return open_backend(request.param)
+
+
+@pytest.fixture(params=["emulated", ON_A_GPU])
+def device_backend(request: pytest.FixtureRequest) -> Backend:
+    """Each implementation of the ops that a GPU alone has."""
+    return open_backend(request.param)
 
 
 @pytest.fixture
-def emulated() -> Any:
-    """The ops, run by the CUDA kernels in the emulator."""
-    require("C++ compiler")
-    build.load()
-    return getattr(torch.ops, build.NAMESPACE)
+def emulated() -> Backend:
+    """The CUDA kernels in the emulator."""
+    return open_backend("emulated")
 
 
 @pytest.fixture
 def cpu_backend() -> Backend:
     """The CPU kernels, which check rows before they read them."""
-    return _compiled("cpu")
-
-
-@pytest.fixture
-def each_thread_count() -> Iterator[Callable[[Callable[[], Tensor]], list[Tensor]]]:
-    """Runs something with one thread, one again, two and three; gives all results."""
-    threads = torch.get_num_threads()
-
-    def run(body: Callable[[], Tensor]) -> list[Tensor]:
-        results = []
-        for count in (1, 1, 2, 3):
-            torch.set_num_threads(count)
-            results.append(body())
-        return results
-
-    yield run
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device_ops(request):
-    """The ops that a GPU alone has, and the device of their tensors."""
-    if request.param == "emulated":
-        return request.getfixturevalue("emulated"), torch.device("cpu")
-    require("CUDA device")
-    return torch.ops.cuda_ext, torch.device("cuda")
+    return open_backend("cpu")

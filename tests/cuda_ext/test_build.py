@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the extension is built: with and without compilers, as a wheel, and what runs without it."""
+"""How the extension is built: with and without compilers, as a wheel, and what is reported."""
 
 import re
 import shutil
 import textwrap
 import zipfile
+from pathlib import Path
 
 import pytest
+import torch
 
+from cuda_ext import compile_report
 from cuda_ext.emu import build
 from tests import harness
 from tests.tools import needs
@@ -88,6 +91,23 @@ kernels.relu_backward(torch.ones(2, 3), torch.ones(3, 2), False)
     assert refused.stderr.endswith("gradient and output must be [B, N], of the same size\n")
 
 
+CSRC = build.PACKAGE / "csrc"
+
+
+@needs("C++ compiler")
+@pytest.mark.release
+@pytest.mark.parametrize(
+    "source",
+    [path for path in sorted(CSRC.glob("*/*.cpp")) if path.parent.name != "cpu"],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_a_source_compiles_for_cuda_without_a_toolkit(source):
+    command = [build.compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    defines = ["-DRECSYS_CUDA", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
+    headers = Path(torch.__file__).with_name("include")
+    harness.run(*command, *defines, "-isystem", headers, source)
+
+
 @pytest.mark.release
 @pytest.mark.timeout(3600)  # everything is compiled, while others compile too
 @needs("compiled cuda_ext kernels")
@@ -137,3 +157,56 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     assert run_example(installed).stdout.split()[-1] == "compiled"
     script = "from cuda_ext import library; print(sorted(library.COMPILED_FOR))"
     assert python(installed, "-c", script).stdout == f"{devices}\n"
+
+
+PTXAS = """\
+ptxas info    : 8 bytes gmem
+ptxas info    : Compiling entry function 'void cub::sort<int, 2>(int)' for 'sm_90'
+    8 bytes stack frame, 16 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+ptxas info    : Compiling entry function 'void recsys::kernels::interact_vectors<recsys::float16, \
+float, 2>(recsys::InteractionArguments)' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 120 registers, used 0 barriers
+ptxas info    : Compiling entry function 'void recsys::kernels::gather<4>(int)' for 'sm_90'
+    8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 130 registers, used 1 barriers, 48 bytes smem
+"""
+
+
+def test_own_kernels_are_read_and_their_faults_named():
+    usages = compile_report.parse_usage(PTXAS)
+    assert usages == [
+        ("interact_vectors<float16, float, 2>", "80", 120, 0, 0),
+        ("gather<4>", "90", 130, 48, 12),
+    ]
+    assert compile_report.violations(usages) == [
+        "gather<4>, sm_90: spills 12 bytes of registers",
+        "gather<4>, sm_90: 130 registers, the limit is 128",
+    ]
+
+
+def test_table_has_a_column_for_each_architecture():
+    usages = [
+        compile_report.Usage("gather<4>", arch, int(arch) // 2, 48, 0) for arch in ("120", "80")
+    ]
+    assert compile_report.table(usages).splitlines()[-1] == "| `gather<4>` | 48 | 40 | 60 |"
+
+
+@pytest.mark.release
+@needs("CUDA compiler")
+def test_lookup_kernels_compile_without_spills():
+    text = compile_report.compile_source(
+        compile_report.CSRC / "lookup" / "cuda" / "launch.cu", ["90"]
+    )
+    usages = compile_report.parse_usage(text)
+    assert any(usage.kernel.startswith("gather_rows<") for usage in usages)
+    assert compile_report.violations(usages) == []
+
+
+@needs("CUDA compiler")
+def test_error_of_the_compiler_is_shown(tmp_path):
+    source = tmp_path / "broken.cu"
+    source.write_text("int main() { return missing; }\n")
+    with pytest.raises(RuntimeError, match="missing"):
+        compile_report.compile_source(source, ["90"])

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""joint_rows, embedding_gather, embedding_bag and the gradient of its scale, on every backend."""
+"""Row numbers of ids, their sort, and lookups of rows and bags, on every backend."""
 
 import pytest
 import torch
 
 from cuda_ext import error_bounds, reference
-from tests.cuda_ext.conftest import spread
+from tests.cuda_ext.conftest import randn, spread
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TABLES = [torch.float32, torch.bfloat16]
 DIMS = [1, 3, 8, 16, 17, 48, 100, 128, 129, 256, 300]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64]
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def random_integers(high, *shape, low=0, seed=0):
@@ -45,7 +41,7 @@ def test_joint_rows(backend, shape, hash_indices, id_type, dtype):
         ids = random_integers(10**9, batch, features) % sizes
     ids = ids.to(id_type)
     before = ids.clone()
-    found = backend.joint_rows(ids, offsets, hash_indices=hash_indices, dtype=dtype)
+    found = backend.run("joint_rows", ids, offsets, None, hash_indices, dtype)
     expected = reference.joint_rows(ids, offsets, hash_indices=hash_indices, dtype=dtype)
     assert found.dtype == dtype
     assert torch.equal(found, expected)
@@ -61,7 +57,7 @@ def test_joint_rows_of_bags(backend, hash_indices):
     feature = reference.bag_of_lookup(bag_offsets, count).long() % features
     ids = random_integers(10**6, count) - 500_000
     ids = ids if hash_indices else ids % offsets.diff()[feature]
-    found = backend.joint_rows(ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices)
+    found = backend.run("joint_rows", ids, offsets, bag_offsets, hash_indices, torch.int64)
     expected = reference.joint_rows(
         ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices
     )
@@ -114,7 +110,7 @@ def test_joint_rows_names_the_first_bad_id(backend, bad_id):
     ids[1203, 17] = bad_id
     offsets = torch.arange(27) * 50
     with pytest.raises(RuntimeError, match=rf"feature 17, sample 1203: id {bad_id} is outside"):
-        backend.joint_rows(ids, offsets)
+        backend.run("joint_rows", ids, offsets, None, False, torch.int64)
 
 
 def test_joint_rows_names_the_bag_of_a_bad_id(backend):
@@ -122,18 +118,18 @@ def test_joint_rows_names_the_bag_of_a_bad_id(backend):
     bag_offsets = torch.tensor([0, 1, 1, 3, 6])
     ids = torch.tensor([0, 1, 1, 0, 7, 1])
     with pytest.raises(RuntimeError, match=r"feature 1, sample 1: id 7 is outside"):
-        backend.joint_rows(ids, offsets, bag_offsets=bag_offsets)
+        backend.run("joint_rows", ids, offsets, bag_offsets, False, torch.int64)
 
 
 @pytest.mark.parametrize(("dim", "table_dtype", "dtype"), spread(DIMS, TABLES, FLOATS), ids=str)
 def test_gather_equals_the_reference(backend, dim, table_dtype, dtype):
     dtype = backend.taken(dtype)
-    table = random(50, dim).to(table_dtype)
+    table = randn(50, dim).to(table_dtype)
     for shape in [(0,), (1,), (7, 26)]:
         rows = random_integers(50, *shape)
         expected = reference.embedding_gather(table, rows, dtype)
         for row_type in (torch.int32, torch.int64):
-            found = backend.embedding_gather(table, rows.to(row_type), dtype)
+            found = backend.run("embedding_gather", table, rows.to(row_type), None, dtype)
             assert found.dtype == dtype
             assert torch.equal(found, expected)
 
@@ -142,16 +138,17 @@ def test_gather_equals_the_reference(backend, dim, table_dtype, dtype):
     ("dim", "dtype"), [(16, torch.float32), (128, torch.float32), (64, torch.bfloat16)]
 )
 def test_gather_of_more_than_the_caches_hold(cpu_backend, dim, dtype):
-    table = random(1000, dim)
+    table = randn(1000, dim)
     rows = random_integers(1000, (20 << 20) // (dim * torch.tensor([], dtype=dtype).itemsize))
-    found = cpu_backend.embedding_gather(table, rows, dtype)
+    found = cpu_backend.run("embedding_gather", table, rows, None, dtype)
     assert torch.equal(found, reference.embedding_gather(table, rows, dtype))
 
 
 def test_gather_of_float64(cpu_backend):
-    table = random(20, 19).double()
+    table = randn(20, 19).double()
     rows = random_integers(20, 33)
-    assert torch.equal(cpu_backend.embedding_gather(table, rows, torch.float64), table[rows])
+    found = cpu_backend.run("embedding_gather", table, rows, None, torch.float64)
+    assert torch.equal(found, table[rows])
 
 
 @pytest.mark.parametrize("value", [-1, 20, 2**31 - 1])
@@ -160,11 +157,16 @@ def test_rows_outside_the_table_are_named(cpu_backend, value, row_type):
     rows = random_integers(20, 5000).to(row_type)
     rows[4321] = value
     rows[4900] = value
-    table = random(20, 4)
-    with pytest.raises(RuntimeError, match="position 4321 is outside the table of 20 rows"):
-        cpu_backend.embedding_gather(table, rows, torch.float32)
-    with pytest.raises(RuntimeError, match="position 4321 is outside the table of 20 rows"):
-        cpu_backend.sort_rows(rows, 20)
+    table, rate = randn(20, 4), torch.tensor(0.3)
+    bottom, by_sample = randn(1000, 4), rows.view(-1, 5)
+    for call in (
+        ("embedding_gather", table, rows, None, torch.float32),
+        ("sort_rows", rows, 20),
+        ("sgd_rows_unsorted", table, rows, randn(5000, 4), None, None, rate, None, None),
+        ("gather_dot_interaction", table, by_sample, bottom, None, None, False),
+    ):
+        with pytest.raises(RuntimeError, match="position 4321 is outside the table of 20 rows"):
+            cpu_backend.run(*call)
 
 
 @pytest.mark.parametrize(
@@ -174,37 +176,29 @@ def test_rows_outside_the_table_are_named(cpu_backend, value, row_type):
 )
 def test_bag(backend, dim, weighted, table_dtype, dtype):
     dtype = backend.taken(dtype)
-    table = random(50, dim).to(table_dtype)
+    table = randn(50, dim).to(table_dtype)
     for bags, lengths_below in [(0, 5), (1, 2), (60, 5), (3, 200)]:
         bag_offsets = random_bags(lengths_below, bags, seed=bags)
         count = int(bag_offsets[-1])
         rows = random_integers(50, count)
-        scale = random(count, seed=1) if weighted else None
-        found = backend.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
+        scale = randn(count, seed=1) if weighted else None
+        found = backend.run("embedding_bag", table, rows, bag_offsets, scale, None, dtype)
         bound = error_bounds.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
         assert found.dtype == dtype
         assert bound.excess(found) <= 1
-
-
-def test_empty_bags_are_zeros(backend):
-    bag_offsets = torch.tensor([0, 0, 2, 2, 2])
-    found = backend.embedding_bag(
-        torch.ones(3, 5), torch.tensor([2, 0]), bag_offsets, torch.float32
-    )
-    assert torch.equal(found, torch.tensor([0.0, 2.0, 0.0, 0.0]).unsqueeze(1).expand(4, 5))
 
 
 @pytest.mark.parametrize(
     ("dim", "table_dtype", "gradient_dtype"), spread(DIMS, TABLES, FLOATS), ids=str
 )
 def test_bag_scale_gradient(backend, dim, table_dtype, gradient_dtype):
-    table = random(50, dim).to(table_dtype)
+    table = randn(50, dim).to(table_dtype)
     bag_offsets = random_bags(5, 40)
     count = int(bag_offsets[-1])
     rows = random_integers(50, count)
     source = reference.bag_of_lookup(bag_offsets, count)
-    gradient = random(40, dim, seed=2).to(backend.taken(gradient_dtype))
-    found = backend.embedding_bag_scale_backward(gradient, table, rows, source)
+    gradient = randn(40, dim, seed=2).to(backend.taken(gradient_dtype))
+    found = backend.run("embedding_bag_scale_backward", gradient, table, rows, source)
 
     products = gradient.double()[source.long()] * table.double()[rows]
     bound = error_bounds.sum_of_products(products.sum(1), products.abs().sum(1), dim, torch.float32)
@@ -215,23 +209,52 @@ def test_bag_scale_gradient(backend, dim, table_dtype, gradient_dtype):
 def test_rows_without_columns(cpu_backend):
     table, rows = torch.zeros(3, 0), torch.tensor([2, 0])
     source = torch.zeros(2, dtype=torch.int32)
-    assert cpu_backend.embedding_gather(table, rows, torch.float32).shape == (2, 0)
-    found = cpu_backend.embedding_bag_scale_backward(torch.zeros(1, 0), table, rows, source)
+    found = cpu_backend.run("embedding_gather", table, rows, None, torch.float32)
+    assert found.shape == (2, 0)
+    gradient = torch.zeros(1, 0)
+    found = cpu_backend.run("embedding_bag_scale_backward", gradient, table, rows, source)
     assert found.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("lookup", ["gather", "bag"])
-def test_lookups_have_the_same_bits_for_every_number_of_threads(
-    cpu_backend, each_thread_count, lookup
-):
-    table = random(500, 24)
+def test_lookups_have_the_same_bits_in_any_order(backend):
+    table = randn(500, 24)
     bag_offsets = random_bags(30, 400)
     rows = random_integers(500, int(bag_offsets[-1]))
+    for call in (
+        ("embedding_gather", table, rows, None, torch.bfloat16),
+        ("embedding_bag", table, rows, bag_offsets, None, None, torch.float32),
+    ):
+        backend.check_order(lambda call=call: backend.run(*call))
 
-    def run():
-        if lookup == "gather":
-            return cpu_backend.embedding_gather(table, rows, torch.bfloat16)
-        return cpu_backend.embedding_bag(table, rows, bag_offsets, torch.float32)
 
-    first, *others = each_thread_count(run)
-    assert all(torch.equal(first, other) for other in others)
+def check_sort(backend, rows, num_rows):
+    """Compares with the one result that a stable sort has."""
+    before = rows.clone()
+    by_row, positions = backend.check_order(lambda: backend.run("sort_rows", rows, num_rows))
+    expected, expected_positions = rows.flatten().sort(stable=True)
+    assert (by_row.dtype, positions.dtype) == (rows.dtype, torch.int32)
+    assert torch.equal(by_row, expected)
+    assert torch.equal(positions.long(), expected_positions)
+    assert torch.equal(rows, before)
+
+
+@pytest.mark.parametrize(
+    ("count", "num_rows", "row_type"),
+    [
+        *spread(
+            [8193, 1000, 0, 70_000, 2, 1, 300],
+            *([2_600_000, 2048, 1, 2**31 - 1, 2], [torch.int32, torch.int64]),
+        ),
+        (5000, 2**32 + 5, torch.int64),  # more rows than 32 bits name
+        (5000, 2**45, torch.int64),
+    ],
+    ids=str,
+)
+def test_sort_is_stable(backend, count, num_rows, row_type):
+    check_sort(backend, random_integers(num_rows, count, seed=count).to(row_type), num_rows)
+
+
+@pytest.mark.parametrize("shift", [0, 5, 17])
+def test_sort_of_rows_that_differ_in_a_few_bits(backend, shift):
+    rows = (random_integers(9, 30, 100, seed=1) << shift) + (1 << 25)
+    check_sort(backend, rows, 2**26)

@@ -7,12 +7,9 @@ import torch
 from cuda_ext import error_bounds, ops, reference
 from cuda_ext.error_bounds import Bounded
 from cuda_ext.row_rules import ROW_RULES, RowStep
+from tests.cuda_ext.conftest import randn
 
 RULES = list(ROW_RULES)
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def interaction(features, bottom, gradient):
@@ -29,8 +26,8 @@ def excesses(bounds, results):
 @pytest.mark.parametrize("shape", [(9, 27, 128), (2, 5, 256)], ids=str)
 def test_interaction_without_a_term_or_summed_in_bfloat16_is_refused(shape):
     batch, vectors, dim = shape
-    features, bottom = random(batch, vectors - 1, dim), random(batch, dim, seed=1)
-    gradient = random(batch, reference.interaction_width(vectors, dim), seed=2)
+    features, bottom = randn(batch, vectors - 1, dim), randn(batch, dim, seed=1)
+    gradient = randn(batch, reference.interaction_width(vectors, dim), seed=2)
     bounds = error_bounds.dot_interaction(features, bottom, gradient)
     assert max(excesses(bounds, interaction(features, bottom, gradient))) <= 1
 
@@ -45,7 +42,7 @@ def test_interaction_without_a_term_or_summed_in_bfloat16_is_refused(shape):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_result_rounded_to_nearest_may_not_be_off_by_a_unit(dtype):
-    value = random(1000).double()
+    value = randn(1000).double()
     bound = Bounded.exact(value).rounded(dtype)
     nearest = value.to(dtype)
     assert bound.excess(nearest) <= 1
@@ -57,10 +54,10 @@ def test_a_result_rounded_to_nearest_may_not_be_off_by_a_unit(dtype):
 @pytest.mark.parametrize("rule", RULES)
 def test_updates_without_a_lookup_summed_in_bfloat16_or_at_another_rate_are_refused(rule):
     """The faults are planted in float64 results: nothing else of them is off."""
-    table, gradients = random(40, 16), random(2000, 16, seed=1)
+    table, gradients = randn(40, 16), randn(2000, 16, seed=1)
     rows = (torch.rand(2000, generator=torch.Generator().manual_seed(2)) ** 3 * 40).long()
     state = {
-        name: random(*tensor.shape, seed=3).square()
+        name: randn(*tensor.shape, seed=3).square()
         for name, tensor in ops.row_optimizer_state(rule, table).items()
     }
     bound, states = error_bounds.updated(

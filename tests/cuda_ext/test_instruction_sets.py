@@ -1,39 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels of the instruction sets that this CPU has, but would not choose."""
 
-from functools import partial
+import inspect
 
 import pytest
 import torch
 
 from tests import harness
-from tests.cuda_ext import (
-    test_attention as attention,
-)
-from tests.cuda_ext import (
-    test_dlrm_forward as dlrm,
-)
-from tests.cuda_ext import (
-    test_dot_interaction as interaction,
-)
-from tests.cuda_ext import (
-    test_embedding_lookup as lookup,
-)
-from tests.cuda_ext import (
-    test_embedding_update as update,
-)
-from tests.cuda_ext import (
-    test_linear as linear,
-)
-from tests.cuda_ext import (
-    test_mlp as mlp,
-)
-from tests.cuda_ext import (
-    test_products as products,
-)
-from tests.cuda_ext import (
-    test_search as search,
-)
+from tests.cuda_ext import test_attention as attention
+from tests.cuda_ext import test_dot_interaction as interaction
+from tests.cuda_ext import test_embedding_lookup as lookup
+from tests.cuda_ext import test_embedding_update as update
+from tests.cuda_ext import test_few_samples as few_samples
+from tests.cuda_ext import test_linear as linear
+from tests.cuda_ext import test_products as products
+from tests.cuda_ext import test_search as search
 
 KERNELS = torch.ops.cuda_ext
 BEST_LAST = ["portable", "avx2", "avx512"]
@@ -47,48 +28,37 @@ def other_instruction_sets():
     return BEST_LAST[: BEST_LAST.index(best)]
 
 
-CASES = {
-    "attention of short sequences": (
-        attention.test_kernel_on_cpu_equals_the_definition,
-        ("short", (3, 4), False, 0),
-    ),
-    "attention of few queries": (
-        attention.test_kernel_on_cpu_equals_the_definition,
-        ("few queries", (1, 33), True, 100),
-    ),
-    "dlrm": (dlrm.test_kernel_on_cpu_equals_the_definition, (3, 33, FLOAT, BRAIN)),
-    "mlp": (mlp.test_kernel_on_cpu_equals_the_definition, ((479, 129, 31, 1), BRAIN, True)),
-    "products": (
-        products.test_transposed_product_on_cpu_equals_its_definition,
-        ((130, 17, 40), FLOAT),
-    ),
-    "search": (search.test_rows_on_cpu_are_those_of_the_definition, (65, 127)),
-}
-WITH_BACKEND = {
-    "interaction": (interaction.check_bounds, ((33, 27, 128), FLOAT)),
-    "interaction of odd sizes": (interaction.check_bounds, ((7, 17, 1), BRAIN)),
-    "interaction of float64": (interaction.check_bounds, ((2, 33, 100), DOUBLE)),
-    "gathered interaction": (interaction.check_gathered, ((7, 12, 20), BRAIN, FLOAT, torch.int32)),
-    "gather": (lookup.test_gather_equals_the_reference, (129, BRAIN, FLOAT)),
-    "bags": (lookup.test_bag, (100, True, BRAIN, FLOAT)),
-    "scale of bags": (lookup.test_bag_scale_gradient, (17, FLOAT, BRAIN)),
-    "update by SGD": (update.test_rules, ((1500, 16), "sgd", "float32")),
-    "update by row-wise Adagrad": (update.test_rules, ((300, 17), "rowwise_adagrad", "bfloat16")),
-    "update by Adam": (update.test_rules, ((1000, 100), "adam", "float32")),
-    "relu": (linear.test_relu_backward_equals_its_definition, ((130, 17), FLOAT)),
-}
+CASES = [
+    (attention.test_kernel_on_cpu_equals_the_definition, ("short", (3, 4), False, 0)),
+    (attention.test_kernel_on_cpu_equals_the_definition, ("few queries", (1, 33), True, 100)),
+    (few_samples.test_dlrm_on_cpu_equals_its_definition, (3, 33, FLOAT, BRAIN)),
+    (few_samples.test_mlp_on_cpu_equals_its_definition, ((479, 129, 31, 1), BRAIN, True)),
+    (products.test_transposed_product_on_cpu_equals_its_definition, ((130, 17, 40), FLOAT)),
+    (search.test_rows_on_cpu_are_those_of_the_definition, (65, 127)),
+    (interaction.test_bounds_of_sums, ((33, 27, 128), FLOAT)),
+    (interaction.test_bounds_of_sums, ((7, 17, 1), BRAIN)),
+    (interaction.test_bounds_of_sums, ((2, 33, 100), DOUBLE)),
+    (interaction.test_gathered_rows, ((7, 12, 20), BRAIN, FLOAT, torch.int32)),
+    (lookup.test_gather_equals_the_reference, (129, BRAIN, FLOAT)),
+    (lookup.test_bag, (100, True, BRAIN, FLOAT)),
+    (lookup.test_bag_scale_gradient, (17, FLOAT, BRAIN)),
+    (update.test_rules, ((1500, 16), "sgd", "float32")),
+    (update.test_rules, ((300, 17), "rowwise_adagrad", "bfloat16")),
+    (update.test_rules, ((1000, 100), "adam", "float32")),
+    (linear.test_relu_backward_equals_its_definition, ((130, 17), FLOAT)),
+]
+"""A test, and its arguments besides the backend."""
 
 
 @pytest.mark.parametrize("kernels", other_instruction_sets())
-@pytest.mark.parametrize("case", [*CASES, *WITH_BACKEND])
-def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels, case):
-    run, arguments = CASES.get(case) or WITH_BACKEND[case]
-    if case in WITH_BACKEND:
-        run = partial(run, cpu_backend)
+@pytest.mark.parametrize(("test", "arguments"), CASES)
+def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels, test, arguments):
+    if "backend" in inspect.signature(test).parameters:
+        arguments = (cpu_backend, *arguments)
     KERNELS.use_cpu_kernels(kernels)
     try:
         assert KERNELS.cpu_instruction_set() == kernels
-        run(*arguments)
+        test(*arguments)
     finally:
         KERNELS.use_cpu_kernels("")
 

@@ -8,24 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from cuda_ext import ops, reference
-from cuda_ext.emu import build
-from tests.cuda_ext.conftest import spread
+from tests.cuda_ext.conftest import randn, spread
 from tests.tools import needs
 
 SIZES = [(127, 8), (300, 1000), (0, 5), (130, 17), (1025, 40), (256, 256), (1, 1), (5, 3), (9, 512)]
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-
-
-def randn(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def run(device_ops, op, *arguments):
-    """Calls an op with tensors of the CPU."""
-    namespace, device = device_ops
-    there = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
-    result = getattr(namespace, op)(*there)
-    return result.cpu() if isinstance(result, torch.Tensor) else [t.cpu() for t in result]
 
 
 def assert_sums(result, expected, magnitude):
@@ -36,42 +23,42 @@ def assert_sums(result, expected, magnitude):
 
 
 @pytest.mark.parametrize(("size", "dtype"), spread(SIZES, FLOATS), ids=str)
-def test_output_equals_the_reference(device_ops, size, dtype):
+def test_output_equals_the_reference(device_backend, size, dtype):
     x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
     bias = randn(1, seed=2, dtype=dtype)
-    output = run(device_ops, "output_layer", x, weight, bias)
+    output = device_backend.run("output_layer", x, weight, bias)
     magnitude = reference.output_layer(x.abs(), weight.abs(), bias.abs())
     assert_sums(output, reference.output_layer(x, weight, bias), magnitude)
 
 
 @pytest.mark.parametrize(("size", "dtype", "relu"), spread(SIZES, FLOATS, [False, True]), ids=str)
-def test_gradients_equal_the_reference(device_ops, size, dtype, relu):
+def test_gradients_equal_the_reference(device_backend, size, dtype, relu):
     x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
     x = torch.relu(x) if relu else x
     gradient = randn(size[0], 1, seed=2, dtype=torch.promote_types(dtype, torch.float32))
-    delta, sums = run(device_ops, "output_layer_backward", gradient, x, weight, relu)
+    delta, sums = device_backend.run("output_layer_backward", gradient, x, weight, relu)
     expected, of_columns = reference.output_layer_backward(gradient, x, weight, relu)
     assert torch.equal(delta, expected)
     _, magnitude = reference.output_layer_backward(gradient.abs(), x.abs(), weight.abs(), relu)
     assert_sums(sums, of_columns, magnitude)
 
 
-def test_rows_that_are_not_aligned(device_ops):
+def test_rows_that_are_not_aligned(device_backend):
     x, weight = (randn(n + 1, seed=n)[1:] for n in (4 * 24, 24))
     x, weight, gradient = x.view(4, 24), weight.view(1, 24), randn(4, 1, seed=3)
-    output = run(device_ops, "output_layer", x, weight, torch.zeros(1))
+    output = device_backend.run("output_layer", x, weight, torch.zeros(1))
     torch.testing.assert_close(output, x @ weight.t())
-    delta, _ = run(device_ops, "output_layer_backward", gradient, x, weight, False)
+    delta, _ = device_backend.run("output_layer_backward", gradient, x, weight, False)
     assert torch.equal(delta, gradient * weight)
 
 
-def test_a_nan_stays_one(device_ops):
+def test_a_nan_stays_one(device_backend):
     x = torch.zeros(3, 16)
     x[1, 2] = torch.nan
     weight, gradient = torch.ones(1, 16), torch.ones(3, 1)
-    output = run(device_ops, "output_layer", x, weight, torch.ones(1))
+    output = device_backend.run("output_layer", x, weight, torch.ones(1))
     assert output.isnan().flatten().tolist() == [False, True, False]
-    delta, sums = run(device_ops, "output_layer_backward", gradient, x, weight, True)
+    delta, sums = device_backend.run("output_layer_backward", gradient, x, weight, True)
     assert delta[1, 2] == 1
     assert delta.count_nonzero() == 1
     assert sums.isnan().nonzero().tolist() == [[16 + 2]]
@@ -87,58 +74,58 @@ def test_a_nan_stays_one(device_ops):
         (randn(8), randn(1, 8), randn(1)),
     ],
 )
-def test_arguments_that_do_not_fit_together_are_refused(device_ops, arguments):
+def test_arguments_that_do_not_fit_together_are_refused(device_backend, arguments):
     with pytest.raises(RuntimeError, match="output_layer: "):
-        run(device_ops, "output_layer", *arguments)
+        device_backend.run("output_layer", *arguments)
 
 
-def test_a_gradient_of_another_type_or_size_is_refused(device_ops):
+def test_a_gradient_of_another_type_or_size_is_refused(device_backend):
     x, weight = randn(4, 8).half(), randn(1, 8).half()
     for gradient in (randn(4, 1).half(), randn(3, 1)):
         with pytest.raises(RuntimeError, match="output_layer_backward: gradient "):
-            run(device_ops, "output_layer_backward", gradient, x, weight, False)
+            device_backend.run("output_layer_backward", gradient, x, weight, False)
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 1024, 1025, 5000])
-def test_cross_entropy_equals_the_reference(device_ops, size):
+def test_cross_entropy_equals_the_reference(device_backend, size):
     logits, labels = 3 * randn(size), (randn(size, seed=1) > 0).float()
-    loss, gradient = run(device_ops, "cross_entropy", logits, labels, 0.25)
+    loss, gradient = device_backend.run("cross_entropy", logits, labels, 0.25)
     exact, of_logits = reference.cross_entropy(logits.double(), labels.double(), 0.25)
     torch.testing.assert_close(loss, exact.float(), rtol=1e-6, atol=0)
     torch.testing.assert_close(gradient, of_logits.float(), rtol=1e-6, atol=1e-7)
 
 
-def test_cross_entropy_of_large_logits(device_ops):
+def test_cross_entropy_of_large_logits(device_backend):
     logits = torch.tensor([100.0, -100.0, 3e38, -3e38, 0.0, math.inf, -math.inf])
     labels = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
     for i in range(5):
-        loss, gradient = run(device_ops, "cross_entropy", logits[[i]], labels[[i]], 1.0)
+        loss, gradient = device_backend.run("cross_entropy", logits[[i]], labels[[i]], 1.0)
         exact = F.binary_cross_entropy_with_logits(logits[[i]].double(), labels[[i]].double())
         torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-30)
         torch.testing.assert_close(gradient[0], torch.sigmoid(logits[i]) - labels[i])
     for i in (5, 6):  # as in torch: infinity times the label
-        loss, gradient = run(device_ops, "cross_entropy", logits[[i]], labels[[i]], 1.0)
+        loss, gradient = device_backend.run("cross_entropy", logits[[i]], labels[[i]], 1.0)
         assert loss.isnan()
         assert gradient == 0
 
 
-def test_a_loss_of_nan_is_nan(device_ops):
+def test_a_loss_of_nan_is_nan(device_backend):
     logits = torch.tensor([0.0, math.nan, 1.0])
-    loss, gradient = run(device_ops, "cross_entropy", logits, torch.ones(3), 1.0)
+    loss, gradient = device_backend.run("cross_entropy", logits, torch.ones(3), 1.0)
     assert loss.isnan()
     assert gradient.isnan().tolist() == [False, True, False]
 
 
-def test_sums_do_not_depend_on_the_order_of_threads(emulated):
+def test_sums_do_not_depend_on_the_order_of_threads(device_backend):
     x, gradient, weight = randn(1000, 40), randn(1000, 1, seed=1), randn(1, 40, seed=2)
     labels = (gradient > 0).float().flatten()
-    results = []
-    for seed in (1, 2):
-        build.set_seed(seed)
-        _, sums = emulated.output_layer_backward(gradient, x, weight, True)
-        loss, _ = emulated.cross_entropy(gradient.flatten(), labels, 1.0)
-        results.append(torch.cat([sums, loss[None]]))
-    assert torch.equal(*results)
+    run = device_backend.run
+    device_backend.check_order(
+        lambda: [
+            *run("output_layer_backward", gradient, x, weight, True),
+            *run("cross_entropy", gradient.flatten(), labels, 1.0),
+        ]
+    )
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from cuda_ext import ops, reference
 from cuda_ext.ops import products
-from tests.cuda_ext.conftest import spread
+from tests.cuda_ext.conftest import randn, spread
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -31,10 +31,6 @@ def with_onednn(monkeypatch):
     monkeypatch.setattr(products, "has_wider_products", lambda: True)
     monkeypatch.setattr(products, "_onednn_linear", counted)
     return calls
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def layer(inputs, outputs):
@@ -202,19 +198,11 @@ def test_transposed_product_refuses_what_does_not_fit():
             call(a, b)
 
 
-def test_cpu_kernels_do_not_depend_on_threads():
+def test_cpu_kernels_do_not_depend_on_threads(cpu_backend):
     gradient, output = randn(9000, 40), torch.relu(randn(9000, 40, seed=1))
 
     def run():
         delta, *rest = torch.ops.cuda_ext.relu_backward(gradient, output, True)
         return [delta, *rest, torch.ops.cuda_ext.transposed_product(delta, output)]
 
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        one = run()
-        torch.set_num_threads(3)
-        three = run()
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+    cpu_backend.check_order(run)

@@ -10,6 +10,7 @@ from torch import library as torch_library
 from cuda_ext import ops, reference
 from cuda_ext.row_rules import ROW_RULES
 from tests import harness
+from tests.cuda_ext.conftest import randn
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -18,10 +19,6 @@ OFFSETS = torch.tensor([0, 5, 12, 30])
 IDS = torch.tensor([[0, 6, 17], [4, 0, 3], [0, 6, 0], [2, 5, 17]])
 ROWS = reference.joint_rows(IDS, OFFSETS, dtype=torch.int32)
 BAGS = torch.tensor([0, 3, 3, 7, 12])
-
-
-def randn(*shape, seed=0, **options):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(**options)
 
 
 def update_arguments(rule):
@@ -128,40 +125,30 @@ CASES = {
 }
 
 
-def op_named(case):
-    names = sorted(dir_of_ops(), key=len, reverse=True)
-    return getattr(torch.ops.cuda_ext, next(n for n in names if case.startswith(n)))
+NAMES = {
+    name.removeprefix("cuda_ext::")
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("cuda_ext::")
+}
 
 
-def dir_of_ops():
-    return [
-        "dot_interaction", "dot_interaction_backward", "gather_dot_interaction",
-        "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
-        "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
-        "update_rows", "sgd_rows_unsorted", "mlp_forward",
-        "dlrm_forward", "relu_backward", "attention", "attention_backward",
-        "transposed_product", "stack_ids", "top_rows",
-    ]  # fmt: skip
+def op_of(case):
+    """Returns the longest name that a case begins with."""
+    return max((name for name in NAMES if case.startswith(name)), key=len)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_opcheck(case):
-    torch_library.opcheck(op_named(case).default, CASES[case]())
+    torch_library.opcheck(getattr(torch.ops.cuda_ext, op_of(case)).default, CASES[case]())
 
 
 def test_every_op_is_checked():
-    registered = {
-        name.split("::")[1]
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("cuda_ext::")
-    }
-    on_a_gpu = {  # see test_relu_products, test_output_layer
+    on_a_gpu = {  # see test_linear, test_output_layer
         *("linear_relu", "linear_relu_backward"),
         *("output_layer", "output_layer_backward", "cross_entropy"),
     }
     about = {"cpu_instruction_set", "cpu_is_intel", "has_relu_products", "use_cpu_kernels"}
-    assert registered == {*dir_of_ops(), *on_a_gpu, *about}
-    assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
+    assert NAMES - set(map(op_of, CASES)) == on_a_gpu | about
 
 
 class TwoTower(torch.nn.Module):
@@ -214,31 +201,32 @@ def test_compiled_training_step_equals_eager(backend):
         torch.testing.assert_close(compiled, eager)
 
 
-def test_export_with_a_dynamic_batch():
+@pytest.fixture
+def exported():
+    """A model, its program with a dynamic batch, and an input of another size."""
     model = TwoTower().eval()
-    batch = torch.export.Dim("batch", min=2, max=64)
-    program = torch.export.export(
-        model, (randn(4, 5), IDS), dynamic_shapes={"x": {0: batch}, "ids": {0: batch}}
-    )
-    x, ids = randn(9, 5, seed=3), IDS[torch.arange(9) % 4]
-    torch.testing.assert_close(program.module()(x, ids), model(x, ids))
-    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
-    assert any("cuda_ext.gather_dot_interaction" in target for target in targets)
-
-
-@pytest.mark.release
-def test_aotinductor_package_runs_in_a_fresh_process(tmp_path):
-    model = TwoTower().eval()
-    x, ids = randn(9, 5, seed=3), IDS[torch.arange(9) % 4]
     batch = torch.export.Dim("batch", min=2, max=64)
     with torch.no_grad():
         program = torch.export.export(
             model, (randn(4, 5), IDS), dynamic_shapes={"x": {0: batch}, "ids": {0: batch}}
         )
-        package = torch._inductor.aoti_compile_and_package(
-            program, package_path=str(tmp_path / "model.pt2")
-        )
-        torch.save((x, ids, model(x, ids)), tmp_path / "expected.pt")
+        yield model, program, (randn(9, 5, seed=3), IDS[torch.arange(9) % 4])
+
+
+def test_export_with_a_dynamic_batch(exported):
+    model, program, inputs = exported
+    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert any("cuda_ext.gather_dot_interaction" in target for target in targets)
+
+
+@pytest.mark.release
+def test_aotinductor_package_runs_in_a_fresh_process(exported, tmp_path):
+    model, program, inputs = exported
+    package = torch._inductor.aoti_compile_and_package(
+        program, package_path=str(tmp_path / "model.pt2")
+    )
+    torch.save((*inputs, model(*inputs)), tmp_path / "expected.pt")
     script = f"""
         import torch
         from cuda_ext import library
@@ -251,25 +239,20 @@ def test_aotinductor_package_runs_in_a_fresh_process(tmp_path):
     assert harness.python("-c", textwrap.dedent(script)).stdout == "same\n"
 
 
-def test_a_table_that_requires_a_gradient_gets_a_dense_one():
-    table = randn(30, 8).requires_grad_()
-    weights = randn(4, 3, 8, seed=2)
-    (ops.embedding_gather(table, ROWS, torch.float32) * weights).sum().backward()
-    twin = table.detach().clone().requires_grad_()
-    (torch.nn.functional.embedding(ROWS, twin) * weights).sum().backward()
-    torch.testing.assert_close(table.grad, twin.grad)
-
-
-def test_a_sparse_gradient_serves_optimizers_of_torch():
+@pytest.mark.parametrize("lookup", [ops.embedding_gather, ops.sparse_embedding])
+def test_gradients_of_a_table_serve_optimizers_of_torch(lookup):
     table = torch.nn.Parameter(randn(30, 8))
     twin = torch.nn.Parameter(table.detach().clone())
-    weights = randn(4, 3, 8, seed=2)
-    (ops.sparse_embedding(table, ROWS, torch.float32) * weights).sum().backward()
-    assert table.grad.is_sparse
-    assert table.grad._nnz() == 12
-    (torch.nn.functional.embedding(ROWS, twin, sparse=True) * weights).sum().backward()
+    is_sparse, weights = lookup is ops.sparse_embedding, randn(4, 3, 8, seed=2)
+    (lookup(table, ROWS, torch.float32) * weights).sum().backward()
+    (torch.nn.functional.embedding(ROWS, twin, sparse=is_sparse) * weights).sum().backward()
+    assert table.grad.is_sparse == is_sparse
+    if is_sparse:
+        assert table.grad._nnz() == 12
+    optimizer = torch.optim.SparseAdam if is_sparse else torch.optim.Adam
     for parameter in (table, twin):
-        torch.optim.SparseAdam([parameter], lr=0.1).step()
+        optimizer([parameter], lr=0.1).step()
+    torch.testing.assert_close(table.grad.to_dense(), twin.grad.to_dense())
     torch.testing.assert_close(table.detach(), twin.detach())
 
 

@@ -37,7 +37,7 @@ PRECISIONS = {
 }
 
 STEPS = [
-    (rule, storage, precision)
+    ({"optimizer": rule, "embedding_storage": storage}, precision)
     for (rule, storage), precision in zip(
         itertools.product(ROW_RULES, get_args(EmbeddingStorage)),
         itertools.cycle(PRECISIONS),

@@ -31,12 +31,6 @@ def totals(recorder):
     return sum(k.kernels for k in kernels), sum(k.num_bytes for k in kernels)
 
 
-def totals_of_rank(optimizer, precision, dataset):
-    """Adds up a step of the last rank."""
-    with rank_of(WORLD_SIZE - 1) as rank:
-        return totals(record_rank(build_rank(rank, dataset, ROWS, optimizer=optimizer), precision))
-
-
 @pytest.mark.parametrize(("optimizer", "precision"), BUDGETS)
 def test_a_step_launches_the_kernels_of_its_budget(optimizer, precision):
     """Where a step became faster, write its figures into the table."""
@@ -46,5 +40,7 @@ def test_a_step_launches_the_kernels_of_its_budget(optimizer, precision):
 
 @pytest.mark.parametrize(("optimizer", "precision"), RANK_BUDGETS)
 def test_a_step_of_a_rank_launches_the_kernels_of_its_budget(optimizer, precision, split_of):
-    found = totals_of_rank(optimizer, precision, split_of(ROWS))
+    with rank_of(WORLD_SIZE - 1) as rank:
+        devices = build_rank(rank, split_of(ROWS), ROWS, optimizer=optimizer)
+        found = totals(record_rank(devices, precision))
     assert found == RANK_BUDGETS[optimizer, precision]

@@ -32,22 +32,18 @@ def record_ranks(dataset, precision, *, ranks=FIRST_AND_LAST, **settings):
     return recorded
 
 
-@pytest.mark.parametrize(("optimizer", "storage", "precision"), STEPS)
-def test_nothing_waits_in_a_step_of_a_rank(optimizer, precision, storage, split_of):
-    record_ranks(split_of(ROWS), precision, optimizer=optimizer, embedding_storage=storage)
-
-
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "precision"),
     [
-        {"interaction_op": "cat"},
-        {"interaction_op": "dcnv2"},
-        {"hash_indices": True},
+        *STEPS,
+        ({"interaction_op": "cat"}, "float16"),
+        ({"interaction_op": "dcnv2"}, "float16"),
+        ({"hash_indices": True}, "float16"),
     ],
     ids=str,
 )
-def test_other_settings_need_no_wait(settings, split_of):
-    record_ranks(split_of(ROWS), "float16", **settings)
+def test_nothing_waits_in_a_step_of_a_rank(settings, precision, split_of):
+    record_ranks(split_of(ROWS), precision, **settings)
 
 
 @pytest.mark.parametrize("kind", ["replicate", "rows", "on one rank"])

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints what the tensor cores, conversions and vector additions make of numbers that are known to
-// the test: compiled by nvcc for a device, and as C++ for the emulator, which must print the same.
-#include <cstdio>
-#include <cstdlib>
+// What the tensor cores, conversions and vector additions make of numbers that are known to the
+// test: compiled by nvcc for a device, and as C++ for the emulator, which must give the same.
+#include <cstring>
 
 #include "cuda/intrinsics.cuh"
 #include "cuda/launch.cuh"
@@ -13,6 +12,7 @@ using namespace recsys;
 
 constexpr int kLanes = 32;
 constexpr int kConversions = 4096;
+constexpr int kSums = 16;
 
 // Small integers, so that every product and sum is exact; `i` numbers the registers of the warp.
 // Of tf32 the device drops the low 13 bits: they are filled with ones.
@@ -69,61 +69,33 @@ __global__ void add_vectors(float* sums) {
   atomic_add_vector(sums + 4 * (threadIdx.x % 4), values);
 }
 
-template <typename T>
-T* zeros(int count) {
-  void* memory = nullptr;
-#ifdef RECSYS_EMULATOR
-  memory = std::calloc(count, sizeof(T));
-#else
-  if (cudaMallocManaged(&memory, count * sizeof(T)) != cudaSuccess ||
-      cudaMemset(memory, 0, count * sizeof(T)) != cudaSuccess) {
-    std::exit(2);
-  }
-#endif
-  return static_cast<T*>(memory);
-}
-
-template <typename T>
-void print(const char* name, const T* words, int count) {
-#ifndef RECSYS_EMULATOR
-  if (cudaDeviceSynchronize() != cudaSuccess) {
-    std::exit(2);
-  }
-#endif
-  for (int i = 0; i < count; ++i) {
-    uint32_t bits;
-    static_assert(sizeof(T) == sizeof(bits));
-    __builtin_memcpy(&bits, words + i, sizeof(bits));
-    std::printf("%s %d %08x\n", name, i, bits);
-  }
-}
-
-template <typename T>
-void print_products(const char* name) {
-  float* products = zeros<float>(kLanes * 4);
-  if (launch(multiply<T>, 1, kLanes, 0, nullptr, products) != 0) {
-    std::exit(2);
-  }
-  print(name, products, kLanes * 4);
-}
-
 }  // namespace
 
-int main() {
-  print_products<bfloat16>("multiply_bfloat16");
-  print_products<float16>("multiply_float16");
-  print_products<float>("multiply_tf32");
-  const char* names[] = {"pack_bfloat16", "pack_float16", "round_to_tf32",
-                         "to_bfloat16",   "to_float16",   "from_float16"};
-  uint32_t* words = zeros<uint32_t>(6 * kConversions);
-  float* sums = zeros<float>(16);
-  if (launch(convert_patterns, 1, 128, 0, nullptr, words) != 0 ||
-      launch(add_vectors, 1, 64, 0, nullptr, sums) != 0) {
-    return 2;
+// Writes all results, one array after the other, to memory of the host; 0 where nothing failed.
+extern "C" __attribute__((visibility("default"))) int device_words(uint32_t* words) {
+  constexpr int kProducts = kLanes * 4;
+  constexpr int kWords = 3 * kProducts + 6 * kConversions + kSums;
+  constexpr size_t kBytes = kWords * sizeof(uint32_t);
+#ifdef RECSYS_EMULATOR
+  uint32_t* results = words;
+  std::memset(results, 0, kBytes);
+#else
+  uint32_t* results = nullptr;
+  if (cudaMalloc(reinterpret_cast<void**>(&results), kBytes) != cudaSuccess ||
+      cudaMemset(results, 0, kBytes) != cudaSuccess) {
+    return 1;
   }
-  for (int i = 0; i < 6; ++i) {
-    print(names[i], words + i * kConversions, kConversions);
-  }
-  print("add_vectors", sums, 16);
-  return 0;
+#endif
+  auto* floats = reinterpret_cast<float*>(results);
+  uint32_t* conversions = results + 3 * kProducts;
+  int status = launch(multiply<bfloat16>, 1, kLanes, 0, nullptr, floats);
+  status |= launch(multiply<float16>, 1, kLanes, 0, nullptr, floats + kProducts);
+  status |= launch(multiply<float>, 1, kLanes, 0, nullptr, floats + 2 * kProducts);
+  status |= launch(convert_patterns, 1, 128, 0, nullptr, conversions);
+  status |= launch(add_vectors, 1, 64, 0, nullptr, floats + kWords - kSums);
+#ifndef RECSYS_EMULATOR
+  status |= cudaMemcpy(words, results, kBytes, cudaMemcpyDeviceToHost);
+  cudaFree(results);
+#endif
+  return status;
 }

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels for few samples against their definitions: an MLP, a whole DLRM."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from cuda_ext import ops, reference
+from tests.cuda_ext.conftest import spread
+from tests.tools import needs
+
+pytestmark = needs("compiled cuda_ext kernels")
+
+SIZES = [(1, 1), (13, 512, 16), (32, 8, 8, 1), (479, 129, 31, 1), (5, 33, 64, 7), (64, 100)]
+SIZES += [(100, 64)]
+BATCHES = [0, 1, 3, 4, 7, 32, 65]
+
+
+def layers(sizes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(sum(sizes))
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    weights = [draw(o, i) / i**0.5 for i, o in itertools.pairwise(sizes)]
+    return [w.to(dtype) for w in weights], [draw(o).to(dtype) for o in sizes[1:]]
+
+
+def mlp_input(batch, sizes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, sizes[0], generator=generator, dtype=torch.float64).to(dtype)
+
+
+def plain(x, weights, biases, final_relu):
+    """Linear layers and ReLU, without packing."""
+    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = torch.nn.functional.linear(x, weight, bias)
+        x = torch.relu(x) if final_relu or number < len(weights) - 1 else x
+    return x
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "final_relu"),
+    spread(SIZES, [torch.float32, torch.bfloat16, torch.float64], [False, True]),
+    ids=str,
+)
+def test_mlp_on_cpu_equals_its_definition(sizes, dtype, final_relu):
+    weights, biases = layers(sizes, torch.float64 if dtype == torch.float64 else torch.float32)
+    packed = ops.pack_mlp(weights, biases, dtype)
+    rounded = [w.to(dtype).double() for w in weights]
+    for batch in BATCHES:
+        x = mlp_input(batch, sizes, weights[0].dtype)
+        found = ops.mlp_forward(x, packed, final_relu=final_relu)
+        exact = plain(x.double(), rounded, [b.double() for b in biases], final_relu)
+        assert found.dtype == x.dtype
+        tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)
+        defined = reference.mlp_forward(
+            x, packed.weights, packed.biases, packed.sizes, final_relu=final_relu
+        )
+        torch.testing.assert_close(defined.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_sample_of_cpu_kernels_depends_on_no_other_and_no_thread(cpu_backend):
+    sizes = (479, 1024, 512, 1)
+    packed = ops.pack_mlp(*layers(sizes))
+    x = mlp_input(8, sizes)
+    together = cpu_backend.check_order(lambda: ops.mlp_forward(x, packed, final_relu=False))
+    alone = torch.cat([ops.mlp_forward(row[None], packed, final_relu=False) for row in x])
+    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_and_infinity_pass_through_cpu_kernels():
+    weights, biases = layers((4, 40, 3))
+    x = torch.tensor([[0.0, 1, 2, 3], [float("nan"), 1, 2, 3], [float("inf"), 1, 2, 3]])
+    found = ops.mlp_forward(x, ops.pack_mlp(weights, biases), final_relu=True)
+    assert found[0].isfinite().all()
+    assert found[1].isnan().all()
+    assert not found[2].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(2, 5)}, r"input must be \[B, 4\]"),
+        ({"x": torch.zeros(2, 4, dtype=torch.float64)}, "input must be float32"),
+        ({"weights": torch.zeros(3)}, "weights must be packed"),
+        ({"weights": torch.zeros(32 * 6).half()}, "float16 is for GPUs"),
+        ({"biases": torch.zeros(2)}, "biases must be 6 numbers"),
+        ({"biases": torch.zeros(6, dtype=torch.float64)}, "biases must have the type"),
+        ({"sizes": (4,)}, "sizes must name the input and a layer"),
+        ({"sizes": (4, 0, 6)}, "sizes must be positive"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_on_cpu(change, message):
+    change = {"x": torch.zeros(2, 4)} | change
+    x = change.pop("x")
+    packed = dataclasses.replace(ops.pack_mlp(*layers((4, 6))), **change)
+    with pytest.raises(RuntimeError, match=message):
+        ops.mlp_forward(x, packed, final_relu=False)
+
+
+TABLES = (5, 1, 300)
+
+
+def network(dim, dtype=torch.float32, mlp_dtype=torch.float32):
+    width = reference.interaction_width(1 + len(TABLES), dim)
+    float_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    bottom = ops.pack_mlp(*layers((7, 40, dim), float_dtype), mlp_dtype)
+    top = ops.pack_mlp(*layers((width, 33, 1), float_dtype), mlp_dtype)
+    generator = torch.Generator().manual_seed(dim)
+    rows = torch.randn(sum(TABLES), dim, generator=generator, dtype=torch.float64).to(dtype)
+    return rows, torch.tensor([0, 5, 6, 306]), bottom, top
+
+
+def dlrm_input(batch, id_dtype, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(batch)
+    numerical = torch.randn(batch, 7, generator=generator, dtype=torch.float64).to(dtype)
+    ids = [torch.randint(min(n, 127), (batch,), generator=generator) for n in TABLES]
+    return numerical, torch.stack(ids, dim=1).to(id_dtype)
+
+
+def check_dlrm(batch, dim, dtype, id_dtype, table_dtype, mlp_dtype, tolerance):
+    """Compares with float64, computed from the weights as they are stored."""
+    rows, offsets, bottom, top = network(dim, table_dtype, mlp_dtype)
+    numerical, ids = dlrm_input(batch, id_dtype, dtype)
+    table = ops.JointTable(rows, offsets, hash_indices=False)
+    logits = ops.dlrm_forward(numerical, ids, table, bottom, top)
+    expected = reference.dlrm_forward(
+        *(numerical.double(), ids, offsets, False, rows.double()),
+        *(bottom.weights.double(), bottom.biases.double(), bottom.sizes),
+        *(top.weights.double(), top.biases.double(), top.sizes),
+    )
+    assert logits.dtype == dtype
+    torch.testing.assert_close(logits.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("batch", "dim", "table_dtype", "mlp_dtype"),
+    spread([1, 3, 32, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
+    ids=str,
+)
+def test_dlrm_on_cpu_equals_its_definition(batch, dim, table_dtype, mlp_dtype):
+    for id_dtype in (torch.int8, torch.int32, torch.int64):
+        check_dlrm(batch, dim, torch.float32, id_dtype, table_dtype, mlp_dtype, 1e-4)
+
+
+def test_dlrm_of_float64_on_cpu():
+    check_dlrm(5, 16, torch.float64, torch.int64, torch.float64, torch.float64, 1e-12)
+
+
+def test_ids_outside_their_table_on_cpu():
+    rows, offsets, bottom, top = network(16)
+    numerical, ids = dlrm_input(2, torch.int64)
+    ids[1, 2] = 300
+    table = ops.JointTable(rows, offsets, hash_indices=False)
+    with pytest.raises((RuntimeError, ValueError), match="feature 2, sample 1: id 300"):
+        ops.dlrm_forward(numerical, ids, table, bottom, top)
+    hashed = ops.JointTable(rows, offsets, hash_indices=True)
+    taken = ops.dlrm_forward(numerical, ids, hashed, bottom, top)
+    ids[1, 2] = 0
+    assert torch.equal(taken, ops.dlrm_forward(numerical, ids, hashed, bottom, top))
+
+
+def test_sizes_that_do_not_fit_on_cpu():
+    rows, offsets, bottom, top = network(16)
+    numerical, ids = dlrm_input(2, torch.int64)
+    table = ops.JointTable(rows, offsets, hash_indices=False)
+    with pytest.raises((RuntimeError, ValueError), match=r"input must be \[B, 7\]"):
+        ops.dlrm_forward(numerical[:, :6], ids, table, bottom, top)
+    with pytest.raises((RuntimeError, ValueError), match="bottom must be"):
+        ops.dlrm_forward(numerical[:1], ids, table, bottom, top)
