@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuda_ext import ops, reference
-from tests.cuda_ext.conftest import spread
+from tests.cuda_ext.conftest import randn, spread
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -19,15 +19,9 @@ BATCHES = [0, 1, 3, 4, 7, 32, 65]
 
 
 def layers(sizes, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(sum(sizes))
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
-    weights = [draw(o, i) / i**0.5 for i, o in itertools.pairwise(sizes)]
-    return [w.to(dtype) for w in weights], [draw(o).to(dtype) for o in sizes[1:]]
-
-
-def mlp_input(batch, sizes, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(batch)
-    return torch.randn(batch, sizes[0], generator=generator, dtype=torch.float64).to(dtype)
+    pairs = list(itertools.pairwise(sizes))
+    weights = [(randn(o, i, seed=i, dtype=torch.float64) / i**0.5).to(dtype) for i, o in pairs]
+    return weights, [randn(o, seed=o, dtype=dtype) for _, o in pairs]
 
 
 def plain(x, weights, biases, final_relu):
@@ -48,7 +42,7 @@ def test_mlp_on_cpu_equals_its_definition(sizes, dtype, final_relu):
     packed = ops.pack_mlp(weights, biases, dtype)
     rounded = [w.to(dtype).double() for w in weights]
     for batch in BATCHES:
-        x = mlp_input(batch, sizes, weights[0].dtype)
+        x = randn(batch, sizes[0], seed=batch, dtype=weights[0].dtype)
         found = ops.mlp_forward(x, packed, final_relu=final_relu)
         exact = plain(x.double(), rounded, [b.double() for b in biases], final_relu)
         assert found.dtype == x.dtype
@@ -63,7 +57,7 @@ def test_mlp_on_cpu_equals_its_definition(sizes, dtype, final_relu):
 def test_a_sample_of_cpu_kernels_depends_on_no_other_and_no_thread(cpu_backend):
     sizes = (479, 1024, 512, 1)
     packed = ops.pack_mlp(*layers(sizes))
-    x = mlp_input(8, sizes)
+    x = randn(8, sizes[0])
     together = cpu_backend.check_order(lambda: ops.mlp_forward(x, packed, final_relu=False))
     alone = torch.cat([ops.mlp_forward(row[None], packed, final_relu=False) for row in x])
     torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
@@ -105,66 +99,58 @@ TABLES = (5, 1, 300)
 def network(dim, dtype=torch.float32, mlp_dtype=torch.float32):
     width = reference.interaction_width(1 + len(TABLES), dim)
     float_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    rows = randn(sum(TABLES), dim, seed=dim, dtype=dtype)
+    table = ops.JointTable(rows, torch.tensor([0, 5, 6, 306]), hash_indices=False)
     bottom = ops.pack_mlp(*layers((7, 40, dim), float_dtype), mlp_dtype)
-    top = ops.pack_mlp(*layers((width, 33, 1), float_dtype), mlp_dtype)
-    generator = torch.Generator().manual_seed(dim)
-    rows = torch.randn(sum(TABLES), dim, generator=generator, dtype=torch.float64).to(dtype)
-    return rows, torch.tensor([0, 5, 6, 306]), bottom, top
+    return table, bottom, ops.pack_mlp(*layers((width, 33, 1), float_dtype), mlp_dtype)
 
 
-def dlrm_input(batch, id_dtype, dtype=torch.float32):
+def dlrm_input(batch, id_dtype=torch.int64, dtype=torch.float32):
     generator = torch.Generator().manual_seed(batch)
-    numerical = torch.randn(batch, 7, generator=generator, dtype=torch.float64).to(dtype)
     ids = [torch.randint(min(n, 127), (batch,), generator=generator) for n in TABLES]
-    return numerical, torch.stack(ids, dim=1).to(id_dtype)
-
-
-def check_dlrm(batch, dim, dtype, id_dtype, table_dtype, mlp_dtype, tolerance):
-    """Compares with float64, computed from the weights as they are stored."""
-    rows, offsets, bottom, top = network(dim, table_dtype, mlp_dtype)
-    numerical, ids = dlrm_input(batch, id_dtype, dtype)
-    table = ops.JointTable(rows, offsets, hash_indices=False)
-    logits = ops.dlrm_forward(numerical, ids, table, bottom, top)
-    expected = reference.dlrm_forward(
-        *(numerical.double(), ids, offsets, False, rows.double()),
-        *(bottom.weights.double(), bottom.biases.double(), bottom.sizes),
-        *(top.weights.double(), top.biases.double(), top.sizes),
-    )
-    assert logits.dtype == dtype
-    torch.testing.assert_close(logits.double(), expected, rtol=tolerance, atol=tolerance)
+    return randn(batch, 7, seed=batch, dtype=dtype), torch.stack(ids, dim=1).to(id_dtype)
 
 
 @pytest.mark.parametrize(
     ("batch", "dim", "table_dtype", "mlp_dtype"),
-    spread([1, 3, 32, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
+    [
+        *spread([1, 3, 32, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
+        (5, 16, torch.float64, torch.float64),
+    ],
     ids=str,
 )
 def test_dlrm_on_cpu_equals_its_definition(batch, dim, table_dtype, mlp_dtype):
+    """The definition computes in float64, from the weights as they are stored."""
+    table, bottom, top = network(dim, table_dtype, mlp_dtype)
+    is_exact = table_dtype == torch.float64
+    dtype, tolerance = (torch.float64, 1e-12) if is_exact else (torch.float32, 1e-4)
     for id_dtype in (torch.int8, torch.int32, torch.int64):
-        check_dlrm(batch, dim, torch.float32, id_dtype, table_dtype, mlp_dtype, 1e-4)
-
-
-def test_dlrm_of_float64_on_cpu():
-    check_dlrm(5, 16, torch.float64, torch.int64, torch.float64, torch.float64, 1e-12)
+        numerical, ids = dlrm_input(batch, id_dtype, dtype)
+        logits = ops.dlrm_forward(numerical, ids, table, bottom, top)
+        expected = reference.dlrm_forward(
+            *(numerical.double(), ids, table.offsets, False, table.rows.double()),
+            *(bottom.weights.double(), bottom.biases.double(), bottom.sizes),
+            *(top.weights.double(), top.biases.double(), top.sizes),
+        )
+        assert logits.dtype == dtype
+        torch.testing.assert_close(logits.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_ids_outside_their_table_on_cpu():
-    rows, offsets, bottom, top = network(16)
-    numerical, ids = dlrm_input(2, torch.int64)
+    table, bottom, top = network(16)
+    numerical, ids = dlrm_input(2)
     ids[1, 2] = 300
-    table = ops.JointTable(rows, offsets, hash_indices=False)
     with pytest.raises((RuntimeError, ValueError), match="feature 2, sample 1: id 300"):
         ops.dlrm_forward(numerical, ids, table, bottom, top)
-    hashed = ops.JointTable(rows, offsets, hash_indices=True)
+    hashed = dataclasses.replace(table, hash_indices=True)
     taken = ops.dlrm_forward(numerical, ids, hashed, bottom, top)
     ids[1, 2] = 0
     assert torch.equal(taken, ops.dlrm_forward(numerical, ids, hashed, bottom, top))
 
 
 def test_sizes_that_do_not_fit_on_cpu():
-    rows, offsets, bottom, top = network(16)
-    numerical, ids = dlrm_input(2, torch.int64)
-    table = ops.JointTable(rows, offsets, hash_indices=False)
+    table, bottom, top = network(16)
+    numerical, ids = dlrm_input(2)
     with pytest.raises((RuntimeError, ValueError), match=r"input must be \[B, 7\]"):
         ops.dlrm_forward(numerical[:, :6], ids, table, bottom, top)
     with pytest.raises((RuntimeError, ValueError), match="bottom must be"):
