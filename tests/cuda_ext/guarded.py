@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests of the CUDA kernels, emulated, on memory that AddressSanitizer guards.
 
-    LD_PRELOAD=libasan.so python -m tests.cuda_ext.guarded [FOLDER SOURCE]
+    LD_PRELOAD="libasan.so libstdc++.so" python -m tests.cuda_ext.guarded [FOLDER SOURCE]
 
 With a folder it holds a changed copy of the kernels' sources, of which SOURCE is compiled.
 """
@@ -26,11 +26,11 @@ INT, LONG = torch.int32, torch.int64
 
 CASES = {
     interaction.test_bounds_of_sums: [
-        ((13, 27, 72), BRAIN),
+        ((13, 17, 24), BRAIN),
         ((2, 32, 8), HALF),
         ((5, 1, 16), BRAIN),
         ((5, 9, 33), FLOAT),
-        ((4, 64, 5), DOUBLE),
+        ((2, 64, 5), DOUBLE),
     ],
     interaction.test_gathered_rows: [
         ((3, 5, 40), BRAIN, BRAIN, INT),
@@ -42,7 +42,7 @@ CASES = {
     interaction.test_tf32_is_used_and_within_its_bound: [((2, 30, 36),), ((1, 64, 20),)],
     interaction.test_rows_outside_the_table_read_as_zeros_on_a_device: [(16,), (10,)],
     lookup.test_joint_rows: [((5, 26), True, torch.int8, INT)],
-    lookup.test_joint_rows_names_the_first_bad_id: [(50,)],
+    lookup.test_joint_rows_names_the_bag_of_a_bad_id: [()],
     lookup.test_stack_ids: [(65, 26, lookup.INTEGERS)],
     lookup.test_gather_equals_the_reference: [(1, FLOAT, HALF), (130, BRAIN, FLOAT)],
     lookup.test_bag: [(n, True, FLOAT, FLOAT) for n in (1, 4, 10, 16, 128, 130, 132)],
@@ -51,11 +51,11 @@ CASES = {
     update.test_rules: [
         ((count, dim), rule, "float32")
         for rule, dim in (("sgd", 3), ("rowwise_adagrad", 12), ("adam", 128), ("adagrad", 132))
-        for count in (1, 31, 33, 64, 900)
+        for count in (1, 31, 33, 64, 300)
     ],
     update.test_one_row_in_every_lookup: [((20_000, 4), INT)],
     update.test_overflow_writes_nothing: [("sgd", "float32"), ("rowwise_adagrad", "bfloat16")],
-    update.test_unsorted_sgd: [((1000, 33, 400), HALF, True)],
+    update.test_unsorted_sgd: [((1000, 16, 5), HALF, True)],
     update.test_rows_outside_the_table_on_a_device: [(6, INT), (256, LONG)],
     linear.test_relu_backward_equals_its_definition: [((130, 17), FLOAT)],
     output_layer.test_output_equals_the_reference: [((130, 17), HALF)],

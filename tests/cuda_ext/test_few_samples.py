@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cuda_ext import ops, reference
-from tests.cuda_ext.conftest import randn, spread
+from tests.cuda_ext.conftest import plain_mlp, randn, spread
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -24,14 +24,6 @@ def layers(sizes, dtype=torch.float32):
     return weights, [randn(o, seed=o, dtype=dtype) for _, o in pairs]
 
 
-def plain(x, weights, biases, final_relu):
-    """Linear layers and ReLU, without packing."""
-    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = torch.nn.functional.linear(x, weight, bias)
-        x = torch.relu(x) if final_relu or number < len(weights) - 1 else x
-    return x
-
-
 @pytest.mark.parametrize(
     ("sizes", "dtype", "final_relu"),
     spread(SIZES, [torch.float32, torch.bfloat16, torch.float64], [False, True]),
@@ -40,11 +32,11 @@ def plain(x, weights, biases, final_relu):
 def test_mlp_on_cpu_equals_its_definition(sizes, dtype, final_relu):
     weights, biases = layers(sizes, torch.float64 if dtype == torch.float64 else torch.float32)
     packed = ops.pack_mlp(weights, biases, dtype)
-    rounded = [w.to(dtype).double() for w in weights]
+    rounded = [(w.to(dtype).double(), b.double()) for w, b in zip(weights, biases, strict=True)]
     for batch in BATCHES:
         x = randn(batch, sizes[0], seed=batch, dtype=weights[0].dtype)
         found = ops.mlp_forward(x, packed, final_relu=final_relu)
-        exact = plain(x.double(), rounded, [b.double() for b in biases], final_relu)
+        exact = plain_mlp(x.double(), rounded, final_relu)
         assert found.dtype == x.dtype
         tolerance = 1e-12 if dtype == torch.float64 else 2e-5
         torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)

@@ -10,7 +10,7 @@ import torch
 
 from cuda_ext import error_bounds, ops, reference
 from cuda_ext.ops.linear import _DevicePerceptron
-from tests.cuda_ext.conftest import randn, spread
+from tests.cuda_ext.conftest import plain_mlp, randn, spread
 from tests.tools import needs, require
 
 LINEAR = sys.modules[_DevicePerceptron.__module__]
@@ -123,13 +123,6 @@ def make_layers(sizes, dtype):
     ]
 
 
-def run_plain(x, layers, final_relu):
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.nn.functional.linear(x, weight, bias)
-        x = torch.relu(x) if i < len(layers) - 1 or final_relu else x
-    return x
-
-
 needs_kernels = needs("compiled cuda_ext kernels")
 
 
@@ -147,7 +140,7 @@ def test_a_perceptron_equals_its_layers(on_the_emulator, dtype, sizes, products,
     flat = [tensor for layer in layers for tensor in layer]
     own = [tensor.detach() for tensor in flat]
     ours = _DevicePerceptron.apply(x, final_relu, *flat, *own)
-    theirs = run_plain(x, layers, final_relu)
+    theirs = plain_mlp(x, layers, final_relu)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
     gradient = randn(*theirs.shape, seed=6, dtype=dtype)
     for mine, expected in zip(
@@ -247,7 +240,7 @@ def test_a_perceptron_on_this_gpu_is_near_its_layers(dtype):
     flat = [tensor for layer in layers for tensor in layer]
     with torch.autocast("cuda", dtype=dtype):
         ours = ops.perceptron(x, layers, final_relu=True)
-    exact = run_plain(x.double(), [tuple(t.double() for t in layer) for layer in layers], True)
+    exact = plain_mlp(x.double(), [tuple(t.double() for t in layer) for layer in layers], True)
     assert ours.dtype == dtype
     scale = exact.abs().mean()
     assert (ours.double() - exact).abs().mean() < 0.02 * scale

@@ -41,10 +41,14 @@ def dataset(request, tmp_path):
     return tmp_path
 
 
-def loader(dataset, access="pread", **changes):
-    source = SplitBinaryReader(dataset, "train", SPEC, access, check_ids=True)
-    values = {"batch_size": BATCH, "drop_last": False, "read_ahead": READ_AHEAD} | changes
-    return BatchLoader(source=source, device=DEVICE, **values)
+def load(source):
+    return BatchLoader(
+        source=source, batch_size=BATCH, device=DEVICE, drop_last=False, read_ahead=READ_AHEAD
+    )
+
+
+def loader(dataset, access="pread"):
+    return load(SplitBinaryReader(dataset, "train", SPEC, access, check_ids=True))
 
 
 @pytest.fixture
@@ -77,9 +81,7 @@ def test_pinned_batches_are_the_rows_of_a_stream(tmp_path):
     groups = [rows[start : start + 450] for start in range(0, ROWS, 450)]
     write_parquet_part(tmp_path / "train" / "part_00000.parquet", SPEC, groups)
     source = ParquetRows(ParquetReader(tmp_path, "train", SPEC))
-    assert_pinned_batches_are_its_rows(
-        BatchLoader(source=source, batch_size=BATCH, device=DEVICE, drop_last=False)
-    )
+    assert_pinned_batches_are_its_rows(load(source))
 
 
 def assert_pinned_batches_are_its_rows(source):
