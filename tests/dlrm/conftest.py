@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small dataset that DLRM can learn from, in every format, and runs of the real program."""
 
+import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from recsys.data import npy_days
 from recsys.data.click_columns import ClickColumns
@@ -12,10 +15,13 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.records import write_binary_records
 from recsys.data.split_binary import SplitBinaryWriter
+from recsys.train.checkpoint import Checkpoint, read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests.harness import Program
 
 CARDINALITIES = (5, 200, 40_000, 17)
 NUM_NUMERICAL = 3
+SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
 # The last day of TorchRec's arrays is halved into validation and test.
 ROWS = {"train": 6000, "validation": 1250, "test": 1250}
 
@@ -39,11 +45,10 @@ def make_columns(rows: int, seed: int) -> ClickColumns:
     ids = [generator.integers(0, n, rows) for n in CARDINALITIES]
     logit = 1.5 * numerical[:, 0].astype(np.float64) + 1.2 * (ids[0] - 2) + 0.5 * (ids[3] % 2)
     label = generator.random(rows) < 1 / (1 + np.exp(-logit))
-    spec = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
     return ClickColumns(
         label,
         numerical,
-        tuple(i.astype(f.dtype) for i, f in zip(ids, spec.categorical, strict=True)),
+        tuple(i.astype(f.dtype) for i, f in zip(ids, SPEC.categorical, strict=True)),
     )
 
 
@@ -51,18 +56,17 @@ def make_columns(rows: int, seed: int) -> ClickColumns:
 def dataset(tmp_path_factory) -> Path:
     """The dataset as split binary, 160-byte-style records, parquet and arrays in one folder."""
     root = tmp_path_factory.mktemp("dataset")
-    spec = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
-    spec.save(root)
+    SPEC.save(root)
     splits = []
     for seed, (split, rows) in enumerate(ROWS.items()):
         columns = make_columns(rows, seed)
         splits.append(columns)
-        with SplitBinaryWriter(root / split, spec, rows) as writer:
+        with SplitBinaryWriter(root / split, SPEC, rows) as writer:
             writer.write(0, columns)
-        write_binary_records(root / f"{split}_data.bin", spec, columns)
+        write_binary_records(root / f"{split}_data.bin", SPEC, columns)
         for part, start in enumerate(range(0, rows, 2500)):
             write_parquet_part(
-                root / FOLDER / split / part_name(part), spec, [columns[start : start + 2500]]
+                root / FOLDER / split / part_name(part), SPEC, [columns[start : start + 2500]]
             )
     write_days(root / npy_days.FOLDER, [splits[:1], splits[1:]])
     return root
@@ -86,7 +90,91 @@ def make_program(folder: Path) -> Program:
     return Program(main, folder, SMALL_MODEL)
 
 
+class DlrmProgram(Program):
+    """The program of `make_program`, with an exit status that is expected.
+
+    Attributes:
+        stdout: of the latest call.
+        stderr: of the latest call.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from dlrm.scripts import main
+
+        super().__init__(main, folder, SMALL_MODEL)
+        self.stdout = self.stderr = ""
+
+    def __call__(self, *arguments, status=0, **options):
+        """Returns the records of the log."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            records = super().__call__(*arguments, **options)
+        self.stdout, self.stderr = out.getvalue(), err.getvalue()
+        assert self.exit_code == status, self.stderr
+        return records
+
+    def train(self, dataset, folder, *arguments, **options):
+        """Trains into a folder; returns the records of the log."""
+        return self(
+            f"--dataset={dataset}", f"--save_checkpoint_path={folder}", *arguments, **options
+        )
+
+    def test(self, dataset, checkpoint, *arguments, **options):
+        """Tests a checkpoint; returns the metrics."""
+        flags = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoint}")
+        return final(self(*flags, *arguments, **options))
+
+    def refused(self, *arguments, **options) -> str:
+        """Returns the error of a call that is refused."""
+        self(*arguments, status=2, **options)
+        return self.stderr
+
+
 @pytest.fixture
-def program(tmp_path) -> Program:
+def program(tmp_path) -> DlrmProgram:
     """The program, with its log in the test's folder."""
-    return make_program(tmp_path)
+    return DlrmProgram(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def trained(dataset, tmp_path_factory) -> Path:
+    """The folder of a run of one epoch, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("trained")
+    DlrmProgram(folder).train(dataset, folder / "run")
+    return folder / "run"
+
+
+def final(records):
+    """Returns what a log tells about the whole run."""
+    assert records[-1]["step"] == []
+    return records[-1]["data"]
+
+
+def losses(records) -> list[float]:
+    """Returns the losses of a log."""
+    return [record["data"]["loss"] for record in records if "loss" in record["data"]]
+
+
+def latest(folder) -> Checkpoint:
+    """Returns the latest checkpoint of a run."""
+    return read_checkpoint(CheckpointFolder(folder).latest())
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    """Returns every tensor of a run's latest checkpoint."""
+    checkpoint = latest(folder)
+    return {
+        f"{group}.{name}": tensor
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same_weights(folder, other, rtol=0.0, atol=0.0) -> None:
+    """Compares the latest checkpoints of two runs."""
+    found, expected = weights(folder), weights(other)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{folder}, {n}: {m}"
+        )

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
-import numpy as np
 import torch
 
-from dlrm.config import ModelConfig
-from dlrm.data.batch import Batch
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import CutBatches, RankColumns
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.train.step import DlrmTrainStep
 from tests import harness
+from tests.dlrm import networks
 
 SIZES = (3, 40, 1000, 7, 500, 64)
 PLACEMENTS = {
@@ -28,48 +25,44 @@ PLACEMENTS = {
 
 def placement(name, world_size):
     """Returns one of PLACEMENTS."""
-    tables = []
-    for rows, kind in zip(SIZES, PLACEMENTS[name], strict=True):
-        if isinstance(kind, str):
-            tables.append(TablePlacement(rows, kind))
-        else:
-            tables.append(TablePlacement(rows, "whole", kind))
+    return placement_of(world_size, SIZES, PLACEMENTS[name])
+
+
+def placement_of(world_size, sizes, kinds):
+    """Returns where tables lie: a number is a rank that has one whole."""
+    tables = [
+        TablePlacement(n, kind) if isinstance(kind, str) else TablePlacement(n, "whole", kind)
+        for n, kind in zip(sizes, kinds, strict=True)
+    ]
     return Placement(world_size, tuple(tables))
 
 
-def batch(rows, seed=5):
-    """Returns a batch of all ranks."""
-    generator = np.random.default_rng(seed)
-    ids = np.stack([generator.integers(0, n, rows) for n in SIZES], axis=1)
-    return Batch(
-        torch.from_numpy(generator.standard_normal((rows, 4), dtype=np.float32)),
-        torch.from_numpy(ids),
-        torch.from_numpy(generator.integers(0, 2, rows).astype(np.float32)),
-    )
+class Batches:
+    """Numbered batches of all ranks."""
+
+    def __init__(self, batch_size, numbers):
+        self.batch_size, self.numbers = batch_size, numbers
+        self.num_batches = len(numbers)
+
+    def batches(self, epoch=0, start=0):
+        """Yields them."""
+        for number in self.numbers[start:]:
+            yield networks.batch(self.batch_size, SIZES, seed=number)
 
 
-def model_config(embedding_type):
-    """Returns a small model."""
-    return ModelConfig(
-        num_numerical_features=4,
-        embedding_dim=8,
-        bottom_mlp_sizes=(16, 8),
-        top_mlp_sizes=(32, 1),
-        optimized_mlp=False,
-        embedding_type=embedding_type,
-    )
+MODEL = {"embedding_dim": 8, "bottom_mlp_sizes": (16, 8), "top_mlp_sizes": (32, 1)}
 
 
 def single(embedding_type):
     """Returns the model on one process."""
-    torch.manual_seed(1)
-    return Dlrm(model_config(embedding_type), SIZES)
+    return networks.build(1, SIZES, embedding_type=embedding_type, **MODEL)
 
 
 def distributed(embedding_type, placed, rank):
     """Returns a rank's part of the same model."""
     reference = single(embedding_type)
-    model = DistributedDlrm(model_config(embedding_type), placed, rank)
+    config = networks.config(embedding_type=embedding_type, **MODEL)
+    model = DistributedDlrm(config, placed, rank)
     for mine, theirs in zip(model.mlp_parameters(), reference.mlp_parameters(), strict=True):
         mine.data.copy_(theirs.data)
     for i, table in read_tables(reference.embeddings).items():
