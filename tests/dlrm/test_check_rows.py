@@ -8,17 +8,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from recsys.data.manifest import Manifest, fingerprint
-from recsys.train.checkpoint import read_checkpoint
-from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, SMALL_MODEL
+from tests.dlrm.conftest import (
+    CARDINALITIES,
+    NUM_NUMERICAL,
+    ROWS,
+    SMALL_MODEL,
+    assert_same_weights,
+    final,
+)
 
 RECORD_FIELDS = 1 + NUM_NUMERICAL + len(CARDINALITIES)
-FILES = {"split": "numerical.bin", "memmap": "numerical.bin", "binary": "_data.bin",
-       "parquet": ".parquet"}  # fmt: skip
+COLUMNS = {"cat_0": "cat_0.bin", "num_1": "numerical.bin"}
+FILES = {
+    "split": COLUMNS,
+    "memmap": COLUMNS,
+    "binary": dict.fromkeys(COLUMNS, "_data.bin"),
+    "parquet": dict.fromkeys(COLUMNS, ".parquet"),
+}
+"""How the name of the file with a column ends."""
 
 
 @pytest.fixture
@@ -50,56 +60,28 @@ def overwrite(root, dataset_type, split, column, value):
     values.tofile(path)
 
 
-def refused(program, capsys, tmp_path, root, dataset_type):
-    output = tmp_path / "run"
-    program(
-        f"--dataset={root}", f"--dataset_type={dataset_type}", f"--save_checkpoint_path={output}"
-    )
-    printed = capsys.readouterr()
-    assert program.exit_code == 2, printed.err
-    assert "Epoch:" not in printed.out
-    assert not output.exists()
-    return printed.err
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("dataset_type", FILES)
 def test_damage_in_the_last_row_is_named_before_the_first_step(
-    program, copy, capsys, tmp_path, dataset_type, split
+    program, copy, tmp_path, dataset_type, split
 ):
-    row = ROWS[split] - 1
-    overwrite(copy, dataset_type, split, "cat_0", 77)
-    error = refused(program, capsys, tmp_path, copy, dataset_type)
-    assert f"feature cat_0, row {row}: id 77 is outside [0, 5)" in error
-    overwrite(copy, dataset_type, split, "cat_0", 1)
-    overwrite(copy, dataset_type, split, "num_1", np.nan)
-    error = refused(program, capsys, tmp_path, copy, dataset_type)
-    assert f"feature num_1, row {row}: nan is not finite" in error
-    assert f"{FILES[dataset_type]}: feature" in error
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: shutil.rmtree(folder), "no folder test"),
-        (lambda folder: os.truncate(folder / "cat_2.bin", 100), "the file sizes fit neither"),
-        (
-            lambda f: [os.truncate(p, 0) for p in f.iterdir()],
-            "no rows for the test split",
-        ),
-    ],
-)
-def test_a_bad_evaluation_split_is_refused_before_the_first_step(
-    program, copy, capsys, tmp_path, damage, message
-):
-    damage(copy / "test")
-    assert message in refused(program, capsys, tmp_path, copy, "split")
+    row, run = ROWS[split] - 1, tmp_path / "run"
+    flags = (f"--dataset={copy}", f"--dataset_type={dataset_type}", f"--save_checkpoint_path={run}")
+    for column, damaged, sound, message in (
+        ("cat_0", 77, 1, "id 77 is outside [0, 5)"),
+        ("num_1", np.nan, 0, "nan is not finite"),
+    ):
+        overwrite(copy, dataset_type, split, column, damaged)
+        error = program.refused(*flags)
+        assert f"{FILES[dataset_type][column]}: feature {column}, row {row}: {message}" in error
+        assert "Epoch:" not in program.stdout
+        assert not run.exists()
+        overwrite(copy, dataset_type, split, column, sound)
 
 
 def test_rows_that_a_short_run_does_not_read_are_not_checked(program, copy):
     overwrite(copy, "split", "train", "cat_0", 77)
     program(f"--dataset={copy}", "--max_steps=10")
-    assert program.exit_code == 0
 
 
 def vouch(root):
@@ -120,35 +102,19 @@ def damage_unseen(root, split):
     return lambda: path.write_bytes(before)
 
 
-def weights(run):
-    checkpoint = read_checkpoint(CheckpointFolder(run).latest())
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
 @pytest.mark.parametrize(("split", "steps"), [("train", 46), ("test", 47)])
-def test_what_was_reached_before_an_error_is_saved(program, copy, capsys, tmp_path, split, steps):
+def test_what_was_reached_before_an_error_is_saved(program, copy, tmp_path, split, steps):
     vouch(copy)
-    program(f"--dataset={copy}", f"--save_checkpoint_path={tmp_path / 'whole'}", "--epochs=2")
-    whole = weights(tmp_path / "whole")
-    auc = harness.read_log(program.log_path)[-1]["data"]["best_auc"]
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    auc = final(program.train(copy, whole, "--epochs=2"))["best_auc"]
     mend = damage_unseen(copy, split)
-    common = (f"--dataset={copy}", f"--save_checkpoint_path={tmp_path / 'run'}", "--epochs=2")
-    program(*common)
-    printed = capsys.readouterr()
-    assert program.exit_code == 2
-    assert "numerical.bin: feature num_1" in printed.err
-    assert f"Saved step {steps}, before the error below" in printed.out
-    assert "repeat the command with --resume" in printed.out
+    program.train(copy, run, "--epochs=2", status=2)
+    assert "numerical.bin: feature num_1" in program.stderr
+    assert f"Saved step {steps}, before the error below" in program.stdout
+    assert "repeat the command with --resume" in program.stdout
     mend()
-    records = program(*common, "--resume")
-    assert program.exit_code == 0, capsys.readouterr().err
-    assert records[-1]["data"]["best_auc"] == auc
-    resumed = weights(tmp_path / "run")
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in whole.items())
+    assert final(program.train(copy, run, "--epochs=2", "--resume"))["best_auc"] == auc
+    assert_same_weights(run, whole)
 
 
 def test_the_ranks_of_a_run_check_together(copy):

@@ -4,7 +4,6 @@
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import random
 import re
@@ -13,21 +12,21 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-from dlrm.model.weights import OpenedCheckpoint
 from dlrm.scripts import main
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
-from tests.dlrm.ranks import figures
+from tests.dlrm.conftest import assert_same_weights
+from tests.dlrm.ranks import figures, placement_of
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
+TABLES = (10, 2000, 30000, 500, 7)
 MODEL = (
     "--embedding_dim=8",
     "--bottom_mlp_sizes=16,8",
     "--top_mlp_sizes=32,1",
-    "--synthetic_dataset_table_sizes=10,2000,30000,500,7",
+    f"--synthetic_dataset_table_sizes={','.join(map(str, TABLES))}",
     "--synthetic_dataset_num_entries=6000",
     "--batch_size=200",
     "--test_batch_size=333",
@@ -38,16 +37,7 @@ MODEL = (
 )
 
 
-def command(processes, *arguments, elastic=()):
-    launcher = harness.torchrun(processes, *elastic)
-    return [*launcher, "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
-
-
-def nvidia_command(processes, *arguments):
-    """Returns the command as NVIDIA's documentation spells it, but for the port."""
-    run = ["-m", "torch.distributed.launch", "--use_env", "--nproc_per_node", str(processes)]
-    run += [f"--master_port={harness.free_port()}"]
-    return [*run, "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
+PROGRAM = ("-m", "dlrm.scripts.dist_main", *MODEL)
 
 
 def run(processes, *arguments, status=0):
@@ -62,26 +52,10 @@ def run_on_two_nodes(*arguments):
     """Runs a process under each of two torchruns, as on two machines."""
     node = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     node += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{harness.free_port()}"]
-    node += ["--rdzv_id=two", "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
+    node += ["--rdzv_id=two", *PROGRAM, *arguments]
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(harness.started_forked(*node)) for _ in range(2)]
         assert [running.wait(harness.PATIENCE_S) for running in nodes] == [0, 0]
-
-
-def weights(folder):
-    checkpoint = read_checkpoint(folder)
-    return {
-        f"{group}/{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def assert_same_weights(folder, other, **tolerance):
-    found, expected = weights(folder), weights(other)
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, msg=name, **tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +81,9 @@ def from_first(dataset, folder, dataset_type="split", *more):
 
 
 def place(folder, world_size, *kinds):
-    """Writes a placement of the five tables."""
-    tables = []
-    for rows, kind in zip((10, 2000, 30000, 500, 7), kinds, strict=True):
-        where = {"kind": kind} if isinstance(kind, str) else {"kind": "whole", "rank": kind}
-        tables.append({"rows": rows, **where})
-    file = folder / "placement.json"
-    values = {"format": "recsys-recipes placement", "format_version": 1}
-    file.write_text(json.dumps(values | {"world_size": world_size, "tables": tables}))
-    return f"--placement={file}"
+    """Writes a placement of the tables; returns its flag."""
+    placement_of(world_size, TABLES, kinds).save(folder / "placement.json")
+    return f"--placement={folder / 'placement.json'}"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +100,9 @@ def two(dataset):
     """The run of two processes, started as NVIDIA's documentation says."""
     folder = dataset / "two"
     folder.mkdir()
-    done = harness.forked(*nvidia_command(2, *from_first(dataset, folder)))
+    launcher = ("-m", "torch.distributed.launch", "--use_env", "--nproc_per_node", "2",
+                f"--master_port={harness.free_port()}")  # fmt: skip
+    done = harness.forked(*launcher, *PROGRAM, *from_first(dataset, folder))
     assert "5 tables on 2 ranks" in done.stdout
     return folder
 
@@ -161,8 +131,8 @@ def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
 def test_several_processes_train_and_evaluate_as_one(
     dataset, alone, tmp_path, world_size, dataset_type, kinds
 ):
-    more = () if kinds is None else (place(tmp_path, world_size, *kinds),)
-    output = run(world_size, *from_first(dataset, tmp_path, dataset_type, *more))
+    placed = place(tmp_path, world_size, *kinds)
+    output = run(world_size, *from_first(dataset, tmp_path, dataset_type, placed))
     assert f"tables on {world_size} ranks" in output
     assert_same_run(tmp_path, alone)
     found = figures(tmp_path / "log.json")[1]
@@ -192,10 +162,11 @@ def children(pid):
     return sorted(found)
 
 
-def disturb(arguments, sign, which, when, delay_s=0.0):
+def disturb(arguments, sign, which, when, delay_s=0.0, max_restarts=1):
     """Runs two ranks, of which one gets a signal.
 
-    Returns exit status, output, and seconds from the signal to the message about a silent rank.
+    Returns exit status, output, and seconds from the signal to the message about a silent rank, or
+    to the end where there is none.
 
     Args:
         arguments: of the run.
@@ -203,8 +174,10 @@ def disturb(arguments, sign, which, when, delay_s=0.0):
         which: rank that gets it.
         when: what the line contains after which it comes.
         delay_s: seconds later.
+        max_restarts: of the job.
     """
-    with harness.started_forked(*command(2, *arguments, elastic=("--max-restarts=1",))) as job:
+    launcher = harness.torchrun(2, f"--max-restarts={max_restarts}")
+    with harness.started_forked(*launcher, *PROGRAM, *arguments) as job:
         lines, sent, named = [], 0.0, 0.0
         for line in job.stdout:
             lines.append(line)
@@ -219,7 +192,7 @@ def disturb(arguments, sign, which, when, delay_s=0.0):
                 os.kill(target, signal.SIGKILL)
         status = job.wait(harness.PATIENCE_S)
     assert sent, "".join(lines)
-    return status, "".join(lines), named - sent
+    return status, "".join(lines), (named or time.monotonic()) - sent
 
 
 @pytest.mark.parametrize("seed", [1, 7])
@@ -233,7 +206,7 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
     assert status == 0, text
     assert "(SIGKILL)" in text or "exitcode: -9" in text
     assert text.count("5 tables on 2 ranks") == 2
-    assert_same_weights(tmp_path / "run", two / "run", rtol=0, atol=0)
+    assert_same_weights(tmp_path / "run", two / "run")
     losses, found = figures(tmp_path / "log.json")
     expected_losses, expected = figures(two / "log.json")
     assert losses == expected_losses
@@ -251,22 +224,15 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
     assert re.search(r"error: rank 1 \(process \d+ on .*\) gave no sign of life for 10 s", text)
     assert 9 < seconds < 300
     assert "Resumed from" in text
-    assert_same_weights(tmp_path / "run", two / "run", rtol=0, atol=0)
+    assert_same_weights(tmp_path / "run", two / "run")
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "split", "--process_timeout=1000")
-    with harness.started_forked(*command(2, *arguments)) as job:
-        lines, killed = [], 0.0
-        for line in job.stdout:
-            lines.append(line)
-            if "[3/30]" in line and not killed:
-                os.kill(children(job.pid)[1], signal.SIGKILL)
-                killed = time.monotonic()
-        assert job.wait(600) != 0
-    assert killed
-    assert time.monotonic() - killed < 600
-    assert re.search(r"local_rank: 1|rank +: 1", "".join(lines)), "".join(lines)
+    status, text, seconds = disturb(arguments, signal.SIGKILL, 1, "[3/30]", max_restarts=0)
+    assert status != 0
+    assert seconds < 600
+    assert re.search(r"local_rank: 1|rank +: 1", text), text
 
 
 @pytest.mark.parametrize(
@@ -282,7 +248,7 @@ def test_what_several_processes_cannot_do_is_refused(dataset, tmp_path, more, me
 
 def test_torchrun_shows_what_is_refused(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "split", "--placement=/nowhere.json")
-    done = harness.forked(*command(2, *arguments), status=1)
+    done = harness.forked(*harness.torchrun(2), *PROGRAM, *arguments, status=1)
     assert "nowhere.json: not readable" in done.stderr + done.stdout
 
 
@@ -290,7 +256,6 @@ def test_a_placement_is_for_several_processes(dataset, tmp_path, capsys):
     file = place(tmp_path, 2, 0, 0, 0, 1, 1)
     run(1, *from_first(dataset, tmp_path, "split", file), status=2)
     assert "--placement is for several processes" in capsys.readouterr().err
-    assert OpenedCheckpoint.open(dataset / "first").table_sizes == (10, 2000, 30000, 500, 7)
 
 
 def checksums(run):

@@ -1,42 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank reads of a batch of all ranks what it needs, and nothing else."""
 
+import shutil
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
-from dlrm.data.loader import BatchLoader
 from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.columns import ColumnLoader, CutBatches, RankColumns, open_rank_split
-from dlrm.distributed.placement import Placement, TablePlacement
 from recsys.data import split_binary
 from recsys.data.errors import DatasetError
-from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
+from tests.dlrm.batches import FILE_TYPES, open_batches
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, SPEC
+from tests.dlrm.ranks import placement_of
 
-SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
-CPU = torch.device("cpu")
 BATCH = 700  # leaves 6 rows to the last batch: uneven on four ranks
-
-
-def placement(*kinds):
-    """Returns where the four tables lie on four ranks: a number is a rank that has one whole."""
-    tables = [
-        TablePlacement(n, k) if isinstance(k, str) else TablePlacement(n, "whole", k)
-        for n, k in zip(CARDINALITIES, kinds, strict=True)
-    ]
-    return Placement(4, tuple(tables))
-
-
 PLACEMENTS = {
-    "mixed": placement("replicate", 1, "rows", "replicate"),
-    "copies": placement(*["replicate"] * 4),
-    "whole": placement(0, 3, 1, 0),
-    "rows": placement(*["rows"] * 4),
+    name: placement_of(4, CARDINALITIES, kinds)
+    for name, kinds in {
+        "mixed": ("replicate", 1, "rows", "replicate"),
+        "copies": ("replicate",) * 4,
+        "whole": (0, 3, 1, 0),
+        "rows": ("rows",) * 4,
+    }.items()
 }
 
 
@@ -52,38 +43,35 @@ def opened(root, dataset_type, placed, rank, split="train", train=False, **more)
     )
 
 
-def whole_batches(root, dataset_type, **more):
-    config = DataConfig(dataset=str(root), dataset_type=dataset_type)
-    source = OpenedDataset(config, SPEC).rows("train")
-    return BatchLoader(source=source, batch_size=BATCH, device=CPU, drop_last=False, **more)
+def assert_same_cuts(found, expected):
+    """Compares a rank's batches; returns how many there were."""
+    count = 0
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.ids.num_rows == theirs.ids.num_rows
+        assert torch.equal(mine.numerical, theirs.numerical)
+        assert torch.equal(mine.label, theirs.label)
+        assert mine.label.dtype == torch.float32
+        assert np.array_equal(mine.ids.local_ids, theirs.ids.local_ids)
+        assert mine.ids.batch_ids.keys() == theirs.ids.batch_ids.keys()
+        for table, ids in theirs.ids.batch_ids.items():
+            assert mine.ids.batch_ids[table].dtype == np.int64
+            assert np.array_equal(mine.ids.batch_ids[table], ids)
+        count += 1
+    return count
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-@pytest.mark.parametrize("dataset_type", ["split", "memmap", "parquet", "binary"])
+@pytest.mark.parametrize("dataset_type", FILE_TYPES)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_rank_reads_its_rows_of_the_batch_of_all_ranks(dataset, name, dataset_type, shuffle):
     placed = PLACEMENTS[name]
+    whole = open_batches(dataset, dataset_type, batch_size=BATCH, shuffle=shuffle, seed=12345)
     for rank in range(4):
         found = opened(dataset, dataset_type, placed, rank, train=True, shuffle_batch_order=shuffle)
         assert isinstance(found, ColumnLoader) == (dataset_type in ("split", "memmap"))
-        expected = CutBatches(
-            whole_batches(dataset, dataset_type, shuffle=shuffle, seed=12345),
-            RankColumns.of(placed, rank),
-        )
+        expected = CutBatches(whole, RankColumns.of(placed, rank))
         assert found.num_batches == expected.num_batches
-        count = 0
-        for mine, cut in zip(found.batches(1, 2), expected.batches(1, 2), strict=True):
-            assert mine.ids.num_rows == cut.ids.num_rows
-            assert torch.equal(mine.numerical, cut.numerical)
-            assert torch.equal(mine.label, cut.label)
-            assert mine.label.dtype == torch.float32
-            assert np.array_equal(mine.ids.local_ids, cut.ids.local_ids)
-            assert mine.ids.local_ids.shape == (len(mine.label), len(placed.of_kind("replicate")))
-            assert mine.ids.batch_ids.keys() == cut.ids.batch_ids.keys()
-            for table, ids in cut.ids.batch_ids.items():
-                assert mine.ids.batch_ids[table].dtype == np.int64
-                assert np.array_equal(mine.ids.batch_ids[table], ids)
-            count += 1
+        count = assert_same_cuts(found.batches(1, 2), expected.batches(1, 2))
         assert count == found.num_batches - 2
 
 
@@ -94,13 +82,7 @@ def test_merlins_loader_reads_the_columns_of_a_rank(dataset):
         found = opened(dataset, "parquet", placed, rank, loader="merlin")
         expected = opened(dataset, "parquet", placed, rank)
         assert found.num_batches == expected.num_batches
-        for mine, ours in zip(found.batches(), expected.batches(), strict=True):
-            assert torch.equal(mine.numerical, ours.numerical)
-            assert torch.equal(mine.label, ours.label)
-            assert np.array_equal(mine.ids.local_ids, ours.ids.local_ids)
-            assert mine.ids.batch_ids.keys() == ours.ids.batch_ids.keys()
-            for table, ids in ours.ids.batch_ids.items():
-                assert np.array_equal(mine.ids.batch_ids[table], ids)
+        assert_same_cuts(found.batches(), expected.batches())
 
 
 def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeypatch):
@@ -112,12 +94,11 @@ def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeyp
         return original(fd, path, dtype, offset, count, into)
 
     monkeypatch.setattr(split_binary, "read_array", counted)
-    totals = {}
+    total = 0
     for rank in range(4):
         read.clear()
-        own = 0
-        for batch in opened(dataset, "split", PLACEMENTS["mixed"], rank).batches():
-            own += len(batch.label)
+        batches = opened(dataset, "split", PLACEMENTS["mixed"], rank).batches()
+        own = sum(len(batch.label) for batch in batches)
         expected = {
             "label.bin": own,
             "numerical.bin": own * NUM_NUMERICAL,
@@ -128,33 +109,25 @@ def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeyp
         if rank == 1:
             expected["cat_1.bin"] = ROWS["train"]
         assert read == expected
-        for name, count in read.items():
-            totals[name] = totals.get(name, 0) + count
-    assert totals["label.bin"] == totals["cat_0.bin"] == ROWS["train"]
-    assert totals["cat_1.bin"] == ROWS["train"]
-    assert totals["cat_2.bin"] == 4 * ROWS["train"]
+        total += own
+    assert total == ROWS["train"]
 
 
 def copy_with_damage(dataset, folder, dataset_type):
     """Returns a copy of the dataset in which feature cat_1 is damaged past the first rows."""
-    source = dataset / FOLDER / "train" if dataset_type == "parquet" else dataset / "train"
-    target = folder / source.relative_to(dataset)
-    target.mkdir(parents=True)
-    for file in source.iterdir():
-        (target / file.name).write_bytes(file.read_bytes())
-    SPEC.save(folder)
+    root = shutil.copytree(dataset, folder / "copy")
     if dataset_type == "parquet":
-        path = target / part_name(1)
+        path = root / FOLDER / "train" / part_name(1)
         chunk = pq.read_metadata(path).row_group(0).column(1 + NUM_NUMERICAL + 1)
         assert chunk.path_in_schema == "cat_1"
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         size = chunk.total_compressed_size
     else:
-        path, start, size = target / "cat_1.bin", 2 * 2500, 64
+        path, start, size = root / "train" / "cat_1.bin", 2 * 2500, 64
     with path.open("r+b") as file:
         file.seek(start)
         file.write(b"\xff" * size)
-    return folder
+    return root
 
 
 @pytest.mark.parametrize("dataset_type", ["split", "memmap", "parquet"])

@@ -12,23 +12,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlrm.config import EmbeddingStorage, OptimizerConfig
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import VectorExchange
-from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.nn.embedding import read_tables
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
 from recsys.train.optimizers.precision import Precision
+from tests.dlrm import networks
 from tests.dlrm.ranks import (
+    MODEL,
     PLACEMENTS,
     SIZES,
-    batch,
+    Batches,
     cut_batches,
     distributed,
     distributed_step,
-    model_config,
     placement,
+    placement_of,
     single,
 )
 from tests.harness import run_ranks
@@ -38,22 +38,23 @@ pytestmark = pytest.mark.multiprocess
 
 BATCH = 37  # not a multiple of the ranks
 STEPS = 4
+BATCHES = Batches(BATCH, range(STEPS))
 RATES = {"sgd": 0.1, "rowwise_adagrad": 0.002, "adam": 0.002}
 """The adaptive rules divide by gradients of which some are rounding errors alone: a whole step."""
+FLOAT32 = Precision(device_type="cpu")
+BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
+SCALED = Precision(device_type="cpu", loss_scale=64.0)
 
 
-class Batches:
-    """A few batches of all ranks, for ExchangedBatches."""
-
-    batch_size, num_batches = BATCH, STEPS
-
-    def batches(self, epoch=0, start=0):
-        for number in range(start, STEPS):
-            yield batch(BATCH, epoch * STEPS + number)
+def results(tmp_path, world_size, function, *arguments):
+    """Returns what each rank stored: function(rank, *arguments, file)."""
+    files = [tmp_path / f"{rank}.pt" for rank in range(world_size)]
+    run_ranks(world_size, _store, function, arguments, files)
+    return [torch.load(file) for file in files]
 
 
-def placed_batches(placed, rank, **more):
-    return cut_batches(Batches(), placed, rank, **more)
+def _store(rank, function, arguments, files):
+    torch.save(function(rank, *arguments), files[rank])
 
 
 def dense_gradients(gradients, tables):
@@ -68,21 +69,17 @@ def loss_of(logits, label):
     return nn.functional.binary_cross_entropy_with_logits(logits, label, reduction="sum") / BATCH
 
 
-def forward_and_backward(rank, placed, embedding_type, folder):
+def forward_and_backward(rank, placed, embedding_type):
     model = distributed(embedding_type, placed, rank)
-    seen = next(placed_batches(placed, rank).batches())
+    seen = next(cut_batches(BATCHES, placed, rank).batches())
     logits = model(seen.numerical, seen.ids)
     loss_of(logits, seen.label).backward()
     stored = model.embeddings.stored_tables()
     gradients = dense_gradients(model.embeddings.take_row_gradients(), stored)
     for table, gradient in zip(stored, gradients, strict=True):
         table.values.copy_(gradient)
-    found = {
-        "logits": logits.detach(),
-        "dense": [p.grad for p in model.mlp_parameters()],
-        "parts": parts_of(model),
-    }
-    torch.save(found, f"{folder}/{rank}.pt")
+    dense = [p.grad for p in model.mlp_parameters()]
+    return {"logits": logits.detach(), "dense": dense, "parts": parts_of(model)}
 
 
 def parts_of(model):
@@ -114,9 +111,8 @@ def assert_same_tables(ranks, expected, **tolerance):
 )
 def test_ranks_compute_what_one_process_does(tmp_path, name, embedding_type, world_size):
     placed = placement(name, world_size)
-    run_ranks(world_size, forward_and_backward, placed, embedding_type, str(tmp_path))
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world_size)]
-    reference, whole = single(embedding_type), batch(BATCH, 0)
+    ranks = results(tmp_path, world_size, forward_and_backward, placed, embedding_type)
+    reference, whole = single(embedding_type), next(BATCHES.batches())
     logits = reference(whole.numerical, whole.ids)
     loss_of(logits, whole.label).backward()
     stored = reference.embeddings.stored_tables()
@@ -130,46 +126,84 @@ def test_ranks_compute_what_one_process_does(tmp_path, name, embedding_type, wor
     assert_same_tables(ranks, expected, rtol=1e-5, atol=1e-6)
 
 
-def train(rank, placed, rule, folder):
-    model = distributed("joint_fused", placed, rank)
-    step = distributed_step(model, optimizer(rule), Precision(device_type="cpu"))
-    losses = [float(step(seen, RATES[rule])) for seen in placed_batches(placed, rank).batches()]
-    dense = [p.detach() for p in model.mlp_parameters()]
-    found = {"losses": losses, "dense": dense, "parts": parts_of(model)}
-    torch.save(found, f"{folder}/{rank}.pt")
-
-
 def optimizer(rule):
     return OptimizerConfig(optimizer=rule, embedding_weight_decay=0.01)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adam"])
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_train_as_one_process(tmp_path, rule, world_size):
-    placed = placement("mixed", world_size)
-    run_ranks(world_size, train, placed, rule, str(tmp_path))
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world_size)]
-    reference = single("joint_fused")
-    step = DlrmTrainStep(reference, optimizer(rule), Precision(device_type="cpu"))
-    losses = [float(step(seen, RATES[rule])) for seen in Batches().batches()]
-    for rank in ranks:
-        torch.testing.assert_close(rank["losses"], losses, rtol=1e-5, atol=1e-5)
-        for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
-    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
-    for first in ranks[0]["dense"], *([r["dense"] for r in ranks[1:]]):
-        assert all(torch.equal(a, b) for a, b in zip(first, ranks[0]["dense"], strict=True))
+class Poisoned(Batches):
+    """Batches of which the second has a sample that overflows, of the first rank's share."""
+
+    def batches(self, epoch=0, start=0):
+        for number, seen in enumerate(super().batches(epoch, start)):
+            if number == 1:
+                seen.numerical[0] = float("inf")
+            yield seen
 
 
-def record_a_step(rank, placed, folder):
+def train(rank, placed, rule, precision, source):
     model = distributed("joint_fused", placed, rank)
-    gradients = AllReducedGradients(model)
-    step = DlrmTrainStep(model, optimizer("sgd"), FLOAT32, gradients)
-    source = placed_batches(placed, rank).batches()
+    travelled = []
+    for name in ("send", "send_back"):
+        original = getattr(VectorExchange, name)
+
+        def recorded(self, vectors, original=original):
+            travelled.append(vectors.dtype)
+            return original(self, vectors)
+
+        setattr(VectorExchange, name, recorded)
+    step = distributed_step(model, optimizer(rule), precision)
+    batches = cut_batches(source, placed, rank).batches()
+    losses = [float(step(seen, RATES[rule])) for seen in batches]
+    dense = [p.detach() for p in model.mlp_parameters()]
+    return {"losses": losses, "dense": dense, "parts": parts_of(model), "travelled": travelled}
+
+
+def train_alone(rule, precision, source):
+    """Returns the losses and the model of one process."""
+    model = single("joint_fused")
+    step = DlrmTrainStep(model, optimizer(rule), precision)
+    return [float(step(seen, RATES[rule])) for seen in source.batches()], model
+
+
+@pytest.mark.parametrize(
+    ("name", "world_size", "rule", "precision", "source"),
+    [
+        *(("mixed", ranks, rule, FLOAT32, BATCHES) for ranks in (2, 4) for rule in RATES),
+        # A step that overflows on one rank is left out on all.
+        ("mixed", 2, "sgd", SCALED, Poisoned(BATCH, range(STEPS))),
+        ("all on one", 2, "sgd", SCALED, Poisoned(BATCH, range(STEPS))),
+    ],
+)
+def test_ranks_train_as_one_process(tmp_path, name, world_size, rule, precision, source):
+    placed = placement(name, world_size)
+    ranks = results(tmp_path, world_size, train, placed, rule, precision, source)
+    losses, reference = train_alone(rule, precision, source)
+    for rank in ranks:
+        torch.testing.assert_close(rank["losses"], losses, rtol=1e-5, atol=1e-5, equal_nan=True)
+        for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
+            assert torch.isfinite(mine).all()
+            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
+        for mine, first in zip(rank["dense"], ranks[0]["dense"], strict=True):
+            assert torch.equal(mine, first)
+    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
+
+
+def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path):
+    ranks = results(tmp_path, 2, train, placement("mixed", 2), "sgd", BFLOAT16, BATCHES)
+    losses, _ = train_alone("sgd", BFLOAT16, BATCHES)
+    for rank in ranks:
+        assert rank["travelled"] == [torch.bfloat16] * 2 * STEPS
+        torch.testing.assert_close(rank["losses"], losses, rtol=2e-3, atol=2e-3)
+
+
+def record_a_step(rank, placed):
+    model = distributed("joint_fused", placed, rank)
+    step = distributed_step(model, optimizer("sgd"), FLOAT32)
+    source = cut_batches(BATCHES, placed, rank).batches()
     step(next(source), 0.1)
     with nccl_rules() as called, CopiesOfVectors() as copies:
         step(next(source), 0.1)
-    torch.save((called, copies.ops), f"{folder}/{rank}.pt")
+    return called, copies.ops
 
 
 class CopiesOfVectors(TorchDispatchMode):
@@ -181,29 +215,22 @@ class CopiesOfVectors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        least = BATCH // 2 * len(SIZES) * model_config("joint_fused").embedding_dim
+        least = BATCH // 2 * len(SIZES) * MODEL["embedding_dim"]
         if isinstance(result, torch.Tensor) and result.numel() >= least:
             self.ops.append(func.overloadpacket.__name__)
         return result
 
 
-def test_gradients_of_vectors_leave_before_the_sums_of_gradients(tmp_path):
-    """The queue of NCCL is one, and backward waits for the former."""
-    run_ranks(2, record_a_step, placement("mixed", 2), str(tmp_path))
-    called, _ = torch.load(tmp_path / "0.pt")
-    parameters = (
-        single("joint_fused").top_mlp.parameters(),
-        single("joint_fused").bottom_mlp.parameters(),
+def test_a_step_copies_no_vectors_and_sends_their_gradients_before_the_sums(tmp_path):
+    """The queue of NCCL is one, and backward waits for the gradients of vectors."""
+    called, made = results(tmp_path, 2, record_a_step, placement("mixed", 2))[0]
+    model = single("joint_fused")
+    top, bottom = (
+        sum(p.numel() for p in mlp.parameters()) for mlp in (model.top_mlp, model.bottom_mlp)
     )
-    top, bottom = (sum(p.numel() for p in each) for each in parameters)
     sums = [("all_reduce", size, "torch.float32") for size in (top, bottom, 1)]
     exchange = ("all_to_all_single", "torch.float32", "torch.float32")
     assert called[:5] == [exchange] * 2 + sums
-
-
-def test_vectors_are_put_side_by_side_without_a_copy(tmp_path):
-    run_ranks(2, record_a_step, placement("mixed", 2), str(tmp_path))
-    _, made = torch.load(tmp_path / "0.pt")
     assert not {"clone", "index_copy", "index_fill", "index_put"} & set(made)
     assert "index_copy_" in made
 
@@ -215,10 +242,7 @@ def test_vectors_are_put_side_by_side_without_a_copy(tmp_path):
 def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
     """Rows that are dealt out were drawn from sqrt(W) times the range."""
     sizes = (1000, 3, 400)  # one with fewer rows than ranks
-    kinds = (("rows", None), ("rows", None), ("whole", 3))
-    placed = Placement(
-        4, tuple(TablePlacement(n, *kind) for n, kind in zip(sizes, kinds, strict=True))
-    )
+    placed = placement_of(4, sizes, ("rows", "rows", 3))
     drawn: dict[int, list[torch.Tensor]] = {}
     for rank in range(4):
         tables = ShardedEmbeddings(placed, rank, 32, embedding_type, storage)
@@ -234,89 +258,23 @@ def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
         assert values.mean().abs() < 0.1 * bound
 
 
-FLOAT32 = Precision(device_type="cpu")
-BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
-
-
-def train_in_bfloat16(rank, placed, folder):
-    model = distributed("joint_fused", placed, rank)
-    travelled = []
-    for name in ("send", "send_back"):
-        original = getattr(VectorExchange, name)
-
-        def recorded(self, vectors, original=original):
-            travelled.append(vectors.dtype)
-            return original(self, vectors)
-
-        setattr(VectorExchange, name, recorded)
-    step = distributed_step(model, optimizer("sgd"), BFLOAT16)
-    losses = [float(step(seen, 0.1)) for seen in placed_batches(placed, rank).batches()]
-    torch.save({"losses": losses, "travelled": travelled}, f"{folder}/{rank}.pt")
-
-
-def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path):
-    run_ranks(2, train_in_bfloat16, placement("mixed", 2), str(tmp_path))
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    step = DlrmTrainStep(single("joint_fused"), optimizer("sgd"), BFLOAT16)
-    losses = [float(step(seen, 0.1)) for seen in Batches().batches()]
-    for rank in ranks:
-        assert rank["travelled"] == [torch.bfloat16] * 2 * STEPS
-        torch.testing.assert_close(rank["losses"], losses, rtol=2e-3, atol=2e-3)
-
-
-class Poisoned(Batches):
-    """Batches of which the second has a sample that overflows, of the first rank's share."""
-
-    def batches(self, epoch=0, start=0):
-        for number, seen in enumerate(super().batches(epoch, start)):
-            if number == 1:
-                seen.numerical[0] = float("inf")
-            yield seen
-
-
-SCALED = Precision(device_type="cpu", loss_scale=64.0)
-
-
-def train_with_overflow(rank, placed, folder):
-    model = distributed("joint_fused", placed, rank)
-    step = distributed_step(model, optimizer("sgd"), SCALED)
-    for seen in cut_batches(Poisoned(), placed, rank).batches():
-        step(seen, 0.1)
-    dense = [p.detach() for p in model.mlp_parameters()]
-    torch.save({"dense": dense, "parts": parts_of(model)}, f"{folder}/{rank}.pt")
-
-
-@pytest.mark.parametrize("name", ["mixed", "all on one"])
-def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(tmp_path, name):
-    placed = placement(name, 2)
-    run_ranks(2, train_with_overflow, placed, str(tmp_path))
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    reference = single("joint_fused")
-    step = DlrmTrainStep(reference, optimizer("sgd"), SCALED)
-    for seen in Poisoned().batches():
-        step(seen, 0.1)
-    for rank in ranks:
-        for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
-            assert torch.isfinite(mine).all()
-            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
-    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
-
-
-def start_differently(rank, placed, folder, again):
+def start_differently(rank, placed):
     torch.manual_seed(100 + rank)
-    model = DistributedDlrm(model_config("joint_fused"), placed, rank)
+    model = DistributedDlrm(networks.config(embedding_type="joint_fused", **MODEL), placed, rank)
+
+    def copies_of_what_all_have():
+        tables = model.sharded.replicated.stored_tables()
+        return [p.detach().clone() for p in (*model.mlp_parameters(), *(t.values for t in tables))]
+
     model.broadcast_replicated()
-    if again:
-        model.reset_embeddings()
-    shared = [p.detach() for p in model.mlp_parameters()]
-    shared += [t.values for t in model.sharded.replicated.stored_tables()]
-    torch.save(shared, f"{folder}/{rank}.pt")
+    first = copies_of_what_all_have()
+    model.reset_embeddings()
+    return first + copies_of_what_all_have()
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path, again):
-    run_ranks(2, start_differently, placement("mixed", 2), str(tmp_path), again)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path):
+    """After a reset of the embeddings too."""
+    first, second = results(tmp_path, 2, start_differently, placement("mixed", 2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -329,8 +287,8 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
                 yield type(seen)(seen.numerical, seen.ids + 3 * torch.tensor(SIZES), seen.label)
 
     for rank in range(2):
-        plain = next(placed_batches(placed, rank).batches()).ids
-        source = cut_batches(Large(), placed, rank, hash_indices=True)
+        plain = next(cut_batches(BATCHES, placed, rank).batches()).ids
+        source = cut_batches(Large(BATCH, range(1)), placed, rank, hash_indices=True)
         hashed = next(source.batches()).ids
         assert torch.equal(plain.rows, hashed.rows)
         assert plain.send_counts == hashed.send_counts

@@ -23,17 +23,15 @@ COMPARED = ("auc", "log_loss", "calibration", "normalised_entropy")
 
 def compare(program, dataset, folder, settings, precision, test_batch_size):
     """Trains with three evaluations; returns the AUC within training and of `--mode test`."""
-    common = (f"--dataset={dataset}", f"--test_batch_size={test_batch_size}", *settings, *precision)
-    records = program(*common, f"--save_checkpoint_path={folder}", "--lr=0.05", "--test_freq=20")
-    assert program.exit_code == 0
+    common = (f"--test_batch_size={test_batch_size}", *settings, *precision)
+    records = program.train(dataset, folder, *common, "--lr=0.05", "--test_freq=20")
     within = {tuple(r["step"])[-1]: r["data"] for r in records if r["step"] and "auc" in r["data"]}
     last = -(-ROWS["train"] // 128)
     assert list(within) == [20, 40, last]
     assert len({values["auc"] for values in within.values()}) == 3
     tested = {}
     for saved in sorted(folder.glob("step_*")):  # the latest, and the best if that is another
-        flags = (*common, "--mode=test", f"--load_checkpoint_path={saved}")
-        after = program(*flags)[-1]["data"]
+        after = program.test(dataset, saved, *common)
         step = read_checkpoint(saved).state["step"]
         tested[step] = {name: after[name] for name in COMPARED}
         assert tested[step] == {name: within[step][name] for name in COMPARED}

@@ -4,7 +4,6 @@
 Tests marked `merlin` run in the environment of `make merlin`; the others need none.
 """
 
-import itertools
 import shutil
 import sys
 import threading
@@ -15,17 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dlrm.config import DataConfig
-from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
-from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
+from tests.dlrm.batches import CPU, assert_same_batches, open_batches
+from tests.dlrm.conftest import NUM_NUMERICAL, ROWS, SPEC, final, losses
 
-CPU = torch.device("cpu")
-SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
 PARQUET = "--dataset_type=parquet"
 
 
@@ -35,25 +30,15 @@ def merlin(dataset, spec=SPEC, **settings):
 
 
 def default(dataset, **settings):
-    config = DataConfig(dataset=str(dataset), dataset_type="parquet")
-    values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
-    return BatchLoader(source=OpenedDataset(config, SPEC).rows("train"), **values)
+    return open_batches(dataset, "parquet", **settings)
 
 
-def losses(records):
-    return [r["data"]["loss"] for r in records if "loss" in r["data"]]
-
-
-def copy_parquet(dataset, folder, change=lambda table: table, name="part_{:05d}.parquet"):
-    """Copies the training split, the second part changed."""
+def copy_parquet(dataset, folder):
+    """Copies the parquet files; returns the second part of the training split."""
     for split in ("train", "test"):
-        (folder / "parquet" / split).mkdir(parents=True)
-        for index, path in enumerate(sorted((dataset / "parquet" / split).iterdir())):
-            table = pq.read_table(path, partitioning=None)
-            table = change(table) if index == 1 else table
-            pq.write_table(table, folder / "parquet" / split / name.format(index))
+        shutil.copytree(dataset / "parquet" / split, folder / "parquet" / split)
     shutil.copy(dataset / "feature_spec.yaml", folder)
-    return folder
+    return folder / "parquet" / "train" / "part_00001.parquet"
 
 
 @pytest.mark.merlin
@@ -72,43 +57,29 @@ def copy_parquet(dataset, folder, change=lambda table: table, name="part_{:05d}.
 def test_yields_the_batches_of_the_default_loader(dataset, settings, start):
     ours, theirs = default(dataset, **settings), merlin(dataset, **settings)
     assert ours.num_batches == theirs.num_batches
-    count = 0
-    for one, other in itertools.zip_longest(ours.batches(start=start), theirs.batches(start=start)):
-        assert torch.equal(one.label, other.label)
-        assert torch.equal(one.ids, other.ids)
-        assert torch.equal(one.numerical, other.numerical)
-        assert [t.dtype for t in (one.label, one.ids, one.numerical)] == [
-            t.dtype for t in (other.label, other.ids, other.numerical)
-        ]
-        count += 1
+    count = assert_same_batches(theirs.batches(start=start), ours.batches(start=start))
     assert count == max(ours.num_batches - start, 0)
 
 
 @pytest.mark.merlin
-def test_split_parquet_and_merlin_give_the_same_loss_curve(program, dataset, capsys):
-    found = {}
-    for name, flags in {
-        "split": ("--dataset_type=split",),
-        "parquet": (PARQUET,),
-        "merlin": (PARQUET, "--loader=merlin"),
-    }.items():
+def test_split_parquet_and_merlin_give_the_same_loss_curve(program, dataset):
+    curves = []
+    for flags in (("--dataset_type=split",), (PARQUET,), (PARQUET, "--loader=merlin")):
         records = program(f"--dataset={dataset}", *flags, "--print_freq=1", "--epochs=2")
-        assert program.exit_code == 0, capsys.readouterr().err
-        found[name] = (losses(records), records[-1]["data"]["best_auc"])
-    assert len(found["split"][0]) == 2 * -(-ROWS["train"] // 128)
-    assert found["split"][1] > 0.8
-    assert found["parquet"] == found["split"]
-    assert found["merlin"] == found["split"]
+        curves.append((losses(records), final(records)["best_auc"]))
+    assert len(curves[0][0]) == 2 * -(-ROWS["train"] // 128)
+    assert curves[0][1] > 0.8
+    assert curves[1] == curves[0]
+    assert curves[2] == curves[0]
 
 
 @pytest.mark.merlin
 def test_a_resumed_run_may_change_its_loader(program, dataset, tmp_path):
-    common = (f"--dataset={dataset}", PARQUET, "--print_freq=1", "--save_freq=10")
-    whole = losses(program(*common, f"--save_checkpoint_path={tmp_path / 'a'}", "--max_steps=20"))
-    saved = f"--save_checkpoint_path={tmp_path / 'b'}"
-    program(*common, saved, "--max_steps=10")
-    resumed = losses(program(*common, saved, "--max_steps=20", "--resume", "--loader=merlin"))
-    assert resumed == whole
+    common = (PARQUET, "--print_freq=1", "--save_freq=10")
+    whole = losses(program.train(dataset, tmp_path / "a", *common, "--max_steps=20"))
+    program.train(dataset, tmp_path / "b", *common, "--max_steps=10")
+    more = ("--max_steps=20", "--resume", "--loader=merlin")
+    assert losses(program.train(dataset, tmp_path / "b", *common, *more)) == whole
 
 
 @pytest.mark.merlin
@@ -131,17 +102,6 @@ def test_ids_outside_their_table_are_named(dataset):
     assert len(list(merlin(dataset, smaller, check_ids=False).batches())) == 12
 
 
-def set_value(name, value):
-    def change(table):
-        index = table.schema.names.index(name)
-        column = table.column(name).to_pylist()
-        column[3] = value
-        field = table.schema.field(index).with_nullable(True)
-        return table.set_column(index, field, pa.array(column, field.type))
-
-    return change
-
-
 @pytest.mark.merlin
 @pytest.mark.filterwarnings("ignore:np.find_common_type is deprecated:DeprecationWarning")  # pandas
 @pytest.mark.parametrize(
@@ -153,16 +113,21 @@ def set_value(name, value):
     ],
 )
 def test_values_that_the_default_loader_refuses(dataset, tmp_path, name, value, message):
-    copy_parquet(dataset, tmp_path, set_value(name, value))
+    second = copy_parquet(dataset, tmp_path)
+    table = pq.read_table(second, partitioning=None)
+    index = table.schema.names.index(name)
+    column = table.column(name).to_pylist()
+    column[3] = value
+    field = table.schema.field(index).with_nullable(True)
+    pq.write_table(table.set_column(index, field, pa.array(column, field.type)), second)
     with pytest.raises(DatasetError, match=message):
         list(merlin(tmp_path).batches())
 
 
 @pytest.mark.merlin
 def test_a_damaged_part_is_an_error_and_no_hang(dataset, tmp_path):
-    copy_parquet(dataset, tmp_path)
+    damaged = copy_parquet(dataset, tmp_path)
     batches = merlin(tmp_path)
-    damaged = tmp_path / "parquet/train/part_00001.parquet"
     content = bytearray(damaged.read_bytes())
     content[4:64] = b"\xff" * 60
     damaged.write_bytes(content)
@@ -183,12 +148,10 @@ def test_parts_are_read_by_number(dataset, tmp_path):
         assert torch.equal(torch.cat([b.ids for b in loader.batches()]), expected)
 
 
-def test_without_merlin_the_error_says_what_to_install(program, dataset, monkeypatch, capsys):
+def test_without_merlin_the_error_says_what_to_install(program, dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "merlin", None)
     monkeypatch.setitem(sys.modules, "merlin.dataloader.torch", None)
-    program(f"--dataset={dataset}", PARQUET, "--loader=merlin")
-    assert program.exit_code == 2
-    error = capsys.readouterr().err
+    error = program.refused(f"--dataset={dataset}", PARQUET, "--loader=merlin")
     assert "--loader merlin needs merlin-dataloader" in error
     assert "make merlin" in error
 
@@ -200,7 +163,5 @@ def test_without_merlin_the_error_says_what_to_install(program, dataset, monkeyp
         ((PARQUET, "--shuffle_batch_order"), "without --shuffle_batch_order"),
     ],
 )
-def test_what_merlin_cannot_do_is_refused(program, dataset, capsys, flags, message):
-    program(f"--dataset={dataset}", "--loader=merlin", *flags)
-    assert program.exit_code == 2
-    assert message in capsys.readouterr().err
+def test_what_merlin_cannot_do_is_refused(program, dataset, flags, message):
+    assert message in program.refused(f"--dataset={dataset}", "--loader=merlin", *flags)

@@ -2,7 +2,7 @@
 """Training from parquet: streamed row groups, bounded memory, ids checked once, foreign files."""
 
 import dataclasses
-import threading
+import shutil
 import time
 
 import numpy as np
@@ -21,26 +21,24 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader, write_parquet_part
 from recsys.data.parquet.schema import arrow_schema
 from tests import harness
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
+from tests.dlrm.batches import CPU, assert_same_batches, open_batches
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SPEC, losses, make_columns
 
-CPU = torch.device("cpu")
-SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
-SMALLER = (5, 150, 20_000, 17)
+PARQUET = "--dataset_type=parquet"
 
 
 def loader(dataset, **settings):
-    config = DataConfig(dataset=str(dataset), dataset_type="parquet")
-    values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
-    return BatchLoader(source=OpenedDataset(config, SPEC).rows("train"), **values)
+    return open_batches(dataset, "parquet", **settings)
 
 
-def all_rows(batches):
-    found = list(batches)
-    return [torch.cat([getattr(b, name) for b in found]) for name in ("label", "numerical", "ids")]
+def table_sizes(sizes):
+    return f"--num_embeddings_per_feature={','.join(map(str, sizes))}"
 
 
-def losses(records):
-    return [r["data"]["loss"] for r in records if "loss" in r["data"]]
+def opened_plain(root, sizes=CARDINALITIES):
+    """Opens files of other software."""
+    config = DataConfig(dataset=str(root), dataset_type="parquet", num_embeddings_per_feature=sizes)
+    return OpenedDataset.open(config, 13)
 
 
 def write_plain(folder, table, row_group_rows=None):
@@ -53,22 +51,6 @@ def plain_table(columns, id_type="int64", names=("int_0", "int_1", "int_2")):
     numerical = {n: columns.numerical[:, i].astype(np.float64) for i, n in enumerate(names)}
     ids = {f"cat_{i}": c.astype(id_type) for i, c in enumerate(columns.categorical)}
     return pa.table(numerical | ids | {"label": columns.label.astype(np.float32)})
-
-
-@pytest.mark.parametrize("batch_size", [1, 500, 512, 2500, 6000])
-@pytest.mark.parametrize("read_ahead", [0, 3])
-def test_a_stream_cuts_batches_across_parts(dataset, batch_size, read_ahead):
-    start = 2 if batch_size < 2500 else 0
-    found = loader(dataset, batch_size=batch_size, read_ahead=read_ahead).batches(start=start)
-    if batch_size == 1:
-        found = [next(found) for _ in range(3)]
-    label, numerical, ids = all_rows(found)
-    first = start * batch_size
-    expected = make_columns(ROWS["train"], 0)[first : first + len(label)]
-    assert len(label) == (3 if batch_size == 1 else ROWS["train"] - first)
-    assert torch.equal(label, torch.from_numpy(expected.label).float())
-    assert torch.equal(ids, torch.from_numpy(np.stack(expected.categorical, 1)).long())
-    assert np.array_equal(numerical.numpy(), expected.numerical.astype(np.float32))
 
 
 def test_parts_are_read_by_number(tmp_path):
@@ -116,12 +98,7 @@ def test_large_row_groups_come_in_pieces(dataset, monkeypatch, start):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 300)
     reader = parquet.ParquetReader(dataset, "train", SPEC)
     assert max(len(block) for block in reader.groups()) == 300
-    pieces = list(loader(dataset).batches(start=start))
-    assert len(whole) == len(pieces)
-    for one, other in zip(whole, pieces, strict=True):
-        assert torch.equal(one.ids, other.ids)
-        assert torch.equal(one.numerical, other.numerical)
-        assert torch.equal(one.label, other.label)
+    assert_same_batches(loader(dataset).batches(start=start), whole)
 
 
 READ_LARGE_GROUP = """
@@ -151,28 +128,8 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
     assert peak < table.nbytes / 2
 
 
-def test_shuffled_batches_are_those_of_split_binary(dataset):
-    config = DataConfig(dataset=str(dataset), dataset_type="split")
-    split = dataclasses.replace(
-        loader(dataset, shuffle=True, seed=3), source=OpenedDataset(config, SPEC).rows("train")
-    )
-    for one, other in zip(
-        split.batches(epoch=1), loader(dataset, shuffle=True, seed=3).batches(epoch=1), strict=True
-    ):
-        assert torch.equal(one.ids, other.ids)
-
-
-def test_leaving_a_stream_early_ends_its_threads(dataset):
-    before = threading.active_count()
-    batches = loader(dataset, read_ahead=4).batches()
-    next(batches)
-    assert threading.active_count() > before
-    del batches
-    assert threading.active_count() == before
-
-
 @pytest.mark.parametrize("read_ahead", [0, 4])
-def test_ids_are_checked_once_and_by_part(dataset, monkeypatch, read_ahead):
+def test_ids_are_checked_once(dataset, monkeypatch, read_ahead):
     checked = []
     check = ClickColumns.check_ids
 
@@ -184,26 +141,11 @@ def test_ids_are_checked_once_and_by_part(dataset, monkeypatch, read_ahead):
     assert sum(len(b) for b in loader(dataset, read_ahead=read_ahead).batches()) == ROWS["train"]
     assert sum(checked) == ROWS["train"]
 
-    ids = make_columns(ROWS["train"], 0).categorical[1]
-    highest = int(ids.max())
-    row = int(np.flatnonzero(ids == highest)[0])
-    smaller = FeatureSpec.criteo((5, highest, 40_000, 17), NUM_NUMERICAL)
-    config = DataConfig(dataset=str(dataset), dataset_type="parquet")
-    wrong = loader(dataset, read_ahead=read_ahead)
-    wrong = dataclasses.replace(wrong, source=OpenedDataset(config, smaller).rows("train"))
-    part = f"part_{row // 2500:05d}.parquet"
-    with pytest.raises(DatasetError, match=rf"{part}: feature cat_1, row {row}: id {highest} is"):
-        list(wrong.batches())
-
 
 def test_a_damaged_part_is_named_after_the_batches_before_it(dataset, tmp_path):
-    folder = tmp_path / "train"
-    folder.mkdir()
-    for path in (dataset / "parquet/train").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    SPEC.save(tmp_path)
-    batches = loader(tmp_path, batch_size=500).batches()
-    damaged = folder / "part_00001.parquet"
+    root = shutil.copytree(dataset, tmp_path / "copy")
+    batches = loader(root, batch_size=500).batches()
+    damaged = root / "parquet" / "train" / "part_00001.parquet"
     content = bytearray(damaged.read_bytes())
     content[4:64] = b"\xff" * 60
     damaged.write_bytes(content)
@@ -212,34 +154,22 @@ def test_a_damaged_part_is_named_after_the_batches_before_it(dataset, tmp_path):
         next(batches)
 
 
-@pytest.mark.parametrize("dataset_type", ["parquet", "split", "binary"])
-def test_hashing_takes_ids_above_the_table(program, dataset, dataset_type, capsys):
-    common = (
-        f"--dataset={dataset}",
-        f"--dataset_type={dataset_type}",
-        f"--num_embeddings_per_feature={','.join(map(str, SMALLER))}",
-        "--print_freq=5",
-        "--max_steps=10",
-    )
-    program(*common)
-    assert program.exit_code == 2
-    assert "feature cat_1, row " in capsys.readouterr().err
-    hashed = losses(program(*common, "--hash_indices"))
-    assert program.exit_code == 0, capsys.readouterr().err
-    split = losses(program(*common, "--hash_indices", "--dataset_type=split"))
-    assert hashed == split
-    assert len(hashed) == 2
+def test_hashing_takes_ids_above_the_table(program, dataset):
+    hashed = []
+    for dataset_type in ("parquet", "split", "binary"):
+        common = (f"--dataset={dataset}", f"--dataset_type={dataset_type}", "--print_freq=5",
+                  table_sizes((5, 150, 20_000, 17)), "--max_steps=10")  # fmt: skip
+        assert "feature cat_1, row " in program.refused(*common)
+        hashed.append(losses(program(*common, "--hash_indices")))
+    assert hashed[0] == hashed[1] == hashed[2]
+    assert len(hashed[0]) == 2
 
 
-def test_table_sizes_must_be_one_for_each_feature(program, dataset, capsys):
-    for dataset_type in ("parquet", "split"):
-        program(
-            f"--dataset={dataset}",
-            f"--dataset_type={dataset_type}",
-            "--num_embeddings_per_feature=5,6",
-        )
-        assert program.exit_code == 2
-        assert "gives 2 sizes, the feature spec of the dataset has 4" in capsys.readouterr().err
+@pytest.mark.parametrize("dataset_type", ["parquet", "split"])
+def test_table_sizes_must_be_one_for_each_feature(program, dataset, dataset_type):
+    flags = (f"--dataset={dataset}", f"--dataset_type={dataset_type}", table_sizes((5, 6)))
+    message = "gives 2 sizes, the feature spec of the dataset has 4"
+    assert message in program.refused(*flags)
 
 
 @pytest.mark.parametrize("id_type", ["int64", "int32", "uint32", "uint64", "uint8"])
@@ -250,12 +180,7 @@ def test_files_of_other_software(program, tmp_path, id_type):
     table = plain_table(dataclasses.replace(columns, categorical=ids), id_type)
     for split in ("train", "test"):
         write_plain(tmp_path / split, table)
-    config = DataConfig(
-        dataset=str(tmp_path),
-        dataset_type="parquet",
-        num_embeddings_per_feature=cardinalities,
-    )
-    opened = OpenedDataset.open(config, 13)
+    opened = opened_plain(tmp_path, cardinalities)
     spec = opened.spec
     assert spec.numerical == ("int_0", "int_1", "int_2")
     assert spec.table_sizes == cardinalities
@@ -265,44 +190,31 @@ def test_files_of_other_software(program, tmp_path, id_type):
     ).batches()
     assert torch.equal(batch.ids, torch.from_numpy(np.stack(ids, 1).astype(np.int64)))
     assert np.array_equal(batch.numerical.numpy(), columns.numerical.astype(np.float32))
-    program(
-        f"--dataset={tmp_path}",
-        "--dataset_type=parquet",
-        f"--num_embeddings_per_feature={','.join(map(str, cardinalities))}",
-        "--max_steps=3",
-    )
-    assert program.exit_code == 0
+    program(f"--dataset={tmp_path}", PARQUET, table_sizes(cardinalities), "--max_steps=3")
 
 
-def test_other_files_without_table_sizes_say_what_to_give(program, tmp_path, capsys):
-    columns = make_columns(300, 0)
-    write_plain(tmp_path / "train", plain_table(columns))
-    program(f"--dataset={tmp_path}", "--dataset_type=parquet")
-    assert program.exit_code == 2
-    assert "carries no cardinalities" in capsys.readouterr().err
-    program(f"--dataset={tmp_path}", "--dataset_type=parquet", "--num_embeddings_per_feature=5,200")
-    assert program.exit_code == 2
-    assert "has 4 integer columns besides label" in capsys.readouterr().err
+def test_other_files_without_table_sizes_say_what_to_give(program, tmp_path):
+    write_plain(tmp_path / "train", plain_table(make_columns(300, 0)))
+    flags = (f"--dataset={tmp_path}", PARQUET)
+    assert "carries no cardinalities" in program.refused(*flags)
+    assert "has 4 integer columns besides label" in program.refused(*flags, table_sizes((5, 200)))
 
 
-def test_a_run_tells_what_it_took_each_column_for(program, tmp_path, capsys):
+def test_a_run_tells_what_it_took_each_column_for(program, tmp_path):
     table = plain_table(make_columns(3000, 0))
     table = table.append_column("city", pa.array(["x"] * 3000))
     table = table.append_column("when", pa.array([0] * 3000, pa.timestamp("us")))
     for split in ("train", "test"):
         write_plain(tmp_path / split, table)
-    sizes = f"--num_embeddings_per_feature={','.join(map(str, CARDINALITIES))}"
-    program(f"--dataset={tmp_path}", "--dataset_type=parquet", sizes, "--max_steps=1")
-    output = capsys.readouterr().out
-    assert program.exit_code == 0
+    program(f"--dataset={tmp_path}", PARQUET, table_sizes(CARDINALITIES), "--max_steps=1")
     assert (
         "label label; numerical (floating) int_0, int_1, int_2; categorical (integer ids) cat_0, "
         "cat_1, cat_2, cat_3\nColumns that are ignored: city (string), when (timestamp[us])\n"
-    ) in output
+    ) in program.stdout
 
 
 @pytest.mark.parametrize("first", ["number", "text", "id"])
-def test_a_label_that_is_neither_first_nor_named_so(program, tmp_path, capsys, first):
+def test_a_label_that_is_neither_first_nor_named_so(program, tmp_path, first):
     table = plain_table(make_columns(300, 0))
     table = table.rename_columns([{"label": "clicked"}.get(n, n) for n in table.schema.names])
     if first != "number":
@@ -310,10 +222,7 @@ def test_a_label_that_is_neither_first_nor_named_so(program, tmp_path, capsys, f
         table = table.add_column(0, "user", pa.array(values))
     for split in ("train", "test"):
         write_plain(tmp_path / split, table)
-    sizes = f"--num_embeddings_per_feature={','.join(map(str, CARDINALITIES))}"
-    program(f"--dataset={tmp_path}", "--dataset_type=parquet", sizes)
-    error = capsys.readouterr().err
-    assert program.exit_code == 2
+    error = program.refused(f"--dataset={tmp_path}", PARQUET, table_sizes(CARDINALITIES))
     assert 'the label is the column named "label", else the first one: rename the column' in error
     assert "'clicked']), or give the feature spec" in error
     assert "damaged" not in error
@@ -326,9 +235,6 @@ def test_an_id_that_no_signed_integer_holds(tmp_path):
     huge[7] = 2**63
     table = table.set_column(table.schema.names.index("cat_2"), "cat_2", pa.array(huge))
     write_plain(tmp_path / "train", table)
-    config = DataConfig(
-        dataset=str(tmp_path), dataset_type="parquet", num_embeddings_per_feature=CARDINALITIES
-    )
-    source = OpenedDataset.open(config, 3).rows("train")
+    source = opened_plain(tmp_path).rows("train")
     with pytest.raises(DatasetError, match=r"part.0.parquet: feature cat_2: .*2\^63.*modulus"):
         list(source.stream(0))

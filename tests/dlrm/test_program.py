@@ -2,6 +2,7 @@
 """dlrm.scripts.main end to end: modes, dataset types, log, checkpoints."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,43 +11,31 @@ import torch
 from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
 from preproc.criteo.rules import CriteoSemantics
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
-from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL
+from tests.dlrm.conftest import (
+    CARDINALITIES,
+    ROWS,
+    SMALL_MODEL,
+    assert_same_weights,
+    final,
+    latest,
+    losses,
+    weights,
+)
 from tests.preproc.criteo.rows import good_text, run
 
-DATASET_TYPES = ("split", "memmap", "binary", "parquet")
 
-
-def final(records):
-    assert records[-1]["step"] == []
-    return records[-1]["data"]
-
-
-def latest(folder):
-    return read_checkpoint(CheckpointFolder(folder).latest())
-
-
-def weights(folder):
-    checkpoint = latest(folder)
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path, capsys):
+def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path):
     """Tables and the states of their rows, which would else be those of two epochs."""
     runs = []
     flags = ("--optimizer=rowwise_adagrad", "--lr=1e-9", "--reset_embeddings")
     for epochs in (1, 2):
-        folder = tmp_path / str(epochs)
-        program(
-            f"--dataset={dataset}", f"--save_checkpoint_path={folder}", f"--epochs={epochs}", *flags
-        )
-        assert program.exit_code == 0, capsys.readouterr().err
-        runs.append(weights(folder))
+        program.train(dataset, tmp_path / str(epochs), f"--epochs={epochs}", *flags)
+        runs.append(weights(tmp_path / str(epochs)))
     once, twice = (run["embedding_2.weight"] for run in runs)
     assert not torch.allclose(once, twice, atol=1e-3)
     bound = CARDINALITIES[2] ** -0.5
@@ -55,32 +44,23 @@ def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path,
     assert once == pytest.approx(twice, rel=0.3)
 
 
-def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset, capsys):
+def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset):
     program(
         f"--dataset={dataset}",
         *("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings", "--epochs=2"),
         *("--test_freq=5", "--patience=1"),
     )
-    output = capsys.readouterr().out
-    assert program.exit_code == 0
-    aucs = {
-        (int(epoch), int(step)): float(auc)
-        for epoch, step, auc in re.findall(
-            r"^Epoch (\d) step (\d+)\. auc (0\.\d{6})$", output, re.MULTILINE
-        )
-    }
+    pattern = re.compile(r"^Epoch (\d) step (\d+)\. auc (0\.\d{6})$", re.MULTILINE)
+    aucs = {(int(e), int(step)): float(auc) for e, step, auc in pattern.findall(program.stdout)}
     assert aucs[1, 3] < aucs[0, 47] < aucs[1, 47]
-    assert "negative" not in output
-    assert "Finished after 94 steps: best auc 0." in output
+    assert "negative" not in program.stdout
+    assert "Finished after 94 steps: best auc 0." in program.stdout
 
 
-def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tmp_path, capsys):
-    folder, page = tmp_path / "run", tmp_path / "page.html"
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}")
-    tested = (f"--dataset={dataset}", "--mode=test", f"--load_checkpoint_path={folder}")
-    values = final(program(*tested, "--gauc_by=cat_0", f"--report={page}"))
-    output = capsys.readouterr().out
-    assert program.exit_code == 0
+def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, trained, tmp_path):
+    page = tmp_path / "page.html"
+    values = program.test(dataset, trained, "--gauc_by=cat_0", f"--report={page}")
+    output = program.stdout
     assert values["gauc_groups"] == CARDINALITIES[0]
     assert values["gauc"] < values["auc"]  # which also knows the groups' means
     assert next(iter(values["feature_importance"])) in ("num_0", "cat_0")
@@ -90,90 +70,57 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tm
     assert "Calibration" in page.read_text()
     assert "the least and the most of them" in page.read_text()
     assert "id 0" not in output  # a dataset without a manifest, where 0 is an id as any other
-    program(*tested, "--gauc_by=user")
-    assert "--gauc_by user: no categorical feature" in capsys.readouterr().err
+    flags = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={trained}")
+    assert "--gauc_by user: no categorical feature" in program.refused(*flags, "--gauc_by=user")
 
 
-def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path, capsys):
+def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path):
     (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
     dataset, folder = tmp_path / "dataset", tmp_path / "run"
     rules = CriteoSemantics(frequency_limit=15, split_fractions=(0.7, 0.1, 0.2))
     run(tmp_path / "log", dataset, "reference", semantics=rules)
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--test_after=2")
-    values = final(
-        program(f"--dataset={dataset}", "--mode=test", f"--load_checkpoint_path={folder}",
-                "--gauc_by=cat_3")
-    )  # fmt: skip
-    output = capsys.readouterr().out
+    program.train(dataset, folder, "--test_after=2")
+    values = program.test(dataset, folder, "--gauc_by=cat_3")
     ids = np.fromfile(next(dataset.glob("**/test/cat_3.bin")), np.int8)
     zeros = int((ids == 0).sum())
     assert 0 < zeros < len(ids) == values["num_rows"]
     assert values["gauc_rows_left_out"] == zeros
     assert values["gauc_groups"] <= len(set(ids) - {0})
-    line = (
-        f"without id 0, the missing, rare and unseen values: {zeros} rows, {zeros / len(ids):.1%}"
-    )
-    assert line in output
+    told = f"{zeros} rows, {zeros / len(ids):.1%}"
+    assert f"without id 0, the missing, rare and unseen values: {told}" in program.stdout
 
 
 @pytest.mark.parametrize("dataset_type", ["split", "parquet"])
-def test_sequences_are_for_bert4rec(program, tmp_path, capsys, dataset_type):
+def test_sequences_are_for_bert4rec(program, tmp_path, dataset_type):
     ratings, sequences = tmp_path / "ratings.csv", tmp_path / "sequences"
     lines = [f"{user},{item},5,{item}" for user in range(4) for item in range(1, 7)]
     ratings.write_text("\n".join(["userId,movieId,rating,timestamp", *lines, ""]))
     assert movielens.main(["movielens", f"--input={ratings}", f"--output={sequences}"]) == 0
-    program(f"--dataset={sequences}", f"--dataset_type={dataset_type}")
-    error = capsys.readouterr().err
-    assert program.exit_code == 2
+    error = program.refused(f"--dataset={sequences}", f"--dataset_type={dataset_type}")
     assert f"--dataset: {sequences} is a dataset of sequences, for BERT4Rec: train it by" in error
 
 
-def test_torchrecs_arrays_train_and_predict_as_parquet_does(program, tmp_path, capsys):
-    (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
-    dataset = tmp_path / "dataset"
-    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.7, 0.1, 0.2))
-    run(tmp_path / "log", dataset, "reference", semantics=rules, format=("parquet", "npy"))
-    runs = []
-    for dataset_type in ("parquet", "npy"):
-        folder = tmp_path / dataset_type
-        of_dataset = (f"--dataset={dataset}", f"--dataset_type={dataset_type}")
-        program(*of_dataset, f"--save_checkpoint_path={folder}", "--test_after=2")
-        assert program.exit_code == 0, capsys.readouterr().err
-        tested = program(*of_dataset, "--mode=test", f"--load_checkpoint_path={folder}")
-        assert program.exit_code == 0, capsys.readouterr().err
-        runs.append((weights(folder), final(tested)["log_loss"]))
-    assert runs[0][1] == runs[1][1]
-    assert all(torch.equal(runs[1][0][name], value) for name, value in runs[0][0].items())
-
-
-@pytest.mark.parametrize("dataset_type", DATASET_TYPES)
-def test_learns_from_every_dataset_type(program, dataset, dataset_type, capsys):
-    records = program(f"--dataset={dataset}", f"--dataset_type={dataset_type}", "--print_freq=10")
-    assert program.exit_code == 0, capsys.readouterr().err
+def test_learning_is_reported(program, dataset):
+    records = program(f"--dataset={dataset}", "--print_freq=10")
     assert final(records)["best_auc"] > 0.8
-    out = capsys.readouterr().out
-    assert "Epoch:[0/1] [10/47]" in out
-    assert "Epoch 0 step 47. auc 0.8" in out
+    assert "Epoch:[0/1] [10/47]" in program.stdout
+    assert "Epoch 0 step 47. auc 0.8" in program.stdout
 
 
-def test_every_dataset_type_gives_the_same_model(program, dataset, tmp_path):
-    found = []
-    for dataset_type in DATASET_TYPES:
-        folder = tmp_path / dataset_type
-        program(
-            f"--dataset={dataset}",
-            f"--dataset_type={dataset_type}",
-            "--max_steps=10",
-            f"--save_checkpoint_path={folder}",
-        )
-        found.append(weights(folder))
-    for other in found[1:]:
-        assert all(torch.equal(other[k], v) for k, v in found[0].items())
+@pytest.mark.parametrize("dataset_type", ["memmap", "binary", "parquet", "npy"])
+def test_every_dataset_type_gives_the_same_model(program, dataset, trained, tmp_path, dataset_type):
+    program.train(dataset, tmp_path / "run", f"--dataset_type={dataset_type}")
+    assert_same_weights(tmp_path / "run", trained)
+    tested = program.test(dataset, tmp_path / "run", f"--dataset_type={dataset_type}")
+    assert tested["auc"] == latest(trained).state["best_metric"]
 
 
 @pytest.mark.parametrize("dataset_type", ["synthetic_gpu", "synthetic_disk"])
-@pytest.mark.parametrize("mode", ["train", "inference_benchmark"])
-def test_synthetic_data_needs_no_dataset(program, tmp_path, dataset_type, mode):
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [("train", "best_auc"), ("inference_benchmark", "mean_inference_latency_batch_64")],
+)
+def test_synthetic_data_needs_no_dataset(program, tmp_path, dataset_type, mode, wanted):
     records = program(
         f"--dataset_type={dataset_type}",
         f"--mode={mode}",
@@ -185,53 +132,24 @@ def test_synthetic_data_needs_no_dataset(program, tmp_path, dataset_type, mode):
         "--inference_benchmark_batch_sizes=1,64",
         "--inference_benchmark_steps=5",
     )
-    assert program.exit_code == 0
-    wanted = "best_auc" if mode == "train" else "mean_inference_latency_batch_64"
     assert wanted in final(records)
 
 
 @pytest.mark.parametrize("interaction_op", ["cuda_dot", "dot", "cat", "dcnv2"])
 @pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
 def test_every_embedding_and_interaction_learns(program, dataset, interaction_op, embedding_type):
-    records = program(
-        f"--dataset={dataset}",
-        f"--interaction_op={interaction_op}",
-        f"--embedding_type={embedding_type}",
-        "--dcn_low_rank_dim=4",
-        "--optimizer=rowwise_adagrad",
-        "--lr=0.05",
-    )
-    assert final(records)["best_auc"] > 0.75
-
-
-def test_checkpoint_scores_the_same_in_test_mode(program, dataset, tmp_path):
-    folder = tmp_path / "run"
-    trained = final(program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}"))
-    tested = final(
-        program(
-            "--mode=test",
-            f"--dataset={dataset}",
-            f"--load_checkpoint_path={folder}",
-            "--base_device=cpu",
-            model=(),  # the model's shape comes from the checkpoint
-        )
-    )
-    assert tested["auc"] == trained["best_auc"]
-    assert set(tested) >= {"auc", "avg_inference_latency", "average_test_throughput", "log_loss"}
+    kinds = (f"--interaction_op={interaction_op}", f"--embedding_type={embedding_type}")
+    rule = ("--dcn_low_rank_dim=4", "--optimizer=rowwise_adagrad", "--lr=0.05")
+    assert final(program(f"--dataset={dataset}", *kinds, *rule))["best_auc"] > 0.75
 
 
 @pytest.mark.parametrize("loaded_as", ["joint", "joint_sparse", "multi_table"])
-def test_checkpoint_does_not_depend_on_the_embedding_type(program, dataset, tmp_path, loaded_as):
-    folder = tmp_path / "run"
-    trained = final(program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}"))
-    tested = program(
-        "--mode=test",
-        f"--dataset={dataset}",
-        f"--load_checkpoint_path={folder}",
-        f"--embedding_type={loaded_as}",
-        model=(),
-    )
-    assert final(tested)["auc"] == pytest.approx(trained["best_auc"], abs=1e-9)
+def test_checkpoint_does_not_depend_on_the_embedding_type(program, dataset, trained, loaded_as):
+    """Nor on flags of the model's shape, which comes from the checkpoint."""
+    tested = program.test(dataset, trained, f"--embedding_type={loaded_as}", model=())
+    expected = latest(trained).state["best_metric"]
+    assert tested["auc"] == pytest.approx(expected, abs=1e-9)
+    assert set(tested) >= {"auc", "avg_inference_latency", "average_test_throughput", "log_loss"}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
@@ -240,91 +158,48 @@ def test_resumed_run_equals_the_uninterrupted_one(
     program, dataset, tmp_path, optimizer, embedding_type
 ):
     common = (
-        f"--dataset={dataset}",
-        "--epochs=2",
-        "--shuffle_batch_order",
-        "--test_freq=20",
-        "--dropout=0.2",
-        "--batch_norm",
-        "--plateau_factor=0.5",
-        f"--optimizer={optimizer}",
-        f"--embedding_type={embedding_type}",
-        "--lr=0.02",
-        "--amp",
+        *("--epochs=2", "--shuffle_batch_order", "--test_freq=20", "--dropout=0.2", "--batch_norm"),
+        *("--plateau_factor=0.5", f"--optimizer={optimizer}", f"--embedding_type={embedding_type}"),
+        *("--lr=0.02", "--amp"),
     )
-    program(*common, f"--save_checkpoint_path={tmp_path / 'whole'}")
-    for stop in (13, 47, 60):
-        program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", f"--max_steps={stop}",
-                "--resume")  # fmt: skip
-    program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", "--resume")
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[k], parts[k]) for k in whole)
-    assert latest(tmp_path / "whole").state["step"] == 94
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    program.train(dataset, whole, *common)
+    for stop in (["--max_steps=13"], ["--max_steps=47"], ["--max_steps=60"], []):
+        program.train(dataset, parts, *common, *stop, "--resume")
+    assert_same_weights(parts, whole)
+    assert latest(whole).state["step"] == 94
 
 
 def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
     # The rate is so high at the end that the last evaluation is not the best one.
-    records = program(
-        f"--dataset={dataset}",
-        f"--save_checkpoint_path={tmp_path / 'run'}",
-        "--test_freq=10",
-        "--epochs=2",
-        "--optimizer=adam",
-        "--lr=0.05",
-    )
-    folder = CheckpointFolder(tmp_path / "run")
-    best = read_checkpoint(folder.best())
-    assert best.state["best_metric"] == final(records)["best_auc"]
-    assert latest(tmp_path / "run").state["step"] == 94
-    assert len(list((tmp_path / "run").glob("step_*"))) <= 2
-    tested = program(
-        "--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}"
-    )
-    assert final(tested)["auc"] == best.state["best_metric"]
-
-
-def test_nvidia_layout_round_trip(program, dataset, tmp_path):
-    folder = tmp_path / "nvidia"
-    trained = final(
-        program(
-            f"--dataset={dataset}",
-            f"--save_checkpoint_path={folder}",
-            "--checkpoint_format=nvidia",
-        )
-    )
-    assert (folder / "bottom_model.embeddings.3.bin").stat().st_size == 17 * 8 * 4
-    tested = program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={folder}",
-                     model=SMALL_MODEL[3:])  # fmt: skip
-    assert final(tested)["auc"] == trained["best_auc"]
+    folder = tmp_path / "run"
+    settings = ("--test_freq=10", "--epochs=2", "--optimizer=adam", "--lr=0.05")
+    trained = final(program.train(dataset, folder, *settings))
+    best = read_checkpoint(CheckpointFolder(folder).best())
+    assert best.state["best_metric"] == trained["best_auc"]
+    assert latest(folder).state["step"] == 94
+    assert len(list(folder.glob("step_*"))) <= 2
+    assert program.test(dataset, folder)["auc"] == best.state["best_metric"]
 
 
 def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path):
-    folder = tmp_path / "nvidia"
-    records = program(
-        "--dataset_type=parametric", f"--dataset={dataset}", "--embedding_type=custom_cuda",
-        f"--save_checkpoint_path={folder}", "--checkpoint_format=nvidia",
-    )  # fmt: skip
-    assert program.exit_code == 0
+    folder, parametric = tmp_path / "nvidia", "--dataset_type=parametric"
+    records = program.train(dataset, folder, parametric, "--embedding_type=custom_cuda",
+                            "--checkpoint_format=nvidia")  # fmt: skip
     assert records[0]["data"]["embedding_type"] == "joint_fused"
+    assert records[0]["data"]["dataset_type"] == "split"
     assert OpenedCheckpoint.open(folder).table_sizes == CARDINALITIES
+    assert (folder / "bottom_model.embeddings.3.bin").stat().st_size == 17 * 8 * 4
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
     assert metadata["data"]["device_mapping"]["embedding"] == [[2, 1, 3, 0]]
-    tested = program("--mode=test", "--dataset_type=parametric", f"--dataset={dataset}",
-                     f"--load_checkpoint_path={folder}", model=SMALL_MODEL[3:])  # fmt: skip
-    assert program.exit_code == 0
-    assert tested[0]["data"]["dataset_type"] == "split"
+    tested = program.test(dataset, folder, parametric, model=SMALL_MODEL[3:])
+    assert tested["auc"] == final(records)["best_auc"]
 
 
-def test_auc_threshold_stops_and_saves(program, dataset, tmp_path, capsys):
-    records = program(
-        f"--dataset={dataset}",
-        "--epochs=5",
-        "--auc_threshold=0.75",
-        "--test_freq=10",
-        f"--save_checkpoint_path={tmp_path / 'run'}",
-    )
-    assert "Hit target accuracy AUC 0.75" in capsys.readouterr().out
+def test_auc_threshold_stops_and_saves(program, dataset, tmp_path):
+    flags = ("--epochs=5", "--auc_threshold=0.75", "--test_freq=10")
+    records = program.train(dataset, tmp_path / "run", *flags)
+    assert "Hit target accuracy AUC 0.75" in program.stdout
     assert final(records)["best_auc"] >= 0.75
     assert latest(tmp_path / "run").state["step"] < 47 * 5
 
@@ -336,26 +211,17 @@ def test_dataset_subset_and_eval_split(program, dataset):
     assert evaluation["data"]["num_rows"] == ROWS["validation"]
 
 
-def test_constant_labels_are_called_divergence(program, dataset, tmp_path, capsys):
-    import shutil
-
-    copy = tmp_path / "constant"
-    shutil.copytree(dataset, copy)
+def test_constant_labels_are_called_divergence(program, dataset, tmp_path):
+    copy = shutil.copytree(dataset, tmp_path / "constant")
     for split in ("train", "test"):
         file = copy / split / "label.bin"
         file.write_bytes(bytes(file.stat().st_size))
-    program(f"--dataset={copy}", "--lr=100", "--epochs=50", "--print_freq=50", "--test_after=60")
-    assert program.exit_code == 4
-    assert "all labels seen are equal" in capsys.readouterr().err
+    flags = ("--lr=100", "--epochs=50", "--print_freq=50", "--test_after=60")
+    program(f"--dataset={copy}", *flags, status=4)
+    assert "all labels seen are equal" in program.stderr
 
 
-def test_shuffled_labels_are_called_guessing(program, tmp_path, capsys):
-    import numpy as np
-
-    from recsys.data.click_columns import ClickColumns
-    from recsys.data.feature_spec import FeatureSpec
-    from recsys.data.split_binary import SplitBinaryWriter
-
+def test_shuffled_labels_are_called_guessing(program, tmp_path):
     generator = np.random.default_rng(0)
     spec = FeatureSpec.criteo((5,), 1)
     spec.save(tmp_path)
@@ -367,18 +233,16 @@ def test_shuffled_labels_are_called_guessing(program, tmp_path, capsys):
         )
         with SplitBinaryWriter(tmp_path / split, spec, rows) as writer:
             writer.write(0, columns)
-    program(f"--dataset={tmp_path}")
-    assert program.exit_code == 4
-    assert "the model is guessing" in capsys.readouterr().err
+    program(f"--dataset={tmp_path}", status=4)
+    assert "the model is guessing" in program.stderr
 
 
 @pytest.mark.parametrize("layout", ["native", "nvidia"])
-def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, capsys, layout):
+def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, layout):
     folder = tmp_path / "run"
-    program(f"--dataset={dataset}", "--lr=1e38", "--max_steps=1", f"--checkpoint_format={layout}",
-            f"--save_checkpoint_path={folder}")  # fmt: skip
-    assert program.exit_code == 4
-    assert "is NaN or infinite" in capsys.readouterr().err
+    layout = f"--checkpoint_format={layout}"
+    program.train(dataset, folder, "--lr=1e38", "--max_steps=1", layout, status=4)
+    assert "is NaN or infinite" in program.stderr
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -386,6 +250,5 @@ def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, capsys, layou
 def test_a_seed_of_any_size_draws_batches(program, dataset, seed):
     generated = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_num_entries=1000")
     for data in (generated, (f"--dataset={dataset}", "--shuffle")):
-        log = program(*data, f"--seed={seed}", "--max_steps=2", "--print_freq=1")
-        assert program.exit_code == 0
-        assert len([entry for entry in log if "loss" in entry["data"]]) == 2
+        records = program(*data, f"--seed={seed}", "--max_steps=2", "--print_freq=1")
+        assert len(losses(records)) == 2

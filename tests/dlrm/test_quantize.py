@@ -10,7 +10,7 @@ from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, quantize_rows
 from dlrm.nn.int8_mlp import Int8Mlp, largest_activation, observed_inputs
 from dlrm.nn.mlp import Mlp
 from tests import harness
-from tests.dlrm.conftest import ROWS
+from tests.dlrm.conftest import CARDINALITIES, ROWS, final
 
 WIDE = ("--bottom_mlp_sizes=96,64,8", "--top_mlp_sizes=128,64,1", "--embedding_dim=8")
 
@@ -131,35 +131,30 @@ def test_inputs_beyond_the_calibration_are_cut_off():
     torch.testing.assert_close(quantized(limit * 1000), quantized(limit), rtol=0, atol=1e-6)
 
 
-def test_the_program_says_what_8_bits_cost(program, dataset, tmp_path, capsys):
+def test_the_program_says_what_8_bits_cost(program, dataset, tmp_path):
     run = tmp_path / "run"
-    program(*WIDE, f"--dataset={dataset}", f"--save_checkpoint_path={run}")
-    flags = (*WIDE, f"--dataset={dataset}", f"--load_checkpoint_path={run}", "--mode=test")
-    program(*flags)
-    plain = capsys.readouterr().out
-    records = program(*flags, "--quantize=int8")
-    assert program.exit_code == 0
-    out = capsys.readouterr().out
-    result = records[-1]["data"]
+    program.train(dataset, run, *WIDE)
+    program.test(dataset, run, *WIDE)
+    plain = program.stdout
+    result = program.test(dataset, run, *WIDE, "--quantize=int8")
+    out = program.stdout
     assert f"auc {result['auc']:.6f}" in plain  # the float32 model is tested as ever
     assert f"In 8 bits on the test split, {ROWS['test']} rows: auc " in out
     change = result["int8_auc"] - result["auc"]
     assert f"8 bits change the AUC by {change:+.6f}" in out
     assert result["auc"] > 0.8
     assert 0 < abs(change) < 0.005
-    tables = sum((5, 200, 40_000, 17)) * 8 / 2**20
+    tables = sum(CARDINALITIES) * 8 / 2**20
     assert f"tables take {tables * 1.5:.1f} MiB instead of {tables * 4:.1f}" in out
 
 
-def test_inference_is_measured_in_8_bits(program, dataset, capsys):
-    sizes = "--inference_benchmark_batch_sizes=1,64"
+def test_inference_is_measured_in_8_bits(program, dataset):
     records = program(
-        *(*WIDE, f"--dataset={dataset}", "--mode=inference_benchmark"),
-        *("--quantize=int8", sizes, "--inference_benchmark_steps=5"),
+        *(*WIDE, f"--dataset={dataset}", "--mode=inference_benchmark", "--quantize=int8"),
+        *("--inference_benchmark_batch_sizes=1,64", "--inference_benchmark_steps=5"),
     )
-    assert program.exit_code == 0
-    assert "8 bits: tables take" in capsys.readouterr().out
-    assert records[-1]["data"]["mean_inference_latency_batch_64"] > 0
+    assert "8 bits: tables take" in program.stdout
+    assert final(records)["mean_inference_latency_batch_64"] > 0
 
 
 def test_an_id_outside_its_table_is_refused():

@@ -2,13 +2,13 @@
 """Malformed flags, datasets and checkpoints: a clear message, exit code 2, nothing written."""
 
 import json
+import os
 import re
 import shutil
 
 import pytest
 
 from tests import harness
-from tests.dlrm.conftest import SMALL_MODEL
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 from tests.tools import needs
 
@@ -63,37 +63,27 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), FLAGS, ids=[" ".join(a) for a, _ in FLAGS])
-def test_flags(program, dataset, tmp_path, capsys, arguments, message):
+def test_flags(program, dataset, tmp_path, arguments, message):
     output = tmp_path / "run"
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={output}", *arguments)
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
+    error = program.refused(f"--dataset={dataset}", f"--save_checkpoint_path={output}", *arguments)
     assert error.startswith("error: ")
     assert re.search(message, error), error
     assert not output.exists()
 
 
 @needs("machine without CUDA device")
-def test_cuda_that_is_not_there(program, dataset, capsys):
-    program(f"--dataset={dataset}", model=(*SMALL_MODEL, "--base_device=cuda"))
-    assert program.exit_code == 2
-    assert re.search("error: --base_device cuda: .* no CUDA device", capsys.readouterr().err)
+def test_cuda_that_is_not_there(program, dataset):
+    error = program.refused(f"--dataset={dataset}", "--base_device=cuda")
+    assert re.search("error: --base_device cuda: .* no CUDA device", error)
 
 
-def test_no_dataset(program, capsys):
-    program()
-    assert program.exit_code == 2
-    assert "needs --dataset" in capsys.readouterr().err
+def test_no_dataset(program):
+    assert "needs --dataset" in program.refused()
 
 
 def cut_numerical(root):
     file = root / "train" / "numerical.bin"
     file.write_bytes(file.read_bytes()[:-1])
-
-
-def wrong_id(root):
-    file = root / "test" / "cat_0.bin"
-    file.write_bytes(b"\x07" + file.read_bytes()[1:])
 
 
 def bad_yaml(root):
@@ -115,6 +105,11 @@ def damaged_parquet(root):
         file.write_bytes(file.read_bytes()[:1000])
 
 
+def empty_test(root):
+    for file in (root / "test").iterdir():
+        os.truncate(file, 0)
+
+
 def cut_records(root):
     file = root / "train_data.bin"
     file.write_bytes(file.read_bytes()[:-3])
@@ -125,7 +120,8 @@ DATASETS = [
     ("memmap", cut_numerical, "numerical.bin has"),
     ("split", lambda r: (r / "train" / "cat_2.bin").unlink(), "cat_2.bin"),
     ("split", lambda r: shutil.rmtree(r / "test"), "no folder test"),
-    ("split", wrong_id, "feature cat_0, row 0: id 7"),
+    ("split", lambda r: os.truncate(r / "test" / "cat_2.bin", 100), "the file sizes fit neither"),
+    ("split", empty_test, "no rows for the test split"),
     ("split", bad_yaml, "not readable as YAML"),
     ("split", spec_without_cardinality, "must be an integer, got 'auto'"),
     ("split", negative_model_size, "highest id"),
@@ -138,20 +134,12 @@ DATASETS = [
 
 
 @pytest.mark.parametrize(("dataset_type", "damage", "message"), DATASETS)
-def test_datasets(program, dataset, tmp_path, capsys, dataset_type, damage, message):
-    copy = tmp_path / "copy"
-    shutil.copytree(dataset, copy)
+def test_datasets(program, dataset, tmp_path, dataset_type, damage, message):
+    copy, output = shutil.copytree(dataset, tmp_path / "copy"), tmp_path / "run"
     damage(copy)
-    output = tmp_path / "run"
-    program(
-        f"--dataset={copy}",
-        f"--dataset_type={dataset_type}",
-        f"--save_checkpoint_path={output}",
-        "--max_steps=60",
-    )
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert message in error
+    program.train(copy, output, f"--dataset_type={dataset_type}", "--max_steps=60", status=2)
+    assert message in program.stderr
+    assert "Epoch:" not in program.stdout
     assert not output.exists()
 
 
@@ -169,7 +157,13 @@ def lose_state(folder):
     next(folder.glob("step_*/mlp.safetensors")).unlink()
 
 
+def other_model(folder):
+    shutil.rmtree(folder)
+    bert4rec_checkpoint(folder)
+
+
 CHECKPOINTS = [
+    (other_model, [], "holds no embedding tables: not a checkpoint of DLRM"),
     (change_table, [], "embedding_1.safetensors: missing or cut short"),
     (other_format, [], "format version 7"),
     (lambda f: harness.put_nan(f, "mlp"), [], "layers.0.bias: holds values that are NaN"),
@@ -181,71 +175,44 @@ CHECKPOINTS = [
 ]
 
 
-def test_a_checkpoint_of_the_other_model_is_called_that(program, dataset, tmp_path, capsys):
-    bert4rec_checkpoint(tmp_path / "run")
-    program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}")
-    assert program.exit_code == 2
-    assert "holds no embedding tables: not a checkpoint of DLRM" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("damage", "arguments", "message"), CHECKPOINTS)
-def test_checkpoints(program, dataset, tmp_path, capsys, damage, arguments, message):
-    folder = tmp_path / "run"
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--max_steps=2")
-    assert program.exit_code == 0
+def test_checkpoints(program, dataset, trained, tmp_path, damage, arguments, message):
+    folder = shutil.copytree(trained, tmp_path / "run")
     damage(folder)
-    capsys.readouterr()
-    program(
-        "--mode=test",
-        f"--dataset={dataset}",
-        f"--load_checkpoint_path={folder}",
-        *arguments,
-        model=(),
-    )
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert message in error
+    program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={folder}", *arguments,
+            model=(), status=2)  # fmt: skip
+    assert message in program.stderr
 
 
-def test_another_dataset(program, dataset, tmp_path, capsys):
-    folder, other = tmp_path / "run", tmp_path / "other"
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--max_steps=2")
-    shutil.copytree(dataset, other)
+def test_another_dataset(program, dataset, trained, tmp_path):
+    other = shutil.copytree(dataset, tmp_path / "other")
     text = (other / "feature_spec.yaml").read_text()
     (other / "feature_spec.yaml").write_text(text.replace("cardinality: 200", "cardinality: 201"))
     for mode in ("train", "test", "inference_benchmark"):
-        capsys.readouterr()
-        program(f"--mode={mode}", f"--dataset={other}", f"--load_checkpoint_path={folder}")
-        error = capsys.readouterr().err
-        assert program.exit_code == 2, error
+        error = program.refused(
+            f"--mode={mode}", f"--dataset={other}", f"--load_checkpoint_path={trained}"
+        )
         assert f"was trained on 200 rows of cat_1, {other} has 201 rows of cat_1" in error
         assert "name the dataset of the training with --dataset" in error
 
 
-@pytest.mark.parametrize("layout", ["native", "nvidia"])
-def test_files_of_others_are_never_removed(program, dataset, tmp_path, capsys, layout):
+@pytest.mark.parametrize(("layout", "status"), [("native", 0), ("nvidia", 2)])
+def test_files_of_others_are_never_removed(program, dataset, tmp_path, layout, status):
     notes = tmp_path / "run" / "step_by_step_notes" / "thesis.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("x")
-    program(
-        f"--dataset={dataset}",
-        f"--save_checkpoint_path={tmp_path / 'run'}",
-        f"--checkpoint_format={layout}",
-        "--max_steps=2",
-    )
-    assert program.exit_code == (0 if layout == "native" else 2)
+    layout = f"--checkpoint_format={layout}"
+    program.train(dataset, tmp_path / "run", layout, "--max_steps=2", status=status)
     assert notes.read_text() == "x"
-    if layout == "nvidia":
-        assert "holds step_by_step_notes; NVIDIA's layout takes" in capsys.readouterr().err
+    if status:
+        assert "holds step_by_step_notes; NVIDIA's layout takes" in program.stderr
 
 
-def test_a_destination_that_cannot_be_written_is_found_first(program, dataset, tmp_path, capsys):
+def test_a_destination_that_cannot_be_written_is_found_first(program, dataset, tmp_path):
     (tmp_path / "file").write_text("x")
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'file' / 'run'}")
-    assert program.exit_code == 2
-    captured = capsys.readouterr()
-    assert "--save_checkpoint_path" in captured.err
-    assert "Epoch" not in captured.out
+    program.train(dataset, tmp_path / "file" / "run", status=2)
+    assert "--save_checkpoint_path" in program.stderr
+    assert "Epoch" not in program.stdout
 
 
 def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
@@ -254,7 +221,5 @@ def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
 
 
 @pytest.mark.parametrize("flag", ["--mode=trian", "--lr=abc", "--eval_split=val"])
-def test_a_value_that_does_not_parse(program, capsys, flag):
-    program(flag)
-    assert program.exit_code == 2
-    assert flag.split("=")[0] in capsys.readouterr().err
+def test_a_value_that_does_not_parse(program, flag):
+    assert flag.split("=")[0] in program.refused(flag)

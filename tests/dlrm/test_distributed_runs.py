@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks train as one process: every dataset type, placement, storage and optimizer.
+
+Each case is a whole run, from the flags to the checkpoint. All of a number of ranks share one
+process group: starting processes is what takes time.
+"""
+
+import contextlib
+import itertools
+from typing import NamedTuple, get_args
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from cuda_ext.row_rules import RowOptimizer
+from dlrm.config import DatasetType, EmbeddingStorage
+from dlrm.recipe import DlrmRecipe
+from dlrm.scripts import main
+from dlrm.scripts.flags import config_from_flags, define_flags
+from recsys.program import new_flags
+from recsys.train.processes import Processes
+from recsys.train.run import execute
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, assert_same_weights
+from tests.dlrm.ranks import figures, placement_of
+from tests.harness import call, run_ranks
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+KINDS = {
+    "mixed": ("replicate", 0, "rows", 1),
+    "copies": ("replicate",) * 4,
+    "whole": (1, 0, 1, 0),
+    "on one": (1,) * 4,
+    "rows": ("rows",) * 4,
+}
+DATASET_TYPES = get_args(DatasetType)
+EMBEDDING_TYPES = ("joint", "joint_sparse", "joint_fused")
+STEPS = 4
+
+NCCL_TYPES = {
+    torch.uint8, torch.int8, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+}  # fmt: skip
+COLLECTIVES = ("broadcast", "all_reduce", "all_to_all_single", "all_gather")
+
+
+class Case(NamedTuple):
+    """A run; a placement of None is planned, or that of one process."""
+
+    placement: str | None = None
+    dataset_type: str = "split"
+    embedding_type: str = "joint_fused"
+    storage: str = "float32"
+    rule: str = "sgd"
+
+    def folder(self, root):
+        return root / "-".join(map(str, self))
+
+    def flags(self, dataset, root):
+        shuffle = self.dataset_type in ("split", "parquet")
+        sizes = ",".join(map(str, CARDINALITIES))
+        return (
+            *SMALL_MODEL,
+            f"--dataset={dataset}",
+            f"--dataset_type={self.dataset_type}",
+            f"--synthetic_dataset_dir={root / 'synthetic'}",
+            f"--synthetic_dataset_num_entries={ROWS['train']}",
+            f"--synthetic_dataset_table_sizes={sizes}",
+            "--num_numerical_features=3",
+            f"--shuffle={shuffle}",
+            f"--load_checkpoint_path={root / 'first'}",
+            "--test_batch_size=333",
+            f"--save_checkpoint_path={self.folder(root) / 'run'}",
+            f"--log_path={self.folder(root) / 'log.json'}",
+            f"--embedding_type={self.embedding_type}",
+            f"--embedding_storage={self.storage}",
+            f"--optimizer={self.rule}",
+            f"--lr={0.5 if self.rule == 'sgd' else 0.002}",
+            "--batch_size=999",  # not a multiple of the ranks
+            f"--max_steps={STEPS}",
+            "--print_freq=1",
+        )
+
+
+TABLES = [("joint", "float32"), ("joint_sparse", "float32")]
+TABLES += [("joint_fused", storage) for storage in get_args(EmbeddingStorage)]
+
+
+def cases_of(world_size):
+    """Every pair of dataset type, placement and embedding type meets; all triples take long."""
+    names = [None, *KINDS] if world_size == 2 else ["mixed", "rows"]
+    cases = [
+        Case(name, dataset_type, EMBEDDING_TYPES[(i + j) % 3])
+        for i, dataset_type in enumerate(DATASET_TYPES)
+        for j, name in enumerate(names)
+    ]
+    if world_size == 2:
+        assert {case[0:3:2] for case in cases} == set(itertools.product(names, EMBEDDING_TYPES))
+        stored = itertools.product(
+            [n for n in KINDS if n != "on one"], TABLES, get_args(RowOptimizer)
+        )
+        cases += [Case(name, "split", *tables, rule) for name, tables, rule in stored]
+    return list(dict.fromkeys(cases))
+
+
+def run_in_order(rank, world_size, dataset, root):
+    """Runs every case on this rank; notes the types that travel."""
+    travelled = set()
+    for name in COLLECTIVES:
+        original = getattr(dist, name)
+
+        def recorded(*tensors, original=original, **options):
+            travelled.update(t.dtype for t in tensors if isinstance(t, torch.Tensor))
+            return original(*tensors, **options)
+
+        setattr(dist, name, recorded)
+    processes = Processes(rank, world_size, rank)
+    for case in cases_of(world_size):
+        case.folder(root).mkdir(exist_ok=True)
+        placed = () if case.placement is None else (f"--placement={root / case.placement}.json",)
+        values = new_flags()
+        define_flags(values)
+        values(["main", *case.flags(dataset, root), *placed])
+        config = config_from_flags(values)
+        execute("train", DlrmRecipe.open, config, print, contextlib.nullcontext(processes))
+    torch.save(travelled, root / f"{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, dataset):
+    """A folder with weights to begin with, and for runs of one process."""
+    root = tmp_path_factory.mktemp("alone")
+    first = (f"--dataset={dataset}", f"--save_checkpoint_path={root / 'first'}", "--lr=0")
+    assert call(main, *SMALL_MODEL, *first, "--max_steps=1", f"--log_path={root / 'log'}") == 0
+    return root
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_train_as_one_process(dataset, alone, tmp_path, world_size):
+    (tmp_path / "first").symlink_to(alone / "first")
+    for name, kinds in KINDS.items():
+        placement_of(world_size, CARDINALITIES, kinds).save(tmp_path / f"{name}.json")
+    run_ranks(world_size, run_in_order, world_size, dataset, tmp_path)
+    for rank in range(world_size):
+        assert torch.load(tmp_path / f"{rank}.pt", weights_only=False) <= NCCL_TYPES
+    for case in cases_of(world_size):
+        same = case._replace(placement=None)
+        if not same.folder(alone).exists():
+            same.folder(alone).mkdir()
+            assert call(main, *same.flags(dataset, alone)) == 0
+        # Rounding is drawn by the row's number in a process' own table, so bfloat16 differs.
+        limit = 3e-2 if case.storage == "bfloat16" else 1e-5
+        losses, found = figures(case.folder(tmp_path) / "log.json")
+        expected_losses, expected = figures(same.folder(alone) / "log.json")
+        assert len(losses) == STEPS
+        assert losses == pytest.approx(expected_losses, abs=limit), case
+        for name in ("auc", "log_loss", "best_auc"):
+            assert found[name] == pytest.approx(expected[name], abs=limit), (case, name)
+        assert_same_weights(case.folder(tmp_path) / "run", same.folder(alone) / "run", limit, limit)
