@@ -15,14 +15,15 @@ RUN = "--load_checkpoint_path={run}"
 
 
 def predict(program, dataset, path, checkpoint, *flags, **options):
-    """Returns what the log tells of the predictions."""
+    """Returns the records of the log."""
     source = ("--mode=predict", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoint}")
-    return final(program(*source, f"--predictions={path}", *flags, **options))
+    return program(*source, f"--predictions={path}", *flags, **options)
 
 
 def test_predictions_are_those_that_the_test_scores(program, dataset, trained, tmp_path):
     path = tmp_path / "test.parquet"
-    assert predict(program, dataset, path, trained)["predicted_rows"] == ROWS["test"]
+    records = predict(program, dataset, path, trained)
+    assert final(records)["predicted_rows"] == ROWS["test"]
     assert f"Wrote {ROWS['test']:,} predictions for the test split" in program.stdout
     table = parquet.read_table(path)
     assert table.column_names == ["row", "label", "probability", "logit", "file", "line"]

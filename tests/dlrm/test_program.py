@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlrm.scripts.main end to end: modes, dataset types, log, checkpoints."""
 
+import json
 import re
 import shutil
 
@@ -9,13 +10,15 @@ import pytest
 import torch
 
 from dlrm.model.weights import OpenedCheckpoint
+from dlrm.scripts import main
 from preproc import movielens
 from preproc.criteo.rules import CriteoSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
-from recsys.train.checkpoint import read_checkpoint
+from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
+from tests import harness
 from tests.dlrm.conftest import (
     CARDINALITIES,
     ROWS,
@@ -252,3 +255,46 @@ def test_a_seed_of_any_size_draws_batches(program, dataset, seed):
     for data in (generated, (f"--dataset={dataset}", "--shuffle")):
         records = program(*data, f"--seed={seed}", "--max_steps=2", "--print_freq=1")
         assert len(losses(records)) == 2
+
+
+def test_the_last_short_batch_trains(program, dataset):
+    program(f"--dataset={dataset}", "--batch_size=5000", "--print_freq=1")
+    assert "Training on 2 batches of 5000 rows per epoch, " in program.stdout
+    assert "[2/2]" in program.stdout
+    assert "Nothing will be saved without --save_checkpoint_path" in program.stdout
+
+
+def test_drop_last_says_what_it_leaves_out_and_is_kept_by_a_resumed_run(program, dataset, tmp_path):
+    """Also by one of before the flag, which did so always."""
+    run = tmp_path / "run"
+    program.train(dataset, run, "--batch_size=5000", "--drop_last", "--print_freq=1")
+    said = "1 batches of 5000 rows per epoch (--drop_last leaves out the last 1000, 16.7%"
+    assert said in program.stdout
+    assert "[1/1]" in program.stdout
+    assert "Nothing will be saved" not in program.stdout
+    manifest = latest(run).path / MANIFEST_FILE
+    record = json.loads(manifest.read_text())
+    del record["config"]["drop_last"]
+    manifest.write_text(json.dumps(record))
+    more = ("--batch_size=5000", "--resume", "--epochs=2")
+    program.train(dataset, run, *more, status=2)
+    assert "--drop_last (was True, now False)" in program.stderr
+    program.train(dataset, run, *more, "--drop_last")
+
+
+def test_a_model_no_better_than_chance_is_named(program, dataset, caplog):
+    program(f"--dataset={dataset}", "--lr=1e-9", "--eval_split=validation", "--seed=9")
+    assert f"on {ROWS['validation']} rows is no better than chance" in caplog.text
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("batch_size", [4000, 5999])
+def test_two_ranks_share_a_short_batch_as_one_process_trains_it(
+    program, dataset, trained, tmp_path, batch_size
+):
+    common = (f"--batch_size={batch_size}", f"--load_checkpoint_path={trained}")
+    program.train(dataset, tmp_path / "one", *common)
+    of_two = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'two'}")
+    harness.call_on_ranks(2, main, *SMALL_MODEL, *common, *of_two)
+    assert latest(tmp_path / "two").state["step"] == latest(tmp_path / "one").state["step"] == 2
+    assert_same_weights(tmp_path / "two", tmp_path / "one", atol=1e-5)

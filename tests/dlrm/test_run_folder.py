@@ -7,9 +7,7 @@ import shutil
 
 import pytest
 
-from recsys.train.checkpoint import read_checkpoint
-from recsys.train.saving.run_folder import CheckpointFolder
-from tests.dlrm.conftest import make_program
+from tests.dlrm.conftest import DlrmProgram, latest
 
 OLD, NEW = "step_000000002", "step_000000004"
 POINTER = "latest.json"
@@ -20,11 +18,10 @@ TRAIN = ("--test_after=99", "--optimizer=rowwise_adagrad")
 def saved(tmp_path_factory, dataset):
     """The folder of a run with its best checkpoint, of step 2, and its latest one, of step 4."""
     folder = tmp_path_factory.mktemp("saved")
-    program, run = make_program(folder), folder / "run"
-    arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={run}", *TRAIN)
-    program(*arguments, "--max_steps=2")
+    program, run = DlrmProgram(folder), folder / "run"
+    program.train(dataset, run, *TRAIN, "--max_steps=2")
     shutil.copytree(run / OLD, folder / OLD)
-    program(*arguments, "--max_steps=4", "--resume")
+    program.train(dataset, run, *TRAIN, "--max_steps=4", "--resume")
     shutil.move(folder / OLD, run / OLD)
     (run / POINTER).write_text(json.dumps({"latest": NEW, "best": OLD}))
     return run
@@ -84,56 +81,46 @@ def killed_while_replacing(run):
 RESUMED = (killed_before_the_pointer, killed_before_a_later_pointer, killed_while_replacing)
 
 
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy of the folder."""
+    return shutil.copytree(saved, tmp_path / "run")
+
+
 def contents(run):
     return {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_missing_is_named_and_nothing_is_lost(
-    saved, program, dataset, tmp_path, capsys, case
-):
+def test_what_is_missing_is_named_and_nothing_is_lost(run, program, dataset, case):
     damage, message = REFUSED[case]
-    run = tmp_path / "run"
-    shutil.copytree(saved, run)
     damage(run)
     before = contents(run)
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={run}", *TRAIN, "--max_steps=6",
-            "--resume")  # fmt: skip
-    error = capsys.readouterr().err
-    assert program.exit_code == 2
+    program.train(dataset, run, *TRAIN, "--max_steps=6", "--resume", status=2)
+    error = program.stderr
     assert re.search(message.format(run=re.escape(str(run))), error), error
     assert contents(run) == before
 
 
-def test_without_a_pointer_no_other_run_begins_and_the_remedy_works(
-    saved, program, dataset, tmp_path, capsys
-):
-    run = tmp_path / "run"
-    shutil.copytree(saved, run)
+def test_without_a_pointer_no_other_run_begins_and_the_remedy_works(run, program, dataset):
     (run / POINTER).unlink()
     before = contents(run)
-    arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={run}", *TRAIN)
-    program(*arguments, "--max_steps=6")
-    assert program.exit_code == 2
-    program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={run}")
-    assert program.exit_code == 2
-    pointers = re.findall(r"or write (\{.*\}) to (\S+) to continue", capsys.readouterr().err)
-    assert pointers == [(json.dumps({"latest": NEW}), str(run / POINTER))] * 2
+    program.train(dataset, run, *TRAIN, "--max_steps=6", status=2)
+    errors = [program.stderr]
+    test = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={run}")
+    for error in (*errors, program.refused(*test)):
+        (pointer,) = re.findall(r"or write (\{.*\}) to (\S+) to continue", error)
+        assert pointer == (json.dumps({"latest": NEW}), str(run / POINTER))
     assert contents(run) == before
-    write(pointers[0][0])(run)
-    program(*arguments, "--max_steps=6", "--resume")
-    assert f"Resumed from {run / NEW} at step 4" in capsys.readouterr().out
+    write(pointer[0])(run)
+    program.train(dataset, run, *TRAIN, "--max_steps=6", "--resume")
+    assert f"Resumed from {run / NEW} at step 4" in program.stdout
 
 
 @pytest.mark.parametrize("kill", RESUMED)
-def test_a_save_that_a_kill_left_half_done_is_completed(
-    saved, program, dataset, tmp_path, capsys, kill
-):
-    run = tmp_path / "run"
-    shutil.copytree(saved, run)
+def test_a_save_that_a_kill_left_half_done_is_completed(run, program, dataset, kill):
     kill(run)
-    program(f"--dataset={dataset}", f"--save_checkpoint_path={run}", *TRAIN, "--max_steps=6",
-            "--resume")  # fmt: skip
-    assert f"Resumed from {run / NEW} at step 4" in capsys.readouterr().out
-    assert read_checkpoint(CheckpointFolder(run).latest()).state["step"] == 6
+    program.train(dataset, run, *TRAIN, "--max_steps=6", "--resume")
+    assert f"Resumed from {run / NEW} at step 4" in program.stdout
+    assert latest(run).state["step"] == 6
     assert sorted(p.name for p in run.iterdir()) == [POINTER, OLD, "step_000000006"]

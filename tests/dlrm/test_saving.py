@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving in runs of the real program: signals, full and read-only disks, shared folders."""
+"""Saving in runs of the real program: kills, signals, full and read-only disks, shared folders."""
 
 import os
+import random
 import re
+import shlex
 import signal
 import stat
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +15,73 @@ import pytest
 
 from dlrm.model.weights import OpenedCheckpoint
 from tests import harness
-from tests.dlrm.conftest import SMALL_MODEL
-from tests.dlrm.test_interruptions import command, wait_for_step
-from tests.dlrm.test_program import latest
+from tests.dlrm.conftest import SMALL_MODEL, assert_same_weights, latest
 from tests.mounts import tmpfs
+
+
+def command(dataset, folder, *arguments):
+    return [
+        "-m",
+        "dlrm.scripts.main",
+        f"--dataset={dataset}",
+        f"--save_checkpoint_path={folder}",
+        f"--log_path={folder}.json",
+        "--num_threads=1",
+        "--epochs=4",
+        "--save_freq=5",
+        "--print_freq=1",
+        "--optimizer=rowwise_adagrad",
+        "--dropout=0.1",
+        "--shuffle_batch_order",
+        "--reset_embeddings",
+        *SMALL_MODEL,
+        *arguments,
+    ]
+
+
+def wait_for_step(process, step):
+    """Reads the output until a step is printed."""
+    pattern = re.compile(r"Epoch:\[(\d+)/\d+\] \[(\d+)/(\d+)\]")
+
+    def is_there(line):
+        match = pattern.search(line)
+        return match and int(match[1]) * int(match[3]) + int(match[2]) >= step
+
+    harness.wait_for_line(process, is_there)
+
+
+@pytest.mark.release
+def test_killed_at_random_steps_and_resumed_gives_the_same_parameters(dataset, tmp_path):
+    harness.forked(*command(dataset, tmp_path / "whole"))
+    generator = random.Random(4)
+    for step in sorted(generator.sample(range(3, 170), 3)):
+        with harness.started_forked(*command(dataset, tmp_path / "killed", "--resume")) as process:
+            wait_for_step(process, step)
+            time.sleep(generator.random() * 0.02)  # also between steps, or inside a save
+    harness.forked(*command(dataset, tmp_path / "killed", "--resume"))
+    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path):
+    arguments = command(dataset, tmp_path / "run", "--save_freq=100000", "--epochs=2000")
+    step = 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with harness.started_forked(*arguments) as process:
+            wait_for_step(process, step + 10)
+            process.send_signal(number)
+            rest = process.stdout.read()
+            assert process.wait(harness.PATIENCE_S) == 0, rest
+        assert f"{number.name}: stopped after step" in rest
+        saved = latest(tmp_path / "run").state["step"]
+        assert saved >= step + 10
+        step = saved
+        _python, *arguments = shlex.split(rest.strip().splitlines()[-1])
+        assert "--resume" in arguments
+    again = harness.forked(*arguments, f"--max_steps={step + 3}")
+    assert f"at step {step}" in again.stdout
+    assert latest(tmp_path / "run").state["step"] == step + 3
+
 
 LARGE = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=2000000,3000000",
          "--synthetic_dataset_num_entries=1280", "--num_numerical_features=3")  # fmt: skip
@@ -153,32 +219,28 @@ def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path
             assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
 
 
-def test_a_folder_with_another_runs_checkpoint_is_refused(program, dataset, tmp_path, capsys):
+def test_a_folder_with_another_runs_checkpoint_is_refused(program, dataset, tmp_path):
     native, nvidia = tmp_path / "native", tmp_path / "nvidia"
-    run = (f"--dataset={dataset}", "--max_steps=2")
     layout = "--checkpoint_format=nvidia"
-    program(*run, f"--save_checkpoint_path={native}")
-    program(*run, f"--save_checkpoint_path={nvidia}", layout)
+    program.train(dataset, native, "--max_steps=2")
+    program.train(dataset, nvidia, "--max_steps=2", layout)
     before = {p.name: p.read_bytes() for p in nvidia.iterdir()}
-    for more, message in (
-        ((f"--save_checkpoint_path={nvidia}", layout), "holds a checkpoint already"),
-        ((f"--save_checkpoint_path={nvidia}",), "holds a checkpoint in NVIDIA's layout"),
-        ((f"--save_checkpoint_path={native}", layout), "holds latest.json"),
+    for folder, more, message in (
+        (nvidia, (layout,), "holds a checkpoint already"),
+        (nvidia, (), "holds a checkpoint in NVIDIA's layout"),
+        (native, (layout,), "holds latest.json"),
     ):
-        capsys.readouterr()
-        program(*run, *more)
-        error = capsys.readouterr().err
-        assert program.exit_code == 2
+        program.train(dataset, folder, "--max_steps=2", *more, status=2)
+        error = program.stderr
         assert re.search(f"error: --save_checkpoint_path: .*{message}", error), error
     assert {p.name: p.read_bytes() for p in nvidia.iterdir()} == before
 
 
-def test_another_evaluation_split_cannot_be_resumed(program, dataset, tmp_path, capsys):
-    run = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}", "--resume")
-    program(*run, "--max_steps=2")
-    program(*run, "--max_steps=4", "--eval_split=validation")
-    assert program.exit_code == 2
-    assert "--eval_split (was test, now validation)" in capsys.readouterr().err
+def test_another_evaluation_split_cannot_be_resumed(program, dataset, tmp_path):
+    program.train(dataset, tmp_path / "run", "--resume", "--max_steps=2")
+    other = ("--max_steps=4", "--eval_split=validation")
+    program.train(dataset, tmp_path / "run", "--resume", *other, status=2)
+    assert "--eval_split (was test, now validation)" in program.stderr
 
 
 @pytest.mark.parametrize("setting", ["save_checkpoint_path", "log_path"])
