@@ -90,19 +90,15 @@ def make_program(folder: Path) -> Program:
     return Program(main, folder, SMALL_MODEL)
 
 
-class DlrmProgram(Program):
-    """The program of `make_program`, with an exit status that is expected.
+class CheckedProgram(Program):
+    """A program with an exit status that is expected.
 
     Attributes:
         stdout: of the latest call.
         stderr: of the latest call.
     """
 
-    def __init__(self, folder: Path) -> None:
-        from dlrm.scripts import main
-
-        super().__init__(main, folder, SMALL_MODEL)
-        self.stdout = self.stderr = ""
+    stdout = stderr = ""
 
     def __call__(self, *arguments, status=0, **options):
         """Returns the records of the log."""
@@ -112,6 +108,20 @@ class DlrmProgram(Program):
         self.stdout, self.stderr = out.getvalue(), err.getvalue()
         assert self.exit_code == status, self.stderr
         return records
+
+    def refused(self, *arguments, **options) -> str:
+        """Returns the error of a call that is refused."""
+        self(*arguments, status=2, **options)
+        return self.stderr
+
+
+class DlrmProgram(CheckedProgram):
+    """The program of `make_program`."""
+
+    def __init__(self, folder: Path) -> None:
+        from dlrm.scripts import main
+
+        super().__init__(main, folder, SMALL_MODEL)
 
     def train(self, dataset, folder, *arguments, **options):
         """Trains into a folder; returns the records of the log."""
@@ -123,11 +133,6 @@ class DlrmProgram(Program):
         """Tests a checkpoint; returns the metrics."""
         flags = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoint}")
         return final(self(*flags, *arguments, **options))
-
-    def refused(self, *arguments, **options) -> str:
-        """Returns the error of a call that is refused."""
-        self(*arguments, status=2, **options)
-        return self.stderr
 
 
 @pytest.fixture

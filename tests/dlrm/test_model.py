@@ -11,46 +11,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig, current_settings
-from dlrm.data.batch import Batch
+from dlrm.config import DlrmConfig, ModelConfig, current_settings
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint, weights_of
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.nn.mlp import Mlp
 from dlrm.scripts.flags import PRESETS
-from dlrm.train.step import DlrmTrainStep
-from recsys.train.optimizers.precision import Precision
 from recsys.train.saving.write import write_checkpoint
+from tests.dlrm.networks import SIZES, batch, build, copy_of, tables_of, train_step
 
-SIZES = (7, 3, 50)
 EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")
-
-
-def config(**changes):
-    values = {
-        "num_numerical_features": 4,
-        "embedding_dim": 6,
-        "bottom_mlp_sizes": (9, 6),
-        "top_mlp_sizes": (10, 5, 1),
-        "optimized_mlp": False,
-    }
-    return ModelConfig(**(values | changes))
-
-
-def build(seed=0, sizes=SIZES, **changes):
-    torch.manual_seed(seed)
-    return Dlrm(config(**changes), sizes)
-
-
-def batch(size=16, sizes=SIZES, num_numerical=4, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    ids = [torch.randint(0, n, (size,), generator=generator) for n in sizes]
-    return Batch(
-        torch.randn(size, num_numerical, generator=generator),
-        torch.stack(ids, 1) if ids else torch.empty(size, 0, dtype=torch.int64),
-        (torch.rand(size, generator=generator) < 0.4).float(),
-    )
 
 
 def naive_forward(model, numerical, ids, interaction, tables=None):
@@ -61,6 +32,10 @@ def naive_forward(model, numerical, ids, interaction, tables=None):
     vectors = [x, *(t[ids[:, i]] for i, t in enumerate(tables))]
     if interaction == "cat":
         z = torch.cat(vectors, 1)
+    elif interaction == "dcnv2":
+        x0 = z = torch.cat(vectors, 1)
+        for down, up in zip(model.interaction.down, model.interaction.up, strict=True):
+            z = x0 * (z @ down.weight.T @ up.weight.T + up.bias) + z
     else:
         pairs = [(vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)]
         z = torch.cat([x, *(p[:, None] for p in pairs)], 1)
@@ -72,27 +47,21 @@ def naive_forward(model, numerical, ids, interaction, tables=None):
     return (z @ last.weight.T + last.bias)[:, 0]
 
 
-@pytest.mark.parametrize("interaction", ["dot", "cuda_dot", "cat"])
-@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
-def test_forward_equals_the_naive_network(interaction, embedding_type):
-    model = build(interaction_op=interaction, embedding_type=embedding_type)
-    data = batch()
+def assert_naive_forward(interaction, **settings):
+    model, data = build(interaction_op=interaction, **settings), batch()
     found = model(data.numerical, data.ids)
     expected = naive_forward(model, data.numerical, data.ids, interaction)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("interaction", ["dot", "cuda_dot", "cat"])
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_forward_equals_the_naive_network(interaction, embedding_type):
+    assert_naive_forward(interaction, embedding_type=embedding_type)
+
+
 def test_dcnv2_equals_its_formula():
-    model = build(interaction_op="dcnv2", dcn_low_rank_dim=3)
-    data = batch()
-    bottom = model.bottom_mlp(data.numerical)
-    x0 = torch.cat([bottom[:, None], model.embeddings(data.ids, torch.float32)], 1).flatten(1)
-    x = x0
-    for down, up in zip(model.interaction.down, model.interaction.up, strict=True):
-        x = x0 * (x @ down.weight.T @ up.weight.T + up.bias) + x
-    torch.testing.assert_close(
-        model(data.numerical, data.ids), model.top_mlp(x)[:, 0], rtol=1e-5, atol=1e-6
-    )
+    assert_naive_forward("dcnv2", dcn_low_rank_dim=3)
 
 
 @pytest.mark.parametrize("optimizer", ROW_RULES)
@@ -100,11 +69,9 @@ def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
     found = {}
     for embedding_type in EMBEDDING_TYPES:
         model = build(embedding_type=embedding_type)
-        step = DlrmTrainStep(
-            model, OptimizerConfig(optimizer=optimizer), Precision(device_type="cpu")
-        )
+        step = train_step(model, optimizer)
         losses = [float(step(batch(seed=s), 0.1)) for s in range(5)]
-        found[embedding_type] = (losses, torch.cat([*read_tables(model.embeddings).values()]))
+        found[embedding_type] = (losses, tables_of(model))
     losses, tables = found["joint"]
     for other_losses, other_tables in found.values():
         assert other_losses == pytest.approx(losses, rel=1e-5)
@@ -116,11 +83,10 @@ def test_a_bfloat16_table_trains_as_a_float32_one(optimizer):
     found = {}
     for storage in ("float32", "bfloat16"):
         model = build(embedding_storage=storage)
-        before = torch.cat([*read_tables(model.embeddings).values()])
-        rule = OptimizerConfig(optimizer=optimizer)
-        step = DlrmTrainStep(model, rule, Precision(device_type="cpu"))
+        before = tables_of(model)
+        step = train_step(model, optimizer)
         losses = [float(step(batch(seed=s), 0.01)) for s in range(5)]
-        found[storage] = (losses, before, torch.cat([*read_tables(model.embeddings).values()]))
+        found[storage] = (losses, before, tables_of(model))
     losses, before, after = found["float32"]
     assert found["bfloat16"][0] == pytest.approx(losses, rel=1e-2)
     moved, expected = found["bfloat16"][2] - found["bfloat16"][1], after - before
@@ -156,7 +122,7 @@ def test_one_pass_lookup_trains_to_the_same_bits_as_two(monkeypatch):
     for fused in (True, False):
         model = build()
         monkeypatch.setattr(model.embeddings, "prefers_one_pass", lambda fused=fused: fused)
-        step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+        step = train_step(model)
         for seed in range(4):
             step(batch(seed=seed), 0.3)
         tables.append(model.embeddings.weight.detach().clone())
@@ -182,10 +148,12 @@ def test_a_bad_id_found_without_waiting_is_reported_later():
         embeddings.raise_bad_ids()
 
 
-def test_training_equals_plain_sgd_on_the_naive_network():
-    model = build()
-    twin = build()
-    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+@pytest.mark.parametrize("interaction", ["dot", "cuda_dot", "cat", "dcnv2"])
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_training_equals_plain_sgd_on_the_naive_network(interaction, embedding_type):
+    settings = {"interaction_op": interaction, "dcn_low_rank_dim": 3}
+    model, twin = build(embedding_type=embedding_type, **settings), build(**settings)
+    step = train_step(model)
     table = twin.embeddings.weight.requires_grad_()
     optimizer = torch.optim.SGD([table, *twin.mlp_parameters()], lr=0.3)
     for seed in range(4):
@@ -193,10 +161,10 @@ def test_training_equals_plain_sgd_on_the_naive_network():
         step(data, 0.3)
         optimizer.zero_grad()
         views = torch.split(table, list(SIZES))
-        logits = naive_forward(twin, data.numerical, data.ids, "dot", views)
+        logits = naive_forward(twin, data.numerical, data.ids, interaction, views)
         F.binary_cross_entropy_with_logits(logits, data.label).backward()
         optimizer.step()
-    torch.testing.assert_close(model.embeddings.weight, table.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tables_of(model), table.detach(), rtol=1e-5, atol=1e-6)
     for a, b in zip(model.mlp_parameters(), twin.mlp_parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
@@ -208,7 +176,7 @@ def test_any_number_of_features(num_tables, num_numerical, interaction):
     sizes = (3,) * num_tables
     model = build(sizes=sizes, num_numerical_features=num_numerical, interaction_op=interaction)
     data = batch(sizes=sizes, num_numerical=num_numerical)
-    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+    step = train_step(model)
     assert torch.isfinite(step(data, 0.1))
     assert model(data.numerical, data.ids).shape == (16,)
 
@@ -218,9 +186,8 @@ def test_hash_indices_wraps_without_changing_the_ids():
     assert model.embeddings.table_sizes == (4, 3, 4)
     data = batch()
     before = data.ids.clone()
-    wrapped = Batch(data.numerical, data.ids % torch.tensor([4, 3, 4]), data.label)
     found = model(data.numerical, data.ids)
-    assert torch.equal(found, model(wrapped.numerical, wrapped.ids))
+    assert torch.equal(found, model(data.numerical, data.ids % torch.tensor([4, 3, 4])))
     assert torch.equal(data.ids, before)
 
 
@@ -228,7 +195,7 @@ def test_padding_columns_start_at_zero_and_stay():
     model = build(embedding_dim=5, bottom_mlp_sizes=(5,))
     padding = model.interaction.num_padding
     assert padding == 8 - (5 + 6) % 8
-    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+    step = train_step(model)
     step(batch(), 0.5)
     assert (model.top_mlp.linears[0].weight[:, -padding:] == 0).all()
 
@@ -236,23 +203,18 @@ def test_padding_columns_start_at_zero_and_stay():
 @pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
 def test_overflow_leaves_every_parameter_alone(embedding_type):
     model = build(embedding_type=embedding_type)
-    before = [
-        p.detach().clone()
-        for p in (*model.mlp_parameters(), *read_tables(model.embeddings).values())
-    ]
-    precision = Precision(device_type="cpu", loss_scale=1024.0)
-    step = DlrmTrainStep(model, OptimizerConfig(), precision)
+    before = copy_of(model)
+    step = train_step(model, loss_scale=1024.0)
     data = batch()
     step(dataclasses.replace(data, label=data.label * float("inf")), 0.5)
-    after = [*model.mlp_parameters(), *read_tables(model.embeddings).values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, copy_of(model), strict=True))
     step(data, 0.5)
-    assert not torch.equal(before[0], after[0])
+    assert not torch.equal(before[0], copy_of(model)[0])
 
 
 def test_lookup_and_interaction_in_one_pass_report_overflow():
     model = build()
-    DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu", loss_scale=1024.0))
+    train_step(model, loss_scale=1024.0)
     ids = batch().ids
     for value, expected in ((1.0, False), (math.inf, True), (math.nan, True)):
         bottom = torch.ones(len(ids), model.embeddings.embedding_dim, requires_grad=True)
@@ -268,9 +230,7 @@ def test_loss_scale_does_not_change_the_result():
     tables = []
     for scale in (1.0, 1024.0):
         model = build()
-        step = DlrmTrainStep(
-            model, OptimizerConfig(), Precision(device_type="cpu", loss_scale=scale)
-        )
+        step = train_step(model, loss_scale=scale)
         for seed in range(3):
             step(batch(seed=seed), 0.3)
         tables.append(model.embeddings.weight.detach())
@@ -278,10 +238,8 @@ def test_loss_scale_does_not_change_the_result():
 
 
 def test_initial_values_follow_the_recipe():
-    torch.manual_seed(0)
-    model = Dlrm(
-        config(embedding_dim=64, bottom_mlp_sizes=(512, 64), top_mlp_sizes=(512, 1)), (100, 10_000)
-    )
+    shape = {"embedding_dim": 64, "bottom_mlp_sizes": (512, 64), "top_mlp_sizes": (512, 1)}
+    model = build(sizes=(100, 10_000), **shape)
     for table, rows in zip(read_tables(model.embeddings).values(), (100, 10_000), strict=True):
         bound = rows**-0.5
         assert table.abs().max() <= bound
@@ -339,8 +297,7 @@ def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(hal
     model.eval()
     after = check()
     assert not torch.allclose(before, after, rtol=0.05)
-    optimizer = OptimizerConfig(optimizer="adam", lr=0.1)
-    DlrmTrainStep(model, optimizer, Precision(device_type="cpu"))(data, 0.1)
+    train_step(model, "adam")(data, 0.1)
     model.eval()
     check()
     other = build(1, top_mlp_sizes=(40, 8, 1), sizes=(50, 60))

@@ -138,8 +138,15 @@ def test_synthetic_data_needs_no_dataset(program, tmp_path, dataset_type, mode, 
     assert wanted in final(records)
 
 
-@pytest.mark.parametrize("interaction_op", ["cuda_dot", "dot", "cat", "dcnv2"])
-@pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
+@pytest.mark.parametrize(
+    ("interaction_op", "embedding_type"),
+    [
+        ("cuda_dot", "joint"),
+        ("dot", "joint_fused"),
+        ("cat", "joint_sparse"),
+        ("dcnv2", "multi_table"),
+    ],
+)
 def test_every_embedding_and_interaction_learns(program, dataset, interaction_op, embedding_type):
     kinds = (f"--interaction_op={interaction_op}", f"--embedding_type={embedding_type}")
     rule = ("--dcn_low_rank_dim=4", "--optimizer=rowwise_adagrad", "--lr=0.05")

@@ -10,26 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absl import flags
 
 from dlrm.scripts import train_torchrec
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
+from recsys.program import new_flags
 from tests import harness
+from tests.dlrm.conftest import CARDINALITIES, CheckedProgram, losses
 
 TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
 ROWS = {"train": 6400, "validation": 1280, "test": 1000}
 BATCH_SIZE = 128
 
 SIZES = (
-    "--num_embeddings_per_feature",
-    ",".join(map(str, TABLES)),
-    "--over_arch_layer_sizes",
-    "16,8,1",
-    "--dense_arch_layer_sizes",
-    "16,8",
-    "--embedding_dim",
-    "8",
+    *("--num_embeddings_per_feature", ",".join(map(str, TABLES))),
+    *("--over_arch_layer_sizes", "16,8,1", "--dense_arch_layer_sizes", "16,8"),
+    *("--embedding_dim", "8"),
 )
 
 
@@ -52,145 +48,143 @@ def binary_path(tmp_path_factory):
     return root
 
 
-def parse(*arguments):
-    values = flags.FlagValues()
-    train_torchrec.define_flags(values)
-    words = train_torchrec.spelled_with_two_dashes(list(map(str, arguments)))
-    assert values(["train_torchrec", *words])[1:] == []
-    return values
+class Torchrec(CheckedProgram):
+    """The program in this process, with flags that begin with one dash to three."""
+
+    def __call__(self, *arguments, **options):
+        words = train_torchrec.spelled_with_two_dashes(list(map(str, arguments)))
+        return super().__call__(*words, "--base_device=cpu", **options)
 
 
 @pytest.fixture
-def train(tmp_path, capsys):
-    """Runs the program in this process; returns its output, exit status and log."""
-
-    def run(*arguments):
-        log = tmp_path / "log.json"
-        log.unlink(missing_ok=True)
-        words = train_torchrec.spelled_with_two_dashes(list(map(str, arguments)))
-        always = (f"--log_path={log}", "--base_device=cpu", "--num_threads=1")
-        status = harness.call(train_torchrec, *words, *always)
-        captured = capsys.readouterr()
-        return captured.out, captured.err, status, harness.read_log(log)
-
-    return run
+def train(tmp_path):
+    return Torchrec(train_torchrec, tmp_path, ())
 
 
-def losses(records):
-    return [r["data"]["loss"] for r in records if "loss" in r["data"]]
+@pytest.fixture
+def common(binary_path):
+    """The flags of most runs."""
+    return (
+        *SIZES, "--binary_path", binary_path, "--learning_rate", "0.5",
+        "--throughput_check_freq_within_epoch", "1",
+    )  # fmt: skip
 
 
-def test_the_command_of_the_example_is_understood():
-    command = (
-        "--num_embeddings_per_feature 40000000,39060,17295,7424,20265,3,7122,1543,63,40000000,"
-        "3067956,405282,10,2209,11938,155,4,976,14,40000000,40000000,40000000,590152,12973,108,36 "
-        "--over_arch_layer_sizes 1024,1024,512,256,1 --dense_arch_layer_sizes 512,256,128 "
-        "--embedding_dim 128 --binary_path /data/criteo_binary/split/ --learning_rate 1.0 "
-        "--validation_freq_within_epoch 1000000 --throughput_check_freq_within_epoch 1000000 "
-        "--batch_size 256 ---adagrad"
-    )
-    config = train_torchrec.config_from_flags(parse(*command.split()))
-    assert len(config.data.num_embeddings_per_feature) == 26
-    assert config.data.num_embeddings_per_feature[0] == 40_000_000
-    assert config.data.dataset == "/data/criteo_binary/split/"
-    assert config.data.dataset_type == "split"
-    assert config.data.eval_split == "validation"
-    assert config.data.batch_size == 256
-    assert config.model.top_mlp_sizes == (1024, 1024, 512, 256, 1)
-    assert config.model.bottom_mlp_sizes == (512, 256, 128)
-    assert config.model.embedding_dim == 128
-    assert config.optimizer.lr == 1.0
-    assert (config.optimizer.warmup_steps, config.optimizer.decay_steps) == (0, 0)
-    assert config.optimizer.optimizer == "rowwise_adagrad"
-    assert config.optimizer.mlp_rule == "adagrad"
-    assert config.run.test_freq == 1_000_000
-    assert config.run.print_freq == 1_000_000
+def printed(output, pattern):
+    """Returns the numbers that lines of this form hold."""
+    return [float(number) for number in re.findall(pattern, output, re.MULTILINE)]
 
 
-def test_defaults_are_those_of_the_example():
-    config = train_torchrec.config_from_flags(parse())
-    assert config.data.dataset == "/data/criteo_1tb/criteo_binary/split/"
-    assert config.data.batch_size == 32
-    assert config.optimizer.lr == 15.0
-    assert config.optimizer.optimizer == config.optimizer.mlp_rule == "sgd"
-    assert (config.run.epochs, config.run.test_freq, config.run.print_freq) == (1, 10000, 1000)
+VALIDATION, TEST = (f"^AUROC over {split} set: (.*)\\.$" for split in ("validation", "test"))
+EXAMPLE = (
+    "--num_embeddings_per_feature 40000000,39060,17295,7424,20265,3,7122,1543,63,40000000,"
+    "3067956,405282,10,2209,11938,155,4,976,14,40000000,40000000,40000000,590152,12973,108,36 "
+    "--over_arch_layer_sizes 1024,1024,512,256,1 --dense_arch_layer_sizes 512,256,128 "
+    "--embedding_dim 128 --binary_path /data/criteo_binary/split/ --learning_rate 1.0 "
+    "--validation_freq_within_epoch 1000000 --throughput_check_freq_within_epoch 1000000 "
+    "--batch_size 256 ---adagrad"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "rules", "expected"),
+    [
+        (
+            EXAMPLE,
+            ("rowwise_adagrad", "adagrad"),
+            {
+                "dataset": "/data/criteo_binary/split/",
+                "dataset_type": "split",
+                "eval_split": "validation",
+                "batch_size": 256,
+                "top_mlp_sizes": [1024, 1024, 512, 256, 1],
+                "bottom_mlp_sizes": [512, 256, 128],
+                "embedding_dim": 128,
+                "lr": 1.0,
+                "warmup_steps": 0,
+                "decay_steps": 0,
+                "test_freq": 1_000_000,
+                "print_freq": 1_000_000,
+            },
+        ),
+        (
+            "",
+            ("sgd", "sgd"),
+            {
+                "dataset": "/data/criteo_1tb/criteo_binary/split/",
+                "batch_size": 32,
+                "lr": 15.0,
+                "epochs": 1,
+                "test_freq": 10000,
+                "print_freq": 1000,
+            },
+        ),
+    ],
+    ids=["example", "defaults"],
+)
+def test_flags_mean_what_they_do_in_the_example(command, rules, expected):
+    values = new_flags()
+    train_torchrec.define_flags(values)
+    words = train_torchrec.spelled_with_two_dashes(command.split())
+    assert values(["train_torchrec", *words])[1:] == []
+    config = train_torchrec.config_from_flags(values)
+    assert expected.items() <= config.to_dict().items()
+    assert (config.optimizer.optimizer, config.optimizer.mlp_rule) == rules
+    sizes = config.data.num_embeddings_per_feature
+    assert (len(sizes), sizes[:1]) == ((26, (40_000_000,)) if command else (0, ()))
 
 
 def test_trains_and_prints_as_the_example_does(train, binary_path):
-    out, err, status, records = train(
-        *SIZES,
-        "--binary_path", binary_path,
-        "--learning_rate", "0.5",
-        "--validation_freq_within_epoch", "20",
-        "--throughput_check_freq_within_epoch", "10",
+    records = train(
+        *SIZES, "--binary_path", binary_path, "--learning_rate", "0.5",
+        "--validation_freq_within_epoch", "20", "--throughput_check_freq_within_epoch", "10",
         "--batch_size", BATCH_SIZE,
     )  # fmt: skip
-    assert status == 0, err
-    steps = [int(n) for n in re.findall(r"^step (\d+)$", out, re.MULTILINE)]
-    assert steps == [10, 20, 30, 40, 50]
+    out = train.stdout
+    assert printed(out, r"^step (\d+)$") == [10, 20, 30, 40, 50]
     speeds = re.findall(r"^throughput (\{.*\})$", out, re.MULTILINE)
     assert len(speeds) == 5
     found = json.loads(speeds[2].replace("'", '"'))
     assert found["throughput-throughput|total_examples"] == 30 * BATCH_SIZE
     (step_time,) = [r["data"]["step_time"] for r in records if r["step"] == [0, 30]][:1]
     assert found["throughput-throughput|window_throughput"] == pytest.approx(BATCH_SIZE / step_time)
-    validated = [float(v) for v in re.findall(r"^AUROC over validation set: (.*)\.$", out, re.M)]
+    validated = printed(out, VALIDATION)
     assert len(validated) == 3
     assert validated == [r["data"]["auc"] for r in records if "auc" in r["data"]]
-    (tested,) = re.findall(r"^AUROC over test set: (.*)\.$", out, re.MULTILINE)
-    assert float(tested) > 0.8
-    (accuracy,) = re.findall(r"^Accuracy over test set: (.*)\.$", out, re.MULTILINE)
-    assert 0.7 < float(accuracy) < 1
+    (tested,) = printed(out, TEST)
+    assert tested > 0.8
+    (accuracy,) = printed(out, r"^Accuracy over test set: (.*)\.$")
+    assert 0.7 < accuracy < 1
     assert out.index("AUROC over validation") < out.index("AUROC over test")
 
 
-@pytest.mark.parametrize("adagrad", [False, True])
-def test_arrives_where_the_main_program_does(train, program, binary_path, adagrad):
-    common = (*SIZES[:2], *SIZES[6:], "--batch_size", BATCH_SIZE, "--epochs", "2")
-    _, err, status, records = train(
-        *common, *SIZES[2:6], "--binary_path", binary_path, "--learning_rate", "0.3",
-        "--throughput_check_freq_within_epoch", "1", *(["---adagrad"] if adagrad else []),
-    )  # fmt: skip
-    assert status == 0, err
+@pytest.mark.parametrize(
+    ("rule", "flags"), [("sgd", ()), ("rowwise_adagrad", ("---adagrad",))], ids=["sgd", "adagrad"]
+)
+def test_arrives_where_the_main_program_does(train, program, binary_path, common, rule, flags):
+    more = ("--batch_size", BATCH_SIZE, "--epochs", "2")
+    records = train(*common, *more, *flags)
     expected = program(
-        *map(str, common),
-        "--top_mlp_sizes=16,8,1",
-        "--bottom_mlp_sizes=16,8",
-        f"--dataset={binary_path}",
-        "--lr=0.3",
-        "--warmup_steps=0",
-        "--decay_steps=0",
-        "--print_freq=1",
-        "--eval_split=validation",
-        "--base_device=cpu",
-        f"--optimizer={'rowwise_adagrad' if adagrad else 'sgd'}",
+        *map(str, more),
+        *(f"--num_embeddings_per_feature={SIZES[1]}", "--embedding_dim=8"),
+        *("--top_mlp_sizes=16,8,1", "--bottom_mlp_sizes=16,8", f"--optimizer={rule}"),
+        *(f"--dataset={binary_path}", "--eval_split=validation", "--base_device=cpu"),
+        *("--lr=0.5", "--warmup_steps=0", "--decay_steps=0", "--print_freq=1"),
         model=(),
     )
     assert losses(records) == losses(expected)
     assert len(losses(records)) == 100
 
 
-def test_the_rate_changes_once(train, binary_path):
-    _, err, status, records = train(
-        *SIZES, "--binary_path", binary_path, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5",
-        "--change_lr", "--lr_change_point", "0.8", "--lr_after_change_point", "0.1",
-        "--throughput_check_freq_within_epoch", "1",
-    )  # fmt: skip
-    assert status == 0, err
-    rates = [r["data"]["lr"] for r in records if "step_time" in r["data"]]
-    assert rates == [0.5] * 40 + [0.1] * 10
-
-
 def test_one_size_for_all_tables(train, binary_path):
-    _, err, status, records = train(
+    records = train(
         "--num_embeddings", "50", *SIZES[2:], "--binary_path", binary_path, "--max_steps", "3",
         "--batch_size", BATCH_SIZE,
     )  # fmt: skip
-    assert status == 0, err
     assert records[0]["data"]["num_embeddings_per_feature"] == [50] * 26
 
 
-def test_parquet_of_nvtabular_gives_the_same_losses(train, binary_path, tmp_path):
+def test_parquet_of_nvtabular_gives_the_same_losses(train, common, binary_path, tmp_path):
     """Parts numbered without zeros, a `_metadata` file, TorchRec's names, no cardinalities."""
     root = tmp_path / "split"
     for split, rows in ROWS.items():
@@ -207,30 +201,28 @@ def test_parquet_of_nvtabular_gives_the_same_losses(train, binary_path, tmp_path
         for part in range(12):
             pq.write_table(table[part * size :][:size], folder / f"part.{part}.parquet")
         pq.write_metadata(table.schema, folder / "_metadata")
-    common = (
-        *SIZES, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5", "--max_steps", "20",
-        "--throughput_check_freq_within_epoch", "1",
-    )  # fmt: skip
-    expected = losses(train(*common, "--binary_path", binary_path)[3])
-    _, err, status, records = train(*common, "--binary_path", root, "--dataset_type", "parquet")
-    assert status == 0, err
-    assert losses(records) == expected
+    more = ("--batch_size", BATCH_SIZE, "--max_steps", "20")
+    expected = losses(train(*common, *more))
+    parquet = ("--binary_path", root, "--dataset_type", "parquet")
+    assert losses(train(*common, *more, *parquet)) == expected
     assert len(expected) == 20
 
 
 def test_a_folder_without_sizes_says_what_to_give(train, binary_path):
-    _, err, status, _ = train("--binary_path", binary_path, "--batch_size", BATCH_SIZE)
-    assert status == 2
-    assert "--num_embeddings_per_feature" in err
+    error = train.refused("--binary_path", binary_path, "--batch_size", BATCH_SIZE)
+    assert "--num_embeddings_per_feature" in error
 
 
 def test_a_dataset_of_ours_brings_its_sizes(train, dataset):
-    out, err, status, _ = train(
-        "--binary_path", dataset, "--num_numerical_features", "3", "--batch_size", BATCH_SIZE,
-        *SIZES[2:], "--learning_rate", "0.5", "--dataset_type", "parquet",
-    )  # fmt: skip
-    assert status == 0, err
-    assert float(re.findall(r"AUROC over test set: (.*)\.", out)[0]) > 0.8
+    ours = ("--binary_path", dataset, "--batch_size", BATCH_SIZE, *SIZES[2:])
+    train(*ours, "--dataset_type", "parquet", "--num_numerical_features", "3",
+          "--learning_rate", "0.5")  # fmt: skip
+    assert printed(train.stdout, TEST)[0] > 0.8
+    # Others may be given, and the names of its files stay.
+    sizes = ",".join(str(2 * n) for n in CARDINALITIES)
+    train(*ours, "--dataset_type", "binary", "--num_embeddings_per_feature", sizes,
+          "--max_steps", "4")  # fmt: skip
+    assert f"4 tables with {2 * sum(CARDINALITIES)} rows" in train.stdout
 
 
 @pytest.mark.parametrize(
@@ -245,46 +237,35 @@ def test_a_dataset_of_ours_brings_its_sizes(train, dataset):
     ],
 )
 def test_refusals(train, arguments, message):
-    _, err, status, _ = train(*arguments)
-    assert status == 2
-    assert message in err
+    assert message in train.refused(*arguments)
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "more"), [(1, ("---adagrad",)), (2, ())])
-def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size, more):
+def test_torchrun_trains_as_one_process(train, common, tmp_path, world_size, more):
     """The batch is that of each process, as in the example; so are the printed lines, once."""
-    sizes = (*SIZES, "--binary_path", binary_path, "--checkpoint_format", "nvidia")
     first, alone, found = (tmp_path / name for name in ("first", "alone", "found"))
-    _, err, status, _ = train(
-        *sizes, "--learning_rate=0", "--max_steps=1", "--save_checkpoint_path", first
-    )
-    assert status == 0, err
-    common = (
-        *sizes, "--learning_rate=0.5", "--max_steps=20", "--load_checkpoint_path", first,
-        "--throughput_check_freq_within_epoch=1", "--change_lr", "--lr_change_point=0.2",
-        "--lr_after_change_point=0.1", *more,
+    nvidia = (*common, "--checkpoint_format", "nvidia")
+    train(*nvidia, "--learning_rate=0", "--max_steps=1", "--save_checkpoint_path", first)
+    flags = (
+        *nvidia, "--max_steps=20", "--load_checkpoint_path", first,
+        "--change_lr", "--lr_change_point=0.2", "--lr_after_change_point=0.1", *more,
     )  # fmt: skip
-    out, err, status, expected = train(
-        *common, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone
-    )
-    assert status == 0, err
+    expected = train(*flags, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone)
     done = harness.forked(
         *harness.torchrun(world_size), "-m", "dlrm.scripts.train_torchrec",
-        *common, "--batch_size", BATCH_SIZE // world_size, "--save_checkpoint_path", found,
+        *flags, "--batch_size", BATCH_SIZE // world_size, "--save_checkpoint_path", found,
         "--base_device=cpu", "--num_threads=1", f"--log_path={tmp_path / 'ranks.json'}",
     )  # fmt: skip
     records = harness.read_log(tmp_path / "ranks.json")
     assert losses(records) == pytest.approx(losses(expected), abs=1e-5)
-    assert [r["data"]["lr"] for r in records if "step_time" in r["data"]] == [0.5] * 10 + [0.1] * 10
-    for pattern in (
-        r"^AUROC over validation set: (.*)\.$", r"^AUROC over test set: (.*)\.$",
-        r"total_examples': (\d+)",
-    ):  # fmt: skip
-        printed, once = (re.findall(pattern, text, re.MULTILINE) for text in (done.stdout, out))
-        assert [float(v) for v in printed] == pytest.approx([float(v) for v in once], abs=1e-5)
-        assert printed
+    rates = [r["data"]["lr"] for r in records if "step_time" in r["data"]]
+    assert rates == [0.5] * 10 + [0.1] * 10
+    for pattern in (VALIDATION, TEST, r"total_examples': (\d+)"):
+        once = printed(train.stdout, pattern)
+        assert printed(done.stdout, pattern) == pytest.approx(once, abs=1e-5)
+        assert once
     names = sorted(path.name for path in alone.iterdir())
     assert sorted(path.name for path in found.iterdir()) == names
     for name in names:
@@ -293,32 +274,15 @@ def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_spec_keeps_the_names_of_its_files(dataset, train):
-    spec = FeatureSpec.load(dataset)
-    sizes = ",".join(str(2 * n) for n in spec.table_sizes)
-    out, err, status, _ = train(
-        "--binary_path", dataset, "--num_embeddings_per_feature", sizes, "--batch_size",
-        BATCH_SIZE, *SIZES[2:], "--dataset_type", "binary", "--max_steps", "4",
-    )  # fmt: skip
-    assert status == 0, err
-    assert f"4 tables with {2 * sum(spec.table_sizes)} rows" in out
-
-
-def test_an_interrupted_run_continues_with_the_same_losses(train, binary_path, tmp_path):
-    common = (
-        *SIZES, "--binary_path", binary_path, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5",
-        "--throughput_check_freq_within_epoch", "1", "--change_lr", "--lr_change_point", "0.5",
-    )  # fmt: skip
-    whole = losses(train(*common)[3])
+def test_an_interrupted_run_continues_with_the_same_losses(train, common, tmp_path):
+    flags = (*common, "--batch_size", BATCH_SIZE, "--change_lr", "--lr_change_point", "0.5")
+    whole = losses(train(*flags))
     saved = ("--save_checkpoint_path", tmp_path / "run")
-    assert train(*common, *saved, "--max_steps", "30")[2] == 0
-    _, err, status, records = train(*common, *saved, "--resume")
-    assert status == 0, err
-    assert losses(records)[-20:] == whole[30:]
-    out, err, status, _ = train(*common, *saved, "--resume")
-    assert status == 0, err
-    assert "Finished after 50 steps" in out
-    assert "no throughput measured in training" in out
+    train(*flags, *saved, "--max_steps", "30")
+    assert losses(train(*flags, *saved, "--resume"))[-20:] == whole[30:]
+    train(*flags, *saved, "--resume")
+    assert "Finished after 50 steps" in train.stdout
+    assert "no throughput measured in training" in train.stdout
 
 
 def test_the_documents_command_says_what_memory_its_tables_need(binary_path, tmp_path):
