@@ -4,18 +4,13 @@
 import pytest
 import torch
 
-from dlrm.config import DataConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.data.loader import BatchLoader
-from dlrm.data.opened import OpenedDataset
-from dlrm.model.network import Dlrm
-from dlrm.nn.embedding import read_tables
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.metrics import roc_auc
-from dlrm.train.step import DlrmTrainStep
-from recsys.data.feature_spec import FeatureSpec
-from recsys.train.optimizers.precision import Precision
-from tests.dlrm.conftest import NUM_NUMERICAL
+from tests.dlrm import networks
+from tests.dlrm.batches import FILE_TYPES, open_batches
+from tests.dlrm.conftest import final
+from tests.dlrm.networks import copy_of, tables_of, train_step
 from tests.tools import needs
 
 pytestmark = [
@@ -26,42 +21,31 @@ pytestmark = [
 SIZES = (7, 3, 50_000)
 
 
+SHAPE = {"embedding_dim": 8, "bottom_mlp_sizes": (16, 8), "top_mlp_sizes": (16, 1)}
+
+
 def build(device, **changes):
-    torch.manual_seed(0)
-    values = {"num_numerical_features": 4, "embedding_dim": 8, "bottom_mlp_sizes": (16, 8),
-              "top_mlp_sizes": (16, 1), "optimized_mlp": False}  # fmt: skip
-    return Dlrm(ModelConfig(**(values | changes)), SIZES).to(device)
+    return networks.build(sizes=SIZES, **(SHAPE | changes)).to(device)
 
 
 def batch(seed, device, size=256):
-    generator = torch.Generator().manual_seed(seed)
-    ids = [torch.randint(0, n, (size,), generator=generator) for n in SIZES]
-    label = (torch.rand(size, generator=generator) < 0.4).float()
-    numerical = torch.randn(size, 4, generator=generator)
-    return Batch(numerical.to(device), torch.stack(ids, 1).to(device), label.to(device))
+    drawn = networks.batch(size, SIZES, seed=seed)
+    return Batch(drawn.numerical.to(device), drawn.ids.to(device), drawn.label.to(device))
 
 
-def train(device, make_step, steps=8, precision=None, optimizer="sgd", **changes):
+def train(device, make_step=lambda step: step, optimizer="sgd", precision=None, **changes):
     model = build(device, **changes)
-    step = make_step(
-        DlrmTrainStep(
-            model,
-            OptimizerConfig(optimizer=optimizer),
-            precision or Precision(device_type=torch.device(device).type),
-        )
-    )
+    precision = {"device_type": torch.device(device).type} | (precision or {})
+    step = make_step(train_step(model, optimizer, **precision))
     # One batch is short, as the last of an epoch.
-    losses = [float(step(batch(s, device, 100 if s == 5 else 256), 0.1)) for s in range(steps)]
-    return losses, torch.cat([*read_tables(model.embeddings).values()]).cpu()
+    losses = [float(step(batch(s, device, 100 if s == 5 else 256), 0.1)) for s in range(8)]
+    return losses, tables_of(model).cpu()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
 @pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
 def test_trains_as_on_the_cpu(embedding_type, optimizer):
-    runs = [
-        train(d, lambda s: s, optimizer=optimizer, embedding_type=embedding_type)
-        for d in ("cpu", "cuda")
-    ]
+    runs = [train(d, optimizer=optimizer, embedding_type=embedding_type) for d in ("cpu", "cuda")]
     assert runs[1][0] == pytest.approx(runs[0][0], rel=1e-3)
     # Adam's first step is as long as the learning rate, whatever the gradient: where that is near
     # zero, another rounding gives it the other sign.
@@ -70,7 +54,7 @@ def test_trains_as_on_the_cpu(embedding_type, optimizer):
 
 
 def test_a_captured_step_trains_as_an_eager_one():
-    eager = train("cuda", lambda s: s)
+    eager = train("cuda")
     graphed = train("cuda", GraphedTrainStep)
     assert graphed[0] == pytest.approx(eager[0], rel=1e-5)
     torch.testing.assert_close(graphed[1], eager[1], rtol=1e-5, atol=1e-6)
@@ -93,48 +77,32 @@ def test_replayed_inference_predicts_as_the_eager_one_after_an_update_too():
 
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1024.0), (torch.bfloat16, 1.0)])
 def test_mixed_precision_stays_close(dtype, scale):
-    full = train("cuda", lambda s: s)
-    mixed = train(
-        "cuda",
-        lambda s: s,
-        precision=Precision(device_type="cuda", dtype=dtype, loss_scale=scale),
-    )
+    full = train("cuda")
+    mixed = train("cuda", precision={"dtype": dtype, "loss_scale": scale})
     assert mixed[0] == pytest.approx(full[0], abs=0.01)
 
 
 @pytest.mark.parametrize("make_step", [lambda s: s, GraphedTrainStep])
 def test_overflow_leaves_every_parameter_alone(make_step):
     model = build("cuda")
-    precision = Precision(device_type="cuda", dtype=torch.float16, loss_scale=1024.0)
-    step = make_step(DlrmTrainStep(model, OptimizerConfig(), precision))
+    precision = {"device_type": "cuda", "dtype": torch.float16, "loss_scale": 1024.0}
+    step = make_step(train_step(model, **precision))
     for seed in range(5):
         step(batch(seed, "cuda"), 0.1)
-    before = [
-        p.detach().clone()
-        for p in (*model.mlp_parameters(), *read_tables(model.embeddings).values())
-    ]
+    before = copy_of(model)
     bad = batch(9, "cuda")
     step(Batch(bad.numerical, bad.ids, bad.label * float("inf")), 0.1)
-    after = [*model.mlp_parameters(), *read_tables(model.embeddings).values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, copy_of(model), strict=True))
 
 
-@pytest.mark.parametrize("dataset_type", ["split", "memmap", "binary", "parquet"])
+@pytest.mark.parametrize("dataset_type", FILE_TYPES)
 def test_the_loader_brings_the_same_rows(dataset, dataset_type):
-    spec = FeatureSpec.load(dataset, NUM_NUMERICAL)
-
-    def batches(device):
-        config = DataConfig(dataset=str(dataset), dataset_type=dataset_type)
-        source = OpenedDataset(config, spec).rows("train")
-        loader = BatchLoader(
-            source=source, batch_size=512, device=torch.device(device), drop_last=False
-        )
-        return [Batch(b.numerical.cpu(), b.ids.cpu(), b.label.cpu()) for b in loader.batches()]
-
-    for ours, expected in zip(batches("cuda"), batches("cpu"), strict=True):
-        assert torch.equal(ours.ids, expected.ids)
-        assert torch.equal(ours.label, expected.label)
-        assert torch.equal(ours.numerical, expected.numerical)
+    ours, theirs = (
+        open_batches(dataset, dataset_type, device=torch.device(d)) for d in ("cuda", "cpu")
+    )
+    for mine, expected in zip(ours.batches(), theirs.batches(), strict=True):
+        for name in ("ids", "label", "numerical"):
+            assert torch.equal(getattr(mine, name).cpu(), getattr(expected, name))
 
 
 def test_auc_is_the_same_on_both_devices():
@@ -148,7 +116,5 @@ def test_auc_is_the_same_on_both_devices():
 def test_the_program_learns_as_on_the_cpu(program, dataset, flags):
     aucs = []
     for device in (("--base_device=cpu",), ("--base_device=cuda", *flags)):
-        records = program(f"--dataset={dataset}", "--epochs=2", *device)
-        assert program.exit_code == 0
-        aucs.append(records[-1]["data"]["best_auc"])
+        aucs.append(final(program(f"--dataset={dataset}", "--epochs=2", *device))["best_auc"])
     assert aucs[1] == pytest.approx(aucs[0], abs=0.005)

@@ -17,16 +17,15 @@ from dlrm.scripts import main
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
 from tests.dlrm.conftest import assert_same_weights
-from tests.dlrm.ranks import figures, placement_of
+from tests.dlrm.ranks import figures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-TABLES = (10, 2000, 30000, 500, 7)
 MODEL = (
     "--embedding_dim=8",
     "--bottom_mlp_sizes=16,8",
     "--top_mlp_sizes=32,1",
-    f"--synthetic_dataset_table_sizes={','.join(map(str, TABLES))}",
+    "--synthetic_dataset_table_sizes=10,2000,30000,500,7",
     "--synthetic_dataset_num_entries=6000",
     "--batch_size=200",
     "--test_batch_size=333",
@@ -68,22 +67,15 @@ def dataset(tmp_path_factory):
     return folder
 
 
-def from_first(dataset, folder, dataset_type="split", *more):
+def from_first(dataset, folder, *more):
     return (
         f"--dataset={dataset / 'data'}",
-        f"--dataset_type={dataset_type}",
         f"--load_checkpoint_path={dataset / 'first'}",
         f"--save_checkpoint_path={folder / 'run'}",
         f"--log_path={folder / 'log.json'}",
         "--print_freq=1",
         *more,
     )
-
-
-def place(folder, world_size, *kinds):
-    """Writes a placement of the tables; returns its flag."""
-    placement_of(world_size, TABLES, kinds).save(folder / "placement.json")
-    return f"--placement={folder / 'placement.json'}"
 
 
 @pytest.fixture(scope="module")
@@ -107,40 +99,22 @@ def two(dataset):
     return folder
 
 
-def assert_same_run(folder, alone):
-    losses, found = figures(folder / "log.json")
+def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
+    losses, found = figures(two / "log.json")
     expected_losses, expected = figures(alone / "log.json")
     assert losses.keys() == expected_losses.keys()
     assert losses == pytest.approx(expected_losses, abs=1e-5)
-    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-5)
-    assert found["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-5)
-    assert_same_weights(folder / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    for name in ("auc", "log_loss"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-5)
+    assert_same_weights(two / "run", alone / "run", rtol=1e-5, atol=1e-6)
 
 
-def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
-    assert_same_run(two, alone)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "dataset_type", "kinds"),
-    [
-        (2, "memmap", (0, "rows", "rows", 1, "replicate")),
-        (4, "split", ("replicate", 3, "rows", "rows", "replicate")),
-    ],
-)
-def test_several_processes_train_and_evaluate_as_one(
-    dataset, alone, tmp_path, world_size, dataset_type, kinds
-):
-    placed = place(tmp_path, world_size, *kinds)
-    output = run(world_size, *from_first(dataset, tmp_path, dataset_type, placed))
-    assert f"tables on {world_size} ranks" in output
-    assert_same_run(tmp_path, alone)
-    found = figures(tmp_path / "log.json")[1]
-    score = run_on_two_nodes if world_size == 2 else functools.partial(run, world_size)
-    score("--mode=test", f"--dataset={dataset / 'data'}",
-          f"--load_checkpoint_path={tmp_path / 'run'}",
-          f"--log_path={tmp_path / 'test.json'}")  # fmt: skip
-    assert figures(tmp_path / "test.json")[1]["auc"] == pytest.approx(found["auc"], abs=1e-9)
+@pytest.mark.parametrize("score", [run_on_two_nodes, functools.partial(run, 4)], ids=["nodes", "4"])
+def test_any_number_of_processes_scores_a_checkpoint_alike(dataset, two, tmp_path, score):
+    source = (f"--dataset={dataset / 'data'}", f"--load_checkpoint_path={two / 'run'}")
+    score("--mode=test", *source, f"--log_path={tmp_path / 'log.json'}")
+    found, expected = (figures(folder / "log.json")[1]["auc"] for folder in (tmp_path, two))
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_inference_is_measured_on_several_processes(dataset, tmp_path):
@@ -200,7 +174,7 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
     draw = random.Random(seed)
     which, step, delay_s = draw.randrange(2), draw.randint(1, 10), draw.uniform(0, 0.02)
     status, text, _ = disturb(
-        from_first(dataset, tmp_path, "split", "--save_freq=2"),
+        from_first(dataset, tmp_path, "--save_freq=2"),
         signal.SIGKILL, which, f"[{step}/30]", delay_s,
     )  # fmt: skip
     assert status == 0, text
@@ -217,7 +191,7 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
     dataset, two, tmp_path
 ):
     status, text, seconds = disturb(
-        from_first(dataset, tmp_path, "split", "--save_freq=2", "--process_timeout=10"),
+        from_first(dataset, tmp_path, "--save_freq=2", "--process_timeout=10"),
         signal.SIGSTOP, 1, "[7/30]",
     )  # fmt: skip
     assert status == 0, text
@@ -228,7 +202,7 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
-    arguments = from_first(dataset, tmp_path, "split", "--process_timeout=1000")
+    arguments = from_first(dataset, tmp_path, "--process_timeout=1000")
     status, text, seconds = disturb(arguments, signal.SIGKILL, 1, "[3/30]", max_restarts=0)
     assert status != 0
     assert seconds < 600
@@ -243,18 +217,17 @@ def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(dataset, tmp_path, more, message):
-    assert message in run(2, *from_first(dataset, tmp_path, "split", *more), status=2)
+    assert message in run(2, *from_first(dataset, tmp_path, *more), status=2)
 
 
 def test_torchrun_shows_what_is_refused(dataset, tmp_path):
-    arguments = from_first(dataset, tmp_path, "split", "--placement=/nowhere.json")
+    arguments = from_first(dataset, tmp_path, "--placement=/nowhere.json")
     done = harness.forked(*harness.torchrun(2), *PROGRAM, *arguments, status=1)
     assert "nowhere.json: not readable" in done.stderr + done.stdout
 
 
 def test_a_placement_is_for_several_processes(dataset, tmp_path, capsys):
-    file = place(tmp_path, 2, 0, 0, 0, 1, 1)
-    run(1, *from_first(dataset, tmp_path, "split", file), status=2)
+    run(1, *from_first(dataset, tmp_path, "--placement=/nowhere.json"), status=2)
     assert "--placement is for several processes" in capsys.readouterr().err
 
 

@@ -11,30 +11,27 @@ import torch
 from dlrm.model import nvidia_checkpoint
 from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.serve.export import DlrmExport
+from dlrm.serve.served import ServedDlrm
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings
-from recsys.serve.deploy import DeploySettings, ParityError, deploy
+from recsys.serve.deploy import ParityError
 from recsys.serve.manifest import Deployment, DeploymentError
-from recsys.train.checkpoint import CheckpointError
+from tests.dlrm.deployed import deploy_checkpoint, draw
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint, logits_of
 
 CPU = torch.device("cpu")
 
 
-def deployed(checkpoint, folder, *, serving=None, **settings):
+def deployed(checkpoint, folder, **settings):
     """Deploys a checkpoint and returns (what was found, the version, opened)."""
-    export = DlrmExport(checkpoint)
-    settings = DeploySettings(repository=folder, serving=serving or ServingSettings(), **settings)
-    found = deploy(export, settings)
-    return found, export.served_class.open(found.folder, CPU)
+    found = deploy_checkpoint(checkpoint, folder, **settings)
+    return found, ServedDlrm.open(found.folder, CPU)
 
 
-def draw(rows, seed=0):
-    generator = np.random.default_rng(seed)
-    return {
-        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
-        "categorical": generator.integers(0, TABLE_SIZES, (rows, len(TABLE_SIZES)), np.int64),
-    }
+def assert_answers(answers, model, requests):
+    for answer, request in zip(answers, requests, strict=True):
+        expected = logits_of(model, request)
+        np.testing.assert_allclose(answer["logit"], expected, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -49,37 +46,17 @@ def checkpoint(small):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"embedding_type": "multi_table"},
-        {"embedding_type": "joint_sparse", "interaction_op": "dot"},
-        {"interaction_op": "cat"},
-        {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4},
-        {"embedding_storage": "bfloat16"},
-        {"embedding_dim": 64, "bottom_mlp_sizes": [16, 64]},
-        {"batch_norm": True, "bottom_mlp_sizes": [16, 16, 16]},
-        {"hash_indices": True, "max_table_size": 100},
-    ],
-    ids=lambda s: " ".join(f"{k}={v}" for k, v in s.items()) or "default",
-)
-def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings):
-    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", **settings)
-    _, served = deployed(checkpoint, tmp_path / "models")
-    requests = [draw(rows, rows) for rows in (1, 2, 33)]
-    joined = {name: np.concatenate([r[name] for r in requests]) for name in requests[0]}
-    answers = served.predict(requests)
-    logits = np.concatenate([answer["logit"] for answer in answers])
-    assert [len(answer["logit"]) for answer in answers] == [1, 2, 33]
-    assert logits.std() > 0.1
-    np.testing.assert_allclose(logits, logits_of(model, joined), rtol=0, atol=1e-5)
-    probabilities = np.concatenate([answer["probability"] for answer in answers])
-    np.testing.assert_allclose(probabilities, torch.from_numpy(logits).sigmoid(), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
     ("artifact_format", "settings"),
     [
+        ("eager", {}),
+        ("eager", {"embedding_type": "multi_table"}),
+        ("eager", {"embedding_type": "joint_sparse", "interaction_op": "dot"}),
+        ("eager", {"interaction_op": "cat"}),
+        ("eager", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
+        ("eager", {"embedding_storage": "bfloat16"}),
+        ("eager", {"embedding_dim": 64, "bottom_mlp_sizes": [16, 64]}),
+        ("eager", {"batch_norm": True, "bottom_mlp_sizes": [16, 16, 16]}),
+        ("eager", {"hash_indices": True, "max_table_size": 100}),
         ("torchscript", {}),
         ("torchscript", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
         ("torchscript", {"batch_norm": True}),
@@ -88,15 +65,22 @@ def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
     ],
 )
-def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, settings):
+def test_every_format_answers_as_the_checkpoint(tmp_path, artifact_format, settings):
     checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", **settings)
-    _, served = deployed(
-        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
-    )
-    for rows in (1, 5, 300):
-        request = draw(rows, rows)
-        (answer,) = served.predict([request])
-        np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
+    serving = ServingSettings(format=artifact_format)
+    _, served = deployed(checkpoint, tmp_path / "models", serving=serving)
+    for sizes in ((1,), (5,), (1, 2, 33, 300)):
+        requests = [draw(rows, rows) for rows in sizes]
+        for request in requests:
+            if "hash_indices" in settings:
+                request["categorical"] += 10**9  # none is outside its table
+            served.check(request)
+        answers = served.predict(requests)
+        assert_answers(answers, model, requests)
+        for answer in answers:
+            probability = torch.from_numpy(answer["logit"]).sigmoid()
+            np.testing.assert_allclose(answer["probability"], probability, rtol=1e-6)
+    assert answers[-1]["logit"].std() > 0.1
 
 
 def test_the_containers_backends_get_their_files_and_no_code(checkpoint, tmp_path):
@@ -138,12 +122,8 @@ def test_an_id_outside_its_table_follows_the_policy(
     small, tmp_path, artifact_format, policy, bad_id
 ):
     checkpoint, model = small
-    _, served = deployed(
-        checkpoint,
-        tmp_path / "models",
-        serving=ServingSettings(format=artifact_format),
-        out_of_range=policy,
-    )
+    serving = ServingSettings(format=artifact_format)
+    _, served = deployed(checkpoint, tmp_path / "models", serving=serving, out_of_range=policy)
     request = draw(6)
     request["categorical"][3, 1] = bad_id
     unknown = {**request, "categorical": request["categorical"].copy()}
@@ -160,18 +140,6 @@ def test_an_id_outside_its_table_follows_the_policy(
         served.check(request)
     (answer,) = served.predict([request])
     np.testing.assert_allclose(answer["logit"], expected, rtol=0, atol=1e-5)
-
-
-def test_hashed_ids_are_never_outside(tmp_path):
-    checkpoint, model = dlrm_checkpoint(
-        tmp_path / "checkpoint", hash_indices=True, max_table_size=50
-    )
-    _, served = deployed(checkpoint, tmp_path / "models")
-    request = draw(4)
-    request["categorical"] += 10**9
-    served.check(request)
-    (answer,) = served.predict([request])
-    np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
 
 
 def test_rows_are_rounded_to_within_half_a_step():
@@ -195,10 +163,7 @@ def test_8_bit_tables_are_a_quarter_as_large_and_close(tmp_path):
     bytes_of = [(f.folder / "weights.safetensors").stat().st_size for f in (whole, eighth)]
     assert bytes_of[1] < 0.33 * bytes_of[0]
     assert 0 < eighth.parity.largest < 0.1
-    request = {
-        "numerical": np.zeros((64, NUM_NUMERICAL), np.float32),
-        "categorical": np.random.default_rng(0).integers(0, sizes, (64, 2), np.int64),
-    }
+    request = draw(64, table_sizes=sizes) | {"numerical": np.zeros((64, NUM_NUMERICAL), np.float32)}
     (answer,) = served.predict([request])
     difference = np.abs(answer["logit"] - logits_of(model, request))
     assert 0 < difference.max() < 0.1
@@ -218,9 +183,7 @@ def test_a_checkpoint_in_nvidias_layout_is_deployed(tmp_path):
     nvidia_checkpoint.save(tmp_path / "nvidia", model, 1, 7, stored)
     found, served = deployed(tmp_path / "nvidia", tmp_path / "models")
     assert Deployment.load(found.folder).step == 7
-    request = draw(9)
-    (answer,) = served.predict([request])
-    np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
+    assert_answers(served.predict([draw(9)]), model, [draw(9)])
 
 
 def test_a_version_that_is_not_the_checkpoint_is_refused(checkpoint, tmp_path):
@@ -229,28 +192,20 @@ def test_a_version_that_is_not_the_checkpoint_is_refused(checkpoint, tmp_path):
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
 
-def test_a_damaged_checkpoint_deploys_nothing(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    (checkpoint / "embedding_2.safetensors").write_bytes(b"x" * 40)
-    with pytest.raises(CheckpointError, match="embedding_2"):
-        deployed(checkpoint, tmp_path / "models")
-    assert not (tmp_path / "models").exists()
-
-
-@pytest.mark.parametrize("name", ["deployment.json", "weights.safetensors"])
-def test_a_damaged_version_says_so(checkpoint, tmp_path, name):
-    found, _ = deployed(checkpoint, tmp_path / "models")
-    (found.folder / name).write_bytes(b"{}")
-    with pytest.raises(DeploymentError, match=name.replace(".", r"\.")):
-        DlrmExport.served_class.open(found.folder, CPU)
-
-
-def test_a_version_of_a_format_that_went_says_what_to_do(checkpoint, tmp_path):
-    found, _ = deployed(checkpoint, tmp_path / "models")
-    file = found.folder / "deployment.json"
-    file.write_text(file.read_text().replace('"eager"', '"aoti"'))
-    with pytest.raises(DeploymentError, match="again with `format` eager, torchscript, onnx"):
-        DlrmExport.served_class.open(found.folder, CPU)
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("deployment.json", b"{", b"", r"deployment\.json"),
+        ("weights.safetensors", b"{", b"", r"weights\.safetensors"),
+        ("deployment.json", b'"eager"', b'"aoti"', "again with `format` eager, torchscript, onnx"),
+    ],
+    ids=["manifest", "weights", "format that went"],
+)
+def test_a_version_that_cannot_be_opened_says_so(checkpoint, tmp_path, name, old, new, message):
+    file = deployed(checkpoint, tmp_path / "models")[0].folder / name
+    file.write_bytes(file.read_bytes().replace(old, new))
+    with pytest.raises(DeploymentError, match=message):
+        ServedDlrm.open(file.parent, CPU)
 
 
 def test_warming_up_is_a_valid_request(checkpoint, tmp_path):

@@ -13,36 +13,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.model.network import Dlrm
-from dlrm.train.step import DlrmTrainStep
-from recsys.train.optimizers.precision import Precision
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, make_columns
+from tests.dlrm.networks import build, train_step
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "losses"
 STEPS, BATCH = 50, 64
 
 
 def losses(optimizer, interaction_op):
-    torch.manual_seed(7)
-    config = ModelConfig(
-        num_numerical_features=NUM_NUMERICAL,
-        embedding_dim=8,
-        bottom_mlp_sizes=(16, 8),
-        top_mlp_sizes=(16, 1),
-        interaction_op=interaction_op,
-        dcn_low_rank_dim=4,
-        embedding_type="joint",
-        optimized_mlp=False,
-    )
-    model = Dlrm(config, CARDINALITIES)
+    model = build(
+        sizes=CARDINALITIES, num_numerical_features=NUM_NUMERICAL, embedding_dim=8,
+        bottom_mlp_sizes=(16, 8), top_mlp_sizes=(16, 1), interaction_op=interaction_op,
+        dcn_low_rank_dim=4, embedding_type="joint",
+    )  # fmt: skip
     with torch.no_grad():
         # torch.rand draws the same float32 values on every CPU; normal_ does not promise to.
         generator = torch.Generator().manual_seed(7)
         for parameter in model.parameters():
             parameter.copy_((torch.rand(parameter.shape, generator=generator) - 0.5) / 2)
-    step = DlrmTrainStep(model, OptimizerConfig(optimizer=optimizer), Precision(device_type="cpu"))
+    step = train_step(model, optimizer)
     data = make_columns(STEPS * BATCH, seed=7)
     found = []
     for i in range(STEPS):

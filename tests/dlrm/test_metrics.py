@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Metrics against their definitions; explanations of models whose answers are known."""
+
 import math
 
 import numpy as np
@@ -8,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
+from dlrm.data.batch import Batch
+from dlrm.train.explain import calibration_curve, explain
 from dlrm.train.metrics import click_metrics, group_auc, roc_auc
+from recsys.data.feature_spec import FeatureSpec
+from recsys.train.optimizers.precision import Precision
+from tests.dlrm.networks import batch, build
 
 
 def pairwise_auc(scores, labels):
@@ -67,14 +74,6 @@ def test_equals_sklearn_on_many_rows():
     assert ours.calibration == pytest.approx(probabilities.mean() / labels.mean(), rel=1e-9)
 
 
-def test_does_not_depend_on_the_order_of_rows():
-    generator = torch.Generator().manual_seed(2)
-    scores = torch.randn(5000, generator=generator).mul(10).round()
-    labels = torch.rand(5000, generator=generator) < 0.5
-    order = torch.randperm(5000, generator=generator)
-    assert roc_auc(scores[order], labels[order]) == roc_auc(scores, labels)
-
-
 def test_counts_beyond_float32():
     # 2**24 + 1 negatives: a float32 count would lose the last one and shift the area.
     negatives = 2**24 + 1
@@ -91,11 +90,6 @@ def test_large_logits_do_not_saturate():
     assert roc_auc(scores, torch.tensor([False, True, True])) == 1.0
 
 
-@pytest.mark.parametrize("labels", [[True, True], [False, False]])
-def test_one_class_has_no_area(labels):
-    assert math.isnan(roc_auc(torch.tensor([0.0, 1.0]), torch.tensor(labels)))
-
-
 def test_nan_scores_have_no_area():
     assert math.isnan(roc_auc(torch.tensor([0.0, math.nan]), torch.tensor([True, False])))
 
@@ -107,3 +101,43 @@ def test_base_rate_predictions_have_normalised_entropy_one():
     assert found.normalised_entropy == pytest.approx(1.0)
     assert found.calibration == pytest.approx(1.0)
     assert found.auc == 0.5
+
+
+def test_a_calibrated_model_lies_on_the_diagonal():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200_000, generator=generator) * 2
+    labels = (torch.rand(200_000, generator=generator) < logits.sigmoid()).float()
+    curve = calibration_curve(logits, labels)
+    assert len(curve) == 10
+    assert [p for p, _ in curve] == sorted(p for p, _ in curve)
+    for predicted, observed in curve:
+        assert observed == pytest.approx(predicted, abs=0.01)
+    for predicted, observed in calibration_curve(logits + 2, labels)[2:8]:
+        assert predicted > observed + 0.05
+
+
+@pytest.mark.parametrize("rows", [3, 1000])
+def test_a_feature_that_decides_is_the_first_and_an_unused_one_the_last(rows):
+    sizes = (10, 20, 30)
+    shape = {"embedding_dim": 4, "bottom_mlp_sizes": (4,), "top_mlp_sizes": (1,)}
+    model = build(sizes=sizes, num_numerical_features=2, embedding_type="multi_table", **shape)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        # The click is decided by the first numerical value alone.
+        model.bottom_mlp.linears[0].weight[0, 0] = 1
+        model.top_mlp.linears[0].weight[0, 0] = 10
+        model.top_mlp.linears[0].bias[0] = -5
+    drawn = batch(rows, (10,) * 3, num_numerical=2)
+    columns = (drawn.numerical, drawn.ids, (drawn.numerical[:, 0] > 0.5).float())
+    half = rows // 2 + 1
+    halves = [Batch(*(t[rows] for t in columns)) for rows in (slice(half), slice(half, None))]
+    spec = FeatureSpec.criteo(sizes, num_numerical=2)
+    rises = explain(model, halves, spec, Precision(device_type="cpu"))["feature_importance"]
+    assert set(rises) == {"num_0", "num_1", "cat_0", "cat_1", "cat_2"}
+    assert all(rises[name] == (0, 0, 0) for name in set(rises) - {"num_0"})
+    mean, least, most = rises["num_0"]
+    assert least <= mean <= most
+    if rows == 1000:
+        assert next(iter(rises)) == "num_0"
+        assert mean > 0.3

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.serve.export import DlrmExport
 from dlrm.serve.native import NativeDlrm, load_library
 from dlrm.serve.served import ServedDlrm
 from recsys.errors import UserError
 from recsys.serve.client.requests import BadRequestError, check_arrays
 from recsys.serve.config_pbtxt import ServingSettings
-from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
-from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
+from tests.dlrm.deployed import deploy_checkpoint, draw
+from tests.recsys.serve.checkpoints import TABLE_SIZES, dlrm_checkpoint
 from tests.tools import needs
 
 pytestmark = needs("compiled Triton backend")
@@ -28,19 +27,12 @@ NATIVE = ServingSettings(backend="native")
 KERNELS = ("portable", "avx2", "avx512")
 
 
-def deployed(folder, table_sizes=TABLE_SIZES, *, settings=None, **model):
-    """Deploys a small model, which compares it with its checkpoint; returns the version."""
-    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", table_sizes, **model)
-    given = DeploySettings(repository=folder / "models", serving=NATIVE, **(settings or {}))
-    return deploy(DlrmExport(checkpoint), given).folder
-
-
-def draw(rows, seed=0, table_sizes=TABLE_SIZES):
-    generator = np.random.default_rng(seed)
-    return {
-        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
-        "categorical": generator.integers(0, table_sizes, (rows, len(table_sizes)), np.int64),
-    }
+def deployed(folder, *, settings=None, **model):
+    """Deploys a small model; returns the version."""
+    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", **model)
+    return deploy_checkpoint(
+        checkpoint, folder / "models", serving=NATIVE, **(settings or {})
+    ).folder
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +49,7 @@ def version(tmp_path_factory):
         {"embedding_storage": "bfloat16"},
         {"embedding_dim": 20, "bottom_mlp_sizes": [7, 20], "top_mlp_sizes": [70, 33, 1]},
         {"top_mlp_sizes": [1]},
+        {"settings": {"quantize": "int8"}},
     ],
 )
 def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, model):
@@ -69,14 +62,6 @@ def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, mo
         for name in ("logit", "probability"):
             assert found[name].shape == (rows, 1)
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
-
-
-def test_tables_in_8_bits(tmp_path):
-    folder = deployed(tmp_path, settings={"quantize": "int8"})
-    request = draw(100)
-    (expected,) = ServedDlrm.open(folder, CPU).predict([request])
-    (found,) = NativeDlrm(folder).predict([request])
-    np.testing.assert_allclose(found["logit"], expected["logit"], rtol=1e-5, atol=1e-5)
 
 
 RESPOND = """
@@ -131,8 +116,8 @@ def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels
         return
     assert done.returncode == 0, done.stderr
     (expected,) = ServedDlrm.open(version, CPU).predict([draw(150)])
-    found = np.load(tmp_path / "logit.npy")[:, None]
-    np.testing.assert_allclose(found, expected["logit"], rtol=1e-5, atol=1e-5)
+    logit = np.load(tmp_path / "logit.npy")[:, None]
+    np.testing.assert_allclose(logit, expected["logit"], rtol=1e-5, atol=1e-5)
 
 
 def with_value(name, row, feature, value):

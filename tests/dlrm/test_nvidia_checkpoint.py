@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
 from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError
+from tests.dlrm.networks import build
 
 SIZES = (3, 2)
 DIM = 2
@@ -69,19 +68,9 @@ def their_logits(folder, order, interaction_op, numerical, ids):
     return linear(mlp("top_model.mlp.pt", x), out["weight"], out["bias"]).squeeze(1)
 
 
-def model(embedding_type="joint_fused", **more):
-    return Dlrm(
-        ModelConfig(
-            embedding_type=embedding_type,
-            **more,
-            num_numerical_features=3,
-            embedding_dim=DIM,
-            bottom_mlp_sizes=(DIM,),
-            top_mlp_sizes=(4, 1),
-            optimized_mlp=False,
-        ),
-        SIZES,
-    )
+def model(embedding_type="joint_fused", sizes=SIZES, **more):
+    shape = {"embedding_dim": DIM, "bottom_mlp_sizes": (DIM,), "top_mlp_sizes": (4, 1)}
+    return build(1, sizes, num_numerical_features=3, embedding_type=embedding_type, **shape, **more)
 
 
 @pytest.fixture
@@ -172,17 +161,8 @@ ORDERS = [
 def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     tmp_path, interaction_op, ordered, mapping
 ):
-    torch.manual_seed(1)
-    config = ModelConfig(
-        num_numerical_features=3,
-        embedding_dim=DIM,
-        bottom_mlp_sizes=(DIM,),
-        top_mlp_sizes=(4, 1),
-        interaction_op=interaction_op,
-        optimized_mlp=False,
-    )
     sizes = (3, 7, 9, 7)
-    saved = Dlrm(config, sizes)
+    saved = model(sizes=sizes, interaction_op=interaction_op)
     folder = tmp_path / "c"
     nvidia_checkpoint.save(folder, saved, 1, 7, their_config(interaction_op=interaction_op))
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
@@ -205,12 +185,61 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
 
 
-@pytest.mark.parametrize("mapping", [None, {"embedding": 3}, {"embedding": [[0], [0]]}, "x"])
-def test_a_checkpoint_without_the_order_of_its_tables_is_refused(folder, mapping):
-    metadata = {"data": {"device_mapping": mapping}, "config": their_config()}
-    torch.save(metadata, folder / "metadata.pt")
-    with pytest.raises(CheckpointError, match="device_mapping"):
+ORDER = "metadata.pt.*device_mapping"
+NO_PLACE = ".* which the model has no place for"
+
+
+def metadata(mapping):
+    return {"data": {"device_mapping": mapping}, "config": their_config()}
+
+
+def one_layer(columns):
+    return {"weights": [torch.zeros(4, columns)], "biases": [torch.zeros(4)]}
+
+
+class Attack:
+    """Runs code where a pickle is read as such."""
+
+    def __reduce__(self):
+        return (print, ("this ran",))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metadata.pt", metadata(None), ORDER),
+        ("metadata.pt", metadata({"embedding": 3}), ORDER),
+        ("metadata.pt", metadata({"embedding": [[0], [0]]}), ORDER),
+        ("metadata.pt", metadata("x"), ORDER),
+        ("bottom_model.embeddings.0.bin", lambda b: b[:-4], "has 20 bytes, expected 24"),
+        ("bottom_model.embeddings.1.bin", None, "is missing, expected 16"),
+        ("embeddings.1.meta.pt", None, "is missing from the checkpoint"),
+        ("bottom_model.mlp.pt", lambda b: b[:50], "not readable as tensors"),
+        ("top_model.out.pt", lambda _: b"", "not readable as tensors"),
+        ("top_model.mlp.pt", None, "is missing from the checkpoint"),
+        ("embeddings.0.meta.pt", {"shape": (4, 2)}, r"table of shape \[4, 2\]"),
+        ("embeddings.0.meta.pt", {"shape": 4}, "a shape of two numbers, got 4"),
+        ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
+        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "0 weights and 0 biases"),
+        ("bottom_model.mlp.pt", {"weights": Attack()}, "not readable as tensors"),
+        ("top_model.mlp.pt", one_layer(480), r"checkpoint has \[4, 480\], the model \[4, 8\]"),
+        ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
+        ("top_model.out.pt", [1, 2], "expected a dict, got list"),
+        ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, f"holds scale,{NO_PLACE}"),
+        ("bottom_model.mlp.pt", {"weights": [], "norms": []}, f"holds norms,{NO_PLACE}"),
+    ],
+)
+def test_damage_is_named(folder, name, content, message):
+    path = folder / name
+    if content is None:
+        path.unlink()
+    elif callable(content):
+        path.write_bytes(content(path.read_bytes()))
+    else:
+        torch.save(content, path)
+    with pytest.raises(CheckpointError, match=message) as error:
         nvidia_checkpoint.load(folder, model())
+    assert name.removesuffix(".meta.pt") in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -224,68 +253,6 @@ def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
     torch.save(metadata, folder / "metadata.pt")
     with pytest.raises(UserError, match=f"metadata.pt.*{message}"):
         OpenedCheckpoint.open(folder)
-
-
-def test_saving_again_replaces_the_checkpoint(tmp_path):
-    for step in (1, 2):
-        nvidia_checkpoint.save(tmp_path / "c", model(), 0, step, {})
-    assert torch.load(tmp_path / "c" / "metadata.pt", weights_only=True)["data"]["step"] == 2
-
-
-DAMAGE = [
-    ("bottom_model.embeddings.0.bin", lambda b: b[:-4], "has 20 bytes, expected 24"),
-    ("bottom_model.embeddings.1.bin", None, "is missing, expected 16"),
-    ("embeddings.1.meta.pt", None, "is missing from the checkpoint"),
-    ("bottom_model.mlp.pt", lambda b: b[:50], "not readable as tensors"),
-    ("top_model.out.pt", lambda _: b"", "not readable as tensors"),
-    ("top_model.mlp.pt", None, "is missing from the checkpoint"),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "message"), DAMAGE)
-def test_damage_is_named(folder, name, change, message):
-    path = folder / name
-    if change is None:
-        path.unlink()
-    else:
-        path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=message) as error:
-        nvidia_checkpoint.load(folder, model())
-    assert name in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("embeddings.0.meta.pt", {"shape": (4, 2)}, r"table of shape \[4, 2\]"),
-        ("embeddings.0.meta.pt", {"shape": 4}, "a shape of two numbers, got 4"),
-        ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
-        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "0 weights and 0 biases"),
-        (
-            "top_model.mlp.pt",
-            {"weights": [torch.zeros(4, 480)], "biases": [torch.zeros(4)]},
-            r"the checkpoint has \[4, 480\], the model \[4, 8\]",
-        ),
-        ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
-        ("top_model.out.pt", [1, 2], "expected a dict, got list"),
-        ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, "holds scale, .* no place for"),
-        ("bottom_model.mlp.pt", {"weights": [], "norms": []}, "holds norms, .* no place for"),
-    ],
-)
-def test_other_shapes_are_named(folder, name, content, message):
-    torch.save(content, folder / name)
-    with pytest.raises(CheckpointError, match=message):
-        nvidia_checkpoint.load(folder, model())
-
-
-def test_a_pickle_that_runs_code_is_refused(folder):
-    class Attack:
-        def __reduce__(self):
-            return (print, ("this ran",))
-
-    torch.save({"weights": Attack()}, folder / "bottom_model.mlp.pt")
-    with pytest.raises(CheckpointError, match=r"bottom_model\.mlp\.pt"):
-        nvidia_checkpoint.load(folder, model())
 
 
 @pytest.mark.parametrize(

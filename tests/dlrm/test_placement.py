@@ -14,6 +14,7 @@ from dlrm.distributed.placement import KINDS, Placement, PlacementError, TablePl
 from dlrm.distributed.planner import plan
 from dlrm.scripts.plan_placement import CRITEO_CAP_40M, CRITEO_LIMIT_3, CRITEO_LIMIT_15, main
 from recsys.data.feature_spec import FeatureSpec
+from tests.dlrm.ranks import placement_of
 
 
 def workload(sizes, batch=8192, **more):
@@ -54,7 +55,7 @@ def test_rows_lie_on_one_rank_each_and_fill_its_share_without_gaps(rows, ranks):
 
 
 def test_the_first_rows_of_tables_lie_on_different_ranks():
-    placement = Placement(4, (TablePlacement(100, "rows"),) * 4)
+    placement = placement_of(4, (100,) * 4, ("rows",) * 4)
     first = [int(placement.owner(i, np.array([0]))[0]) for i in range(4)]
     assert sorted(first) == [0, 1, 2, 3]
 
@@ -74,57 +75,65 @@ def test_impossible_placements_are_refused(table, message):
         Placement(2, (TablePlacement(10, "replicate"), table))
 
 
+SIZES = (7, 90, 1000)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A placement of tables of SIZES on two ranks."""
+    placement_of(2, SIZES, ("replicate", 1, "rows")).save(tmp_path / "placement.json")
+    return tmp_path / "placement.json"
+
+
+def test_a_file_gives_the_placement_back(file):
+    assert Placement.load(file, SIZES, 2) == placement_of(2, SIZES, ("replicate", 1, "rows"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "message"),
+    [
+        (SIZES, 4, "made for 2 ranks, the run has 4"),
+        ((7, 91, 1000), 2, r"table 1 \(file 90, model 91\)"),
+        ((7, 90), 2, "3 tables, the model has 2"),
+    ],
+)
+def test_a_file_of_another_model_is_refused(file, sizes, ranks, message):
+    with pytest.raises(PlacementError, match=message):
+        Placement.load(file, sizes, ranks)
+
+
+ROWS = {"rows": 7, "kind": "rows"}
+KEYS = "table 0: must have the keys rows, kind and maybe rank, got"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (None, "not readable as JSON"),
         ({"tables": {}}, "tables must be a list, got {}"),
-        ({"tables": [7]}, "table 0: must have the keys rows, kind and maybe rank, got 7"),
-        ({"tables": [{"rows": 7}]}, "table 0: must have the keys rows, kind and maybe rank"),
-        ({"tables": [{"rows": 7.0, "kind": "rows"}]}, "table 0: rows must be an integer, got 7.0"),
-        ({"tables": [{"rows": "7", "kind": "rows"}]}, "table 0: rows must be an integer, got '7'"),
-        ({"tables": [{"rows": 7, "kind": ["rows"]}]}, "table 0: kind must be text"),
-        ({"tables": [{"rows": 7, "kind": "whole", "rank": True}]}, "table 0: rank must be an int"),
+        ({"tables": [7]}, f"{KEYS} 7"),
+        ({"tables": [{"rows": 7}]}, KEYS),
+        ({"tables": [ROWS | {"kindd": "rows"}]}, KEYS),
+        ({"tables": [ROWS | {"rows": 7.0}]}, "table 0: rows must be an integer, got 7.0"),
+        ({"tables": [ROWS | {"rows": "7"}]}, "table 0: rows must be an integer, got '7'"),
+        ({"tables": [ROWS | {"kind": ["rows"]}]}, "table 0: kind must be text"),
+        ({"tables": [ROWS | {"kind": "whole", "rank": True}]}, "table 0: rank must be an int"),
         ({"world_size": "2"}, "world_size must be an integer, got '2'"),
         ({"world_size": None}, "world_size must be an integer, got None"),
     ],
 )
-def test_values_of_a_file_of_another_type_are_named(tmp_path, values, message):
-    file = tmp_path / "placement.json"
-    Placement(2, (TablePlacement(7, "rows"),)).save(file)
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
-    with pytest.raises(PlacementError, match=re.escape(f"placement.json: {message}")):
-        Placement.load(file, (7,), 2)
-
-
-def test_a_file_gives_the_placement_back_and_refuses_another_model(tmp_path):
-    file = tmp_path / "placement.json"
-    tables = (TablePlacement(7, "replicate"), TablePlacement(90, "whole", 1))
-    placement = Placement(2, (*tables, TablePlacement(1000, "rows")))
-    placement.save(file)
-    assert Placement.load(file, (7, 90, 1000), 2) == placement
-    with pytest.raises(PlacementError, match="made for 2 ranks, the run has 4"):
-        Placement.load(file, (7, 90, 1000), 4)
-    with pytest.raises(PlacementError, match=r"table 1 \(file 90, model 91\)"):
-        Placement.load(file, (7, 91, 1000), 2)
-    with pytest.raises(PlacementError, match="3 tables, the model has 2"):
-        Placement.load(file, (7, 90), 2)
-    values = json.loads(file.read_text())
-    values["tables"][0]["kindd"] = "rows"
-    file.write_text(json.dumps(values))
-    with pytest.raises(PlacementError, match=r"placement.json: table 0: must have the keys.*kindd"):
-        Placement.load(file, (7, 90, 1000), 2)
-    file.write_text("{")
-    with pytest.raises(PlacementError, match="not readable as JSON"):
-        Placement.load(file, (7, 90, 1000), 2)
+def test_a_damaged_file_is_refused(file, values, message):
+    text = "{" if values is None else json.dumps(json.loads(file.read_text()) | values)
+    file.write_text(text)
+    with pytest.raises(PlacementError, match=f"placement.json: {re.escape(message)}"):
+        Placement.load(file, SIZES, 2)
 
 
 def brute_force(sizes, ranks, load, devices):
     """Returns the shortest predicted step over every placement that fits."""
-    choices = [("replicate", None), ("rows", None), *(("whole", r) for r in range(ranks))]
     best = float("inf")
-    for kinds in itertools.product(choices, repeat=len(sizes)):
-        tables = (TablePlacement(n, kind, r) for n, (kind, r) in zip(sizes, kinds, strict=True))
-        placement = Placement(ranks, tuple(tables))
+    for kinds in itertools.product(("replicate", "rows", *range(ranks)), repeat=len(sizes)):
+        placement = placement_of(ranks, sizes, kinds)
         cost = predict(placement, load, devices)
         if cost.table_bytes.max() <= devices.table_bytes:
             best = min(best, cost.seconds)
@@ -178,12 +187,7 @@ def test_a_table_larger_than_a_device_is_spread_and_too_large_ones_are_refused()
 def test_costs_count_what_travels():
     sizes = (1_000_000, 2_000_000, 3_000_000)
     load = workload(sizes, 4000, wire_bytes=2)
-    tables = (
-        TablePlacement(sizes[0], "rows"),
-        TablePlacement(sizes[1], "whole", 2),
-        TablePlacement(sizes[2], "replicate"),
-    )
-    cost = predict(Placement(4, tables), load, machine(4))
+    cost = predict(placement_of(4, sizes, ("rows", 2, "replicate")), load, machine(4))
     vector = 128 * 2
     by_rows = 1000 * 3 / 4 * vector
     assert cost.vectors_out.tolist() == [by_rows, by_rows, by_rows + 3000 * vector, by_rows]
