@@ -36,7 +36,6 @@ KINDS = {
 }
 DATASET_TYPES = get_args(DatasetType)
 EMBEDDING_TYPES = ("joint", "joint_sparse", "joint_fused")
-STEPS = 4
 
 NCCL_TYPES = {
     torch.uint8, torch.int8, torch.int32, torch.int64,
@@ -53,6 +52,11 @@ class Case(NamedTuple):
     embedding_type: str = "joint_fused"
     storage: str = "float32"
     rule: str = "sgd"
+
+    @property
+    def steps(self):
+        """The adaptive rules divide by gradients of which some are rounding errors alone."""
+        return 8 if self.rule == "sgd" else 4
 
     def folder(self, root):
         return root / "-".join(map(str, self))
@@ -77,8 +81,8 @@ class Case(NamedTuple):
             f"--embedding_storage={self.storage}",
             f"--optimizer={self.rule}",
             f"--lr={0.5 if self.rule == 'sgd' else 0.002}",
-            "--batch_size=999",  # not a multiple of the ranks
-            f"--max_steps={STEPS}",
+            "--batch_size=857",  # not a multiple of the ranks; the last batch has one row
+            f"--max_steps={self.steps}",
             "--print_freq=1",
         )
 
@@ -153,7 +157,7 @@ def test_ranks_train_as_one_process(dataset, alone, tmp_path, world_size):
         limit = 3e-2 if case.storage == "bfloat16" else 1e-5
         losses, found = figures(case.folder(tmp_path) / "log.json")
         expected_losses, expected = figures(same.folder(alone) / "log.json")
-        assert len(losses) == STEPS
+        assert len(losses) == case.steps
         assert losses == pytest.approx(expected_losses, abs=limit), case
         for name in ("auc", "log_loss", "best_auc"):
             assert found[name] == pytest.approx(expected[name], abs=limit), (case, name)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlrm.scripts.main end to end: modes, dataset types, log, checkpoints."""
 
+import itertools
 import json
 import re
 import shutil
@@ -9,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.model.weights import OpenedCheckpoint
-from dlrm.scripts import main
 from preproc import movielens
 from preproc.criteo.rules import CriteoSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
-from recsys.train.saving.run_folder import CheckpointFolder
-from tests import harness
 from tests.dlrm.conftest import (
     CARDINALITIES,
     ROWS,
@@ -180,18 +179,6 @@ def test_resumed_run_equals_the_uninterrupted_one(
     assert latest(whole).state["step"] == 94
 
 
-def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
-    # The rate is so high at the end that the last evaluation is not the best one.
-    folder = tmp_path / "run"
-    settings = ("--test_freq=10", "--epochs=2", "--optimizer=adam", "--lr=0.05")
-    trained = final(program.train(dataset, folder, *settings))
-    best = read_checkpoint(CheckpointFolder(folder).best())
-    assert best.state["best_metric"] == trained["best_auc"]
-    assert latest(folder).state["step"] == 94
-    assert len(list(folder.glob("step_*"))) <= 2
-    assert program.test(dataset, folder)["auc"] == best.state["best_metric"]
-
-
 def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path):
     folder, parametric = tmp_path / "nvidia", "--dataset_type=parametric"
     records = program.train(dataset, folder, parametric, "--embedding_type=custom_cuda",
@@ -294,14 +281,65 @@ def test_a_model_no_better_than_chance_is_named(program, dataset, caplog):
     assert f"on {ROWS['validation']} rows is no better than chance" in caplog.text
 
 
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("batch_size", [4000, 5999])
-def test_two_ranks_share_a_short_batch_as_one_process_trains_it(
-    program, dataset, trained, tmp_path, batch_size
+EMBEDDINGS = ("joint_fused", "joint", "joint_sparse", "multi_table")
+INTERACTIONS = ("cuda_dot", "dot", "cat")
+STORAGES = ("float32", "bfloat16")
+PRECISIONS = {"float32": (), "bfloat16": ("--amp", "--amp_dtype=bfloat16", "--loss_scale=1")}
+FEW, ODD, MANY = 8, 63, 500  # 63 leaves 53 rows, 8 and 500 leave 2 and 250: kernels for all sizes
+COMPARED = ("auc", "log_loss", "calibration", "normalised_entropy")
+
+
+def compare(program, dataset, folder, settings, precision, test_batch_size):
+    """Trains with three evaluations; compares those that were saved with `--mode test`."""
+    common = (f"--test_batch_size={test_batch_size}", *settings, *precision)
+    records = program.train(dataset, folder, *common, "--lr=0.05", "--test_freq=20")
+    within = {tuple(r["step"])[-1]: r["data"] for r in records if r["step"] and "auc" in r["data"]}
+    last = -(-ROWS["train"] // 128)
+    assert list(within) == [20, 40, last]
+    assert len({values["auc"] for values in within.values()}) == 3
+    best = max(within, key=lambda step: within[step]["auc"])
+    assert read_checkpoint(folder).state["step"] == best  # a run is known by its best
+    saved = sorted(folder.glob("step_*"))  # the latest, and the best if that is another
+    for checkpoint in saved:
+        tested = program.test(dataset, checkpoint, *common)
+        expected = within[read_checkpoint(checkpoint).state["step"]]
+        for name in COMPARED:
+            assert tested[name] == expected[name], (checkpoint, name)
+    assert saved[-1].name == f"step_{last:09}"
+
+
+@pytest.fixture
+def bfloat16_products(monkeypatch):
+    """Lets `--amp` compute in bfloat16 on processors on which that is slow, too."""
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "batch_size"),
+    [("sgd", "float32", FEW), ("adam", "float32", ODD), ("adam", "bfloat16", MANY)],
+)
+@pytest.mark.usefixtures("bfloat16_products")
+def test_an_evaluation_in_training_is_that_of_the_checkpoint(
+    program, dataset, tmp_path, optimizer, precision, batch_size
 ):
-    common = (f"--batch_size={batch_size}", f"--load_checkpoint_path={trained}")
-    program.train(dataset, tmp_path / "one", *common)
-    of_two = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'two'}")
-    harness.call_on_ranks(2, main, *SMALL_MODEL, *common, *of_two)
-    assert latest(tmp_path / "two").state["step"] == latest(tmp_path / "one").state["step"] == 2
-    assert_same_weights(tmp_path / "two", tmp_path / "one", atol=1e-5)
+    settings = (f"--optimizer={optimizer}",)
+    compare(program, dataset, tmp_path / "run", settings, PRECISIONS[precision], batch_size)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.usefixtures("bfloat16_products")
+def test_every_optimizer_batch_size_and_storage(program, dataset, tmp_path, precision):
+    tables = [
+        *(("joint_fused", storage) for storage in STORAGES),
+        *((embeddings, "float32") for embeddings in EMBEDDINGS[1:]),
+    ]
+    for numbered in itertools.product(*map(enumerate, (ROW_RULES, tables, (FEW, ODD, MANY)))):
+        numbers, (optimizer, (embeddings, storage), size) = zip(*numbered, strict=True)
+        interaction = INTERACTIONS[sum(numbers) % len(INTERACTIONS)]
+        settings = (
+            *(f"--optimizer={optimizer}", f"--embedding_type={embeddings}"),
+            *(f"--embedding_storage={storage}", f"--interaction_op={interaction}"),
+        )
+        folder = tmp_path / "-".join((optimizer, embeddings, storage, interaction, str(size)))
+        compare(program, dataset, folder, settings, PRECISIONS[precision], size)
