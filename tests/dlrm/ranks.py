@@ -17,7 +17,6 @@ SIZES = (3, 40, 1000, 7, 500, 64)
 PLACEMENTS = {
     "mixed": ("replicate", 0, "rows", "replicate", 1, "rows"),
     "all copies": ("replicate",) * 6,
-    "all whole": (0, 1, 0, 1, 0, 1),
     "all on one": (1,) * 6,
     "all by rows": ("rows",) * 6,
 }

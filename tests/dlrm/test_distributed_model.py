@@ -6,11 +6,9 @@ from typing import get_args
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, OptimizerConfig
 from dlrm.distributed.embedding import ShardedEmbeddings
-from dlrm.distributed.exchange import VectorExchange
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.row_blocks import whole_blocks
@@ -39,7 +37,6 @@ from tests.dlrm.ranks import (
     single,
 )
 from tests.harness import run_ranks
-from tests.nccl_rules import nccl_rules
 
 pytestmark = pytest.mark.multiprocess
 
@@ -98,20 +95,11 @@ class Poisoned(Batches):
 
 def train(rank, placed, rule, precision, source):
     model = distributed("joint_fused", placed, rank)
-    travelled = []
-    for name in ("send", "send_back"):
-        original = getattr(VectorExchange, name)
-
-        def recorded(self, vectors, original=original):
-            travelled.append(vectors.dtype)
-            return original(self, vectors)
-
-        setattr(VectorExchange, name, recorded)
     step = distributed_step(model, optimizer(rule), precision)
     batches = cut_batches(source, placed, rank).batches()
     losses = [float(step(seen, RATES[rule])) for seen in batches]
     dense = [p.detach() for p in model.mlp_parameters()]
-    return {"losses": losses, "dense": dense, "parts": parts_of(model), "travelled": travelled}
+    return {"losses": losses, "dense": dense, "parts": parts_of(model)}
 
 
 def train_alone(rule, precision, source):
@@ -147,51 +135,11 @@ def test_ranks_train_as_one_process(tmp_path, name, world_size, rule, precision,
     assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
 
 
-def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path):
+def test_ranks_train_in_half_precision(tmp_path):
     ranks = results(tmp_path, 2, train, placement("mixed", 2), "sgd", BFLOAT16, BATCHES)
     losses, _ = train_alone("sgd", BFLOAT16, BATCHES)
     for rank in ranks:
-        assert rank["travelled"] == [torch.bfloat16] * 2 * STEPS
         torch.testing.assert_close(rank["losses"], losses, rtol=2e-3, atol=2e-3)
-
-
-def record_a_step(rank, placed):
-    model = distributed("joint_fused", placed, rank)
-    step = distributed_step(model, optimizer("sgd"), FLOAT32)
-    source = cut_batches(BATCHES, placed, rank).batches()
-    step(next(source), 0.1)
-    with nccl_rules() as called, CopiesOfVectors() as copies:
-        step(next(source), 0.1)
-    return called, copies.ops
-
-
-class CopiesOfVectors(TorchDispatchMode):
-    """Notes the ops that make a tensor as large as the vectors of a local batch or larger."""
-
-    def __init__(self):
-        super().__init__()
-        self.ops = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        least = BATCH // 2 * len(SIZES) * MODEL["embedding_dim"]
-        if isinstance(result, torch.Tensor) and result.numel() >= least:
-            self.ops.append(func.overloadpacket.__name__)
-        return result
-
-
-def test_a_step_copies_no_vectors_and_sends_their_gradients_before_the_sums(tmp_path):
-    """The queue of NCCL is one, and backward waits for the gradients of vectors."""
-    called, made = results(tmp_path, 2, record_a_step, placement("mixed", 2))[0]
-    model = single("joint_fused")
-    top, bottom = (
-        sum(p.numel() for p in mlp.parameters()) for mlp in (model.top_mlp, model.bottom_mlp)
-    )
-    sums = [("all_reduce", size, "torch.float32") for size in (top, bottom, 1)]
-    exchange = ("all_to_all_single", "torch.float32", "torch.float32")
-    assert called[:5] == [exchange] * 2 + sums
-    assert not {"clone", "index_copy", "index_fill", "index_put"} & set(made)
-    assert "index_copy_" in made
 
 
 @pytest.mark.parametrize(

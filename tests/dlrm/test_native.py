@@ -2,7 +2,6 @@
 """The native backend's library without a server: answers, refusals and damaged versions."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -65,59 +64,38 @@ def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, mo
 
 
 RESPOND = """
-import ctypes, sys
+import pathlib, sys
 import numpy as np
-folder, kernels, library_file, request_file, answer_file = sys.argv[1:]
-library = ctypes.CDLL(library_file)
-library.recsys_instruction_set.restype = ctypes.c_char_p
-library.recsys_open.restype = ctypes.c_void_p
-assert library.recsys_instruction_set() == kernels.encode()
-request = dict(np.load(request_file))
-rows = len(request["numerical"])
-answers = []
-for threads in (1, 3):
-    handle = ctypes.c_void_p(library.recsys_open(folder.encode(), threads))
-    words, kept = [], []
-    for name, array in request.items():
-        texts = [ctypes.create_string_buffer(t.encode()) for t in (name, str(array.dtype))]
-        shape = (ctypes.c_int64 * 2)(*array.shape)
-        kept.append((texts, shape))
-        addresses = [ctypes.addressof(text) for text in texts] + [ctypes.addressof(shape)]
-        words += [*addresses, 2, array.ctypes.data, array.nbytes]
-    tensors = (ctypes.c_uint64 * len(words))(*words)
-    probability, logit = np.zeros((2, rows), np.float32)
-    count = ctypes.c_int64()
-    status = library.recsys_respond(
-        handle, tensors, ctypes.c_int64(2), ctypes.c_int64(rows),
-        ctypes.c_void_p(probability.ctypes.data), ctypes.c_void_p(logit.ctypes.data),
-        ctypes.byref(count),
-    )
-    assert (status, count.value) == (0, rows)
-    answers.append(logit)
-np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
-np.save(answer_file, answers[0])
-maps = open("/proc/self/maps").read()
-assert "libtorch" not in maps
+from dlrm.serve.native import NativeDlrm, load_library
+folder, kernels, request_file, answer_file = sys.argv[1:]
+assert load_library().recsys_instruction_set() == kernels.encode()
+versions = [NativeDlrm(pathlib.Path(folder), threads) for threads in (1, 3)]
+(one,), (other,) = (version.predict([dict(np.load(request_file))]) for version in versions)
+np.testing.assert_allclose(one["logit"], other["logit"], rtol=1e-5, atol=1e-5)
+np.save(answer_file, one["logit"])
 """
-"""Answers a request on one thread and on three, by the C interface: no torch, nothing of ours."""
+"""Answers a request on one thread and on three."""
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels, tmp_path):
-    np.savez(tmp_path / "request.npz", **draw(150))
-    done = harness.run(
-        *(sys.executable, "-I", "-c", RESPOND, version, kernels, native_backend.LIBRARY),
-        *(tmp_path / "request.npz", tmp_path / "logit.npy"),
-        status=None,
-        RECSYS_CPU_KERNELS=kernels,
-    )
+    request, answer = tmp_path / "request.npz", tmp_path / "logit.npy"
+    np.savez(request, **draw(150))
+    arguments = ("-c", RESPOND, version, kernels, request, answer)
+    done = harness.python(*arguments, status=None, RECSYS_CPU_KERNELS=kernels)
     if "a CPU that has it" in done.stderr:
         assert kernels != "portable"
         return
     assert done.returncode == 0, done.stderr
     (expected,) = ServedDlrm.open(version, CPU).predict([draw(150)])
-    logit = np.load(tmp_path / "logit.npy")[:, None]
-    np.testing.assert_allclose(logit, expected["logit"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.load(answer), expected["logit"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_library_needs_no_torch():
+    load = f"import ctypes; ctypes.CDLL({str(native_backend.LIBRARY)!r}).recsys_open"
+    maps = harness.python("-I", "-c", f"{load}; print(open('/proc/self/maps').read())").stdout
+    assert native_backend.LIBRARY.name in maps
+    assert "libtorch" not in maps
 
 
 def with_value(name, row, feature, value):
