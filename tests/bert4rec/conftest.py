@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small prepared dataset with an order that can be learnt, and runs of the real program."""
 
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,13 +20,14 @@ import pytest
 import torch
 from absl import flags
 
+from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
 from recsys.train.checkpoint import Checkpoint, read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
-from tests.harness import Program
+from tests.harness import REPOSITORY, Program
 
 NUM_USERS, NUM_ITEMS = 60, 40
 SMALL_MODEL = (
@@ -93,11 +105,21 @@ def dataset(tmp_path_factory) -> Path:
     return root
 
 
-def make_program(folder: Path) -> Program:
+class CheckedProgram(Program):
+    """bert4rec.scripts.main, with the exit status that a test expects."""
+
+    def __call__(self, *arguments: object, status: int = 0, **options: Any) -> list[dict[str, Any]]:
+        """Returns the records of the log."""
+        records = super().__call__(*arguments, **options)
+        assert self.exit_code == status
+        return records
+
+
+def make_program(folder: Path, kind: type[Program] = Program) -> Program:
     """Returns bert4rec.scripts.main with its log in a folder."""
     from bert4rec.scripts import main
 
-    return Program(main, folder, SMALL_MODEL)
+    return kind(main, folder, SMALL_MODEL)
 
 
 def parse(*arguments) -> Bert4RecConfig:
@@ -110,8 +132,63 @@ def parse(*arguments) -> Bert4RecConfig:
 
 @pytest.fixture
 def program(tmp_path) -> Program:
-    """The program, with its log in the test's folder."""
-    return make_program(tmp_path)
+    """The program, with its log in the test's folder; any other exit status than 0 is a failure."""
+    return make_program(tmp_path, CheckedProgram)
+
+
+@pytest.fixture
+def refused(program, capsys) -> Callable[..., str]:
+    """Runs the program with flags that it must refuse; returns what it says."""
+
+    def run(*flags: object, **options: Any) -> str:
+        capsys.readouterr()
+        program(*flags, status=2, **options)
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def recommend(program, capsys) -> Callable[..., list[dict[str, Any]]]:
+    """Recommends by a checkpoint; returns the answers."""
+
+    def run(*flags: object, lines: str | bytes = "") -> list[dict[str, Any]]:
+        stdin = lines if isinstance(lines, bytes) else lines.encode()
+        capsys.readouterr()
+        program("--mode=recommend", *flags, model=(), stdin=stdin)
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def show(*flags: str) -> str:
+    """Runs the program on a terminal of 100 columns; returns what that shows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    command = [sys.executable, "-m", "bert4rec.scripts.main", *flags]
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.DEVNULL, cwd=REPOSITORY
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal closes with the process
+            while block := os.read(ours, 4096):
+                shown += block
+    os.close(ours)
+    assert process.returncode == 0, shown
+    return shown.decode()
+
+
+def peak_mib(folder: Path, *flags: str) -> float:
+    """Trains in a process of its own, with the log in a folder; returns the most MiB it had."""
+    log = folder / "log.json"
+    command = [sys.executable, "-m", "bert4rec.scripts.main", "--base_device=cpu", *flags]
+    used = run_process(
+        [*command, "--num_threads=1", f"--log_path={log}"], env={"PYTHONPATH": str(REPOSITORY)}
+    )
+    assert used.exit_status == 0, used.output
+    assert "average_train_throughput" in log.read_text()
+    return used.peak_anon_mib
 
 
 @pytest.fixture(scope="session")
@@ -122,15 +199,13 @@ def trained(tmp_path_factory, dataset) -> Path:
 
 def train(dataset: Path, folder: Path) -> Path:
     """Trains until the order is learnt; returns the folder of the run."""
-    program = make_program(folder)
-    program(
+    make_program(folder, CheckedProgram)(
         f"--dataset_path={dataset}",
         f"--export_root={folder / 'run'}",
         "--num_epochs=25",
         "--mask_last_prob=0.5",
         "--head=tied",
     )
-    assert program.exit_code == 0
     return folder / "run"
 
 

@@ -1,71 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Item tables with row gradients, accumulated batches, and the memory of a large catalogue."""
+
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import pack, training_batches
 from bert4rec.data.masking import next_item_batch
 from bert4rec.data.negative_sampler import NegativeSampler, log_popularity
 from bert4rec.data.windows import Windows
 from bert4rec.model.loss import LossInputs, LossNetwork
-from bert4rec.model.network import Bert4Rec, ItemRows
+from bert4rec.model.network import ItemRows
+from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.step import build_sampler, build_step
-from recsys.data.sequences import Sequences
-from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowGradients, norm_of_summed_rows
-
-NUM_ITEMS = 50
-SMALL = {
-    "max_len": 8, "emb_dim": 8, "nhead": 2, "num_layers": 2, "dropout": 0.0,
-    "attention_dropout": 0.0, "windows": "recent", "dupe_factor": 1, "num_negatives": 12,
-    "train_batch_size": 6,
-}  # fmt: skip
-CPU = torch.device("cpu")
-
-
-def config(**settings):
-    return Bert4RecConfig.from_dict(SMALL | settings)
-
-
-def sequences() -> Sequences:
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(5, 12, 20)
-    offsets = np.concatenate([[0], lengths.cumsum()])
-    # The upper half of the catalogue occurs in no history.
-    items = generator.integers(1, NUM_ITEMS // 2, offsets[-1]).astype(np.int32)
-    return Sequences(items, offsets, NUM_ITEMS)
+from tests.bert4rec.conftest import peak_mib
+from tests.bert4rec.steps import (
+    CPU,
+    FLOAT32,
+    NUM_ITEMS,
+    SMALL,
+    config,
+    make_model,
+    sequences,
+    train,
+)
 
 
-def make_model(settings) -> Bert4Rec:
-    torch.manual_seed(0)
-    model = Bert4Rec(settings.model, NUM_ITEMS)
-    with torch.no_grad():
-        model.head.bias.normal_(0, 0.1)
-    return model
-
-
-def make_inputs(settings) -> LossInputs:
-    windows = Windows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([4, 1, 5]))
-    items, layout = pack(sequences(), windows, CPU)
+def causal_inputs(items, layout, **negatives) -> LossInputs:
     asked = next_item_batch(items, layout)
-    sampler = build_sampler(settings, sequences(), CPU)
-    drawn = sampler.draw(torch.Generator().manual_seed(1))
     return LossInputs(
         items=asked.items,
         layout=asked.layout,
         targets=asked.targets,
         labels=asked.labels,
         causal=True,
-        negatives=drawn.items,
-        log_expected=drawn.log_expected,
+        **negatives,
     )
+
+
+def make_inputs(settings) -> LossInputs:
+    windows = Windows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([4, 1, 5]))
+    sampler = build_sampler(settings, sequences(), CPU)
+    drawn = sampler.draw(torch.Generator().manual_seed(1))
+    packed = pack(sequences(), windows, CPU)
+    return causal_inputs(*packed, negatives=drawn.items, log_expected=drawn.log_expected)
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -119,74 +102,54 @@ def test_the_full_softmax_is_over_the_scores_that_rank(head, temperature):
         torch.testing.assert_close(gradient, other)
 
 
-def train(settings, steps=1, epoch=0):
-    model = make_model(settings)
-    step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
-    batches = training_batches(settings, sequences(), CPU).batches(epoch, 0)
-    losses = [float(step(next(batches), 0.01)) for _ in range(steps)]
-    return {name: p.detach() for name, p in model.named_parameters()}, losses
-
-
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize("clip_norm", [None, 0.01])
 def test_the_first_step_of_lazy_adam_is_that_of_adam(head, clip_norm, monkeypatch):
     # Later steps differ: lazy Adam leaves the moments of absent rows alone.
     settings = {"head": head, "loss": "sampled", "clip_norm": clip_norm}
-    rows, row_loss = train(config(**settings))
+    _, rows, row_loss = train(config(**settings), steps=1)
     monkeypatch.setattr(Bert4RecConfig, "updates_rows", False)
-    dense, dense_loss = train(config(**settings))
-    assert row_loss == pytest.approx(dense_loss, rel=1e-5)
-    for name, tensor in dense.items():
+    _, dense, dense_loss = train(config(**settings), steps=1)
+    torch.testing.assert_close(row_loss, dense_loss, rtol=1e-5, atol=0)
+    for mine, other in zip(rows.parameters(), dense.parameters(), strict=True):
         # Adam divides by the root of the gradient's own square: where a gradient is a rounding
         # error its sign is chance, and that may move an element by twice the rate.
-        close = torch.isclose(rows[name], tensor, rtol=1e-3, atol=1e-5)
+        close = torch.isclose(mine, other, rtol=1e-3, atol=1e-5)
         assert close.float().mean() > 0.99
-        torch.testing.assert_close(rows[name], tensor, rtol=0, atol=0.021)
+        torch.testing.assert_close(mine, other, rtol=0, atol=0.021)
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_a_step_leaves_rows_alone_that_no_batch_met(head):
     settings = config(head=head, loss="sampled", weight_decay=0.1)
-    before = {name: p.detach() for name, p in make_model(settings).named_parameters()}
-    after, _ = train(settings, steps=2)
+    before, (_, after, _) = make_model(settings), train(settings, steps=2)
     table = "embedding.items" if head == "tied" else "head.weight"
-    met = (before[table] != after[table]).any(1)
+    old, new = before.get_parameter(table), after.get_parameter(table)
+    met = (old != new).any(1)
     assert 0 < int(met.sum()) < len(met)
-    assert torch.equal(before[table][~met], after[table][~met])
-    assert not torch.equal(before["blocks.0.qkv.weight"], after["blocks.0.qkv.weight"])
+    assert not torch.equal(before.blocks[0].qkv.weight, after.blocks[0].qkv.weight)
 
 
 def test_accumulated_batches_are_one_large_batch():
     """Two batches to a step give the gradient of the mean over the targets of both."""
     settings = config(objective="causal", accumulation_steps=2, train_batch_size=3)
-    joined = config(objective="causal", train_batch_size=6)
-    model = make_model(settings)
-    source = training_batches(settings, sequences(), CPU)
-    step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
-    group = next(source.batches(0, 0))
-    loss = step(group, 0.0)
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
-    asked = [next_item_batch(batch.items, batch.layout) for batch in group.batches]
-    plain = make_model(joined)
-    total = sum(len(a.labels) for a in asked)
-    assert len(asked[0].labels) != len(asked[1].labels)
-    expected_loss = 0.0
-    network = LossNetwork(plain, "full")
-    for a in asked:
-        inputs = LossInputs(
-            items=a.items, layout=a.layout, targets=a.targets, labels=a.labels, causal=True
-        )
-        batch_loss = network(inputs) * len(a.labels) / total
-        batch_loss.backward()
-        expected_loss += float(batch_loss.detach())
-    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
-    for name, parameter in plain.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
+    _, trained, (loss,) = train(settings, steps=1)
+    batches = next(training_batches(settings, sequences(), CPU).batches(0, 0)).batches
+    lengths = [batch.layout.lengths() for batch in batches]
+    assert lengths[0].sum() != lengths[1].sum()
+    items, joined = torch.cat([batch.items for batch in batches]), torch.cat(lengths)
+    layout = SequenceLayout.of_lengths(joined, int(joined.max()), len(items))
+    plain = make_model(settings)
+    expected = LossNetwork(plain, "full")(causal_inputs(items, layout))
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach())
+    for found, parameter in zip(trained.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, parameter.grad)
 
 
 def test_the_row_factor_scales_the_gradient():
     settings = config(loss="sampled")
-    step = build_step(settings, sequences(), make_model(settings), Precision(device_type="cpu"))
+    step = build_step(settings, sequences(), make_model(settings), FLOAT32)
     (table, *_) = step.item_rows.stored_tables()
     rows, gradients = torch.tensor([3, 3]), torch.ones(2, SMALL["emb_dim"])
     step.row_optimizer.step(
@@ -228,17 +191,9 @@ def test_gbce_needs_fewer_negatives_than_items():
     ],
 )
 def test_half_a_million_items_train_within_six_gibibytes(tmp_path, head, loss):
-    log = tmp_path / "log.json"
-    used = run_process(
-        [
-            *(sys.executable, "-m", "bert4rec.scripts.main", "--dataset_name=random"),
-            *("--random_user_count=200", "--random_item_count=500000", "--random_size=4000"),
-            *("--emb_dim=128", "--max_len=16", "--train_batch_size=8", "--dupe_factor=1"),
-            *("--windows=recent", "--max_steps=3", f"--head={head}"),
-            *(f"--loss={loss}", f"--log_path={log}", "--num_threads=1", "--base_device=cpu"),
-        ],
-        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    flags = (
+        *("--dataset_name=random", "--random_user_count=200", "--random_item_count=500000"),
+        *("--random_size=4000", "--emb_dim=128", "--max_len=16", "--train_batch_size=8"),
+        *("--dupe_factor=1", "--windows=recent", "--max_steps=3"),
     )
-    assert "average_train_throughput" in log.read_text()
-    assert used.exit_status == 0, used.output
-    assert used.peak_anon_mib < 6 * 1024
+    assert peak_mib(tmp_path, *flags, f"--head={head}", f"--loss={loss}") < 6 * 1024

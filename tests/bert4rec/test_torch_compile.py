@@ -9,16 +9,13 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from bert4rec.data.batches import training_batches
-from bert4rec.train.step import build_step
 from recsys.train.optimizers.precision import Precision
-from tests.bert4rec.test_large_catalogues import CPU, config, make_model, sequences
+from tests.bert4rec.steps import FLOAT32, config, train
 from tests.tools import needs
 
 # PyTorch's tracer looks at the gradient of its inputs, and silences its own warning of it.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
-FLOAT32 = Precision(device_type="cpu")
 BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
 FLOAT16 = Precision(device_type="cpu", dtype=torch.float16, loss_scale=1024.0)
 SCHEMES = [
@@ -48,25 +45,18 @@ def own_cache():
     torch._dynamo.reset()
 
 
-def train(given, precision):
-    """Returns the losses of three epochs."""
-    step = build_step(given, sequences(), make_model(given), precision)
+def losses_of(settings, precision):
     with torch.compiler.set_stance(force_backend="eager"):
-        losses = [
-            step(batch, 0.01).detach()
-            for epoch in range(3)
-            for batch in training_batches(given, sequences(), CPU).batches(epoch, 0)
-        ]
-    return torch.stack(losses)
+        return train(settings, precision, epochs=3)[2]
 
 
 @needs("Python headers")  # without them the program refuses, whatever the backend
 @pytest.mark.parametrize(("settings", "precision"), SCHEMES)
 def test_one_graph_serves_batches_of_all_sizes(settings, precision):
     settings = settings | {"windows": "random", "dupe_factor": 2}
-    eager = train(config(**settings), precision)
+    eager = losses_of(config(**settings), precision)
     assert not counters["stats"]
-    compiled = train(config(**settings, torch_compile=True), precision)
+    compiled = losses_of(config(**settings, torch_compile=True), precision)
     tolerance = 1e-5 if precision is FLOAT32 else 1e-2
     torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)
     objectives = 2 if settings.get("objective") == "hybrid" else 1
@@ -83,16 +73,14 @@ def test_the_program_trains_with_generated_code(program, dataset):
     losses = []
     for more in ((), ("--torch_compile",)):
         records = program(*flags, *more)
-        assert program.exit_code == 0
         losses.append([r["data"]["loss"] for r in records if "data_wait" in r["data"]])
     assert len(losses[0]) == 14
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_a_missing_compiler_is_named(program, dataset, capsys, monkeypatch):
+def test_a_missing_compiler_is_named(refused, dataset, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    program(f"--dataset_path={dataset}", "--torch_compile", "--max_steps=1")
-    assert program.exit_code == 2
+    error = refused(f"--dataset_path={dataset}", "--torch_compile", "--max_steps=1")
     message = "--torch_compile needs a C++ compiler on a CPU, and no-such-compiler is not there"
-    assert message in capsys.readouterr().err
+    assert message in error
