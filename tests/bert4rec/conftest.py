@@ -22,10 +22,12 @@ from absl import flags
 
 from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
+from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
 from recsys.train.checkpoint import Checkpoint, read_checkpoint
+from recsys.train.run import Run
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests.harness import REPOSITORY, Program
 
@@ -213,6 +215,13 @@ def train(dataset: Path, folder: Path) -> Path:
 def loaded(dataset, trained) -> tuple[str, str]:
     """The flags of the dataset and of the model that learnt its order."""
     return f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}"
+
+
+def open_recipe(*flags: object) -> Bert4RecRecipe:
+    """Returns the recipe of a test, with the weights of its checkpoint."""
+    config = parse("--mode=test", "--num_threads=1", "--log_path=/dev/null", *flags)
+    with join_run(config) as processes:
+        return Run.start(Bert4RecRecipe.open, config, print, processes).recipe
 
 
 def latest(folder: Path) -> Checkpoint:

@@ -9,9 +9,8 @@ import torch
 from bert4rec.model.network import Bert4Rec
 from bert4rec.scripts import main
 from bert4rec.scripts.flags import PRESETS
-from recsys.train.saving.run_folder import CheckpointFolder
-from tests.bert4rec.conftest import parse
-from tests.harness import REPOSITORY, Program
+from tests.bert4rec.conftest import CheckedProgram, latest, parse
+from tests.harness import REPOSITORY
 
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
 
@@ -78,26 +77,25 @@ def presets():
 
 @pytest.mark.parametrize("name", list(presets()))
 def test_a_preset_trains_20_steps_and_resumes(name, tmp_path):
-    program = Program(main, tmp_path, SHRUNKEN)
+    program = CheckedProgram(main, tmp_path, SHRUNKEN)
     run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--lr_schedule=step")
     run += (f"--export_root={tmp_path / 'run'}", "--test_freq=1000")
     for steps in (12, 20):
         records = program(*run, f"--max_steps={steps}", "--resume")
-        assert program.exit_code == 0
-        assert CheckpointFolder(tmp_path / "run").latest().name == f"step_{steps:09d}"
+        assert latest(tmp_path / "run").state["step"] == steps
     config = parse(f"--config={name}")
     assert records[0]["data"]["emb_dim"] == config.model.emb_dim
     assert records[0]["data"]["num_layers"] == config.model.num_layers
     assert 0 <= records[-1]["data"]["test_full_ndcg@10"] <= 1
 
 
+def test_a_file_says_what_flags_say(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("lr: 1e-3\nclip_norm: null\ninference_benchmark_batch_sizes: [2, 4]\n")
+    flags = ("--lr=1e-3", "--inference_benchmark_batch_sizes=2,4")
+    assert parse(f"--config={file}").to_dict() == parse(*flags).to_dict()
+
+
 def test_torchrec_is_what_the_defaults_are():
     plain, preset = parse().to_dict(), parse("--config=torchrec").to_dict()
     assert plain == preset
-
-
-def test_a_flag_comes_before_the_preset_and_the_preset_before_the_default():
-    config = parse("--config=paper", "--lr=0.5")
-    assert config.optimizer.lr == 0.5
-    assert config.model.max_len == 200
-    assert config.data.val_batch_size == 128

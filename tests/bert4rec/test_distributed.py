@@ -1,67 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes with DistributedDataParallel over gloo, against one that adds up both batches."""
+"""Two gloo processes against one: whole item tables, tables by rows, and TorchRec's.
+
+TorchRec is that of `make torchrec`. On a CPU FBGEMM's rows move by row-wise Adagrad.
+"""
 
 import contextlib
-import os
 import re
 import signal
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from bert4rec.nn.parallel_softmax import ItemRange, parallel_cross_entropy
 from recsys.train.optimizers.rows import RowGradients
 from recsys.train.processes import Processes, join_processes
 from tests import harness
-from tests.bert4rec.torchrun import (
-    RANDOM,
-    assert_close_weights,
-    assert_same_metrics,
-    run,
-    weights,
-)
-from tests.harness import run_ranks
+from tests.bert4rec.torchrun import RANDOM, assert_resumes, assert_trains_alike
+from tests.tools import needs
 
 pytestmark = pytest.mark.multiprocess
 
-CASES = {
-    "full": ("--objective=hybrid", "--clip_norm=0.5", "--head=tied"),
-    "sampled": ("--loss=sampled", "--num_negatives=64", "--head=tied", "--clip_norm=0.5"),
+TIED, SAMPLED = "--head=tied", ("--loss=sampled", "--num_negatives=64")
+WHOLE = {
+    "full": ("--objective=hybrid", "--clip_norm=0.5", TIED),
+    "sampled": (*SAMPLED, TIED, "--clip_norm=0.5"),
 }
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """Runs of two processes: their folders and what they logged."""
-    folders = {case: tmp_path_factory.mktemp(case) for case in CASES}
-    return {
-        case: (folder, run(folder, 2, CASES[case], launched=case == "full"))
-        for case, folder in folders.items()
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_two_processes_train_as_one(two, tmp_path, case):
-    """Same windows, masks, dropout and negatives: only the order of sums differs.
-
-    A rank moves if two scores are as close as that: one of 60 users is 0.017 in a hit rate.
-    """
-    folder, logged = two[case]
-    expected = run(tmp_path, 1, (*CASES[case], "--accumulation_steps=2"))
-    assert_same_metrics(logged, expected, 0.02)
-    mine, other = weights(folder), weights(tmp_path)
-    assert mine.keys() == other.keys()
-    model = {name: tensor for name, tensor in other.items() if name.startswith("model/")}
-    assert_close_weights(mine, model)
+SHARDS = {
+    "tied-full": (TIED, "--clip_norm=0.5"),
+    "tied-cosine": (TIED, "--temperature=0.1", "--popularity_correction=0.5"),
+    "tied-sampled": (*SAMPLED, TIED, "--clip_norm=0.5"),
+    "untied-sampled": (*SAMPLED, "--weight_decay=0.1"),
+    "untied-full": ("--clip_norm=0.5",),
+}
+TORCHREC = {"full": (), "tied": (*SAMPLED, TIED), "untied": SAMPLED}
 
 
 @pytest.mark.slow
-def test_two_processes_repeat_their_bits_and_resume(two, tmp_path):
-    run(tmp_path, 2, (*CASES["sampled"], "--max_steps=2"))
-    run(tmp_path, 2, (*CASES["sampled"], "--resume"))
-    expected = weights(two["sampled"][0])
-    for name, tensor in weights(tmp_path).items():
-        assert torch.equal(tensor, expected[name]), name
+@pytest.mark.parametrize("case", WHOLE)
+def test_whole_tables_train_as_in_one_process(tmp_path, case):
+    one = (*WHOLE[case], "--accumulation_steps=2")
+    assert_trains_alike(tmp_path, WHOLE[case], one, launched=case == "full")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SHARDS)
+def test_shards_train_as_whole_tables(tmp_path, case):
+    batches = 2 if case == "untied-sampled" else 1
+    two = (*SHARDS[case], f"--accumulation_steps={batches}", "--mode=dmp")
+    # Without dmp the full softmax of an untied head moves every row of the embedding.
+    mode = "--mode=dmp" if case == "untied-full" else "--mode=train"
+    one = (*SHARDS[case], f"--accumulation_steps={2 * batches}", mode)
+    assert_trains_alike(tmp_path, two, one)
+
+
+@needs("TorchRec")
+@pytest.mark.parametrize("case", TORCHREC)
+def test_torchrecs_shards_train_as_whole_tables(tmp_path, case, monkeypatch):
+    """The other run is one process with our own shards, which take FBGEMM's rule here."""
+    rule = lambda *_: "rowwise_adagrad"  # noqa: E731
+    monkeypatch.setattr("bert4rec.train.step.item_rule", rule)
+    flags = (*TORCHREC[case], "--mode=dmp")
+    assert_trains_alike(tmp_path, flags, (*flags, "--accumulation_steps=2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        WHOLE["sampled"],
+        (*SHARDS["tied-full"], "--mode=dmp"),
+        pytest.param((*TORCHREC["tied"], "--mode=dmp"), marks=needs("TorchRec")),
+    ],
+    ids=["whole", "shards", "torchrec"],
+)
+def test_two_processes_repeat_their_bits_and_resume(tmp_path, flags):
+    tensors = assert_resumes(tmp_path, flags, 2, 3)
+    moment = tensors.get("item_optimizer.embedding.first_moment")
+    assert moment is None or moment.shape == (202, 16)
+    assert any(name.startswith("item_optimizer.") for name in tensors)
 
 
 @pytest.mark.slow
@@ -83,18 +100,15 @@ def test_a_process_that_stands_still_is_named_and_ends_the_run(tmp_path):
 
 
 def exchange(rank: int, folder: str) -> None:
-    with join_processes("cpu", None) as here:
-        cores = len(os.sched_getaffinity(0))
-        mine = torch.arange(3.0 * rank).view(-1, 3) + 10 * rank
+    with join_processes("cpu", 1) as here:
         only_first = [] if rank else [RowGradients(1, torch.tensor([4]), torch.ones(1, 2))]
         found = {
-            "threads": torch.get_num_threads() == max(cores // 2, 1),
             "is_first": here.is_first == (rank == 0),
-            "sum": here.sum(torch.tensor([1.0, rank])),
+            "sum": here.sum(torch.tensor([1.0, rank])).tolist(),
             "any": (here.any(rank == 1), here.any(False)),
-            "gathered": here.gather(mine),
+            "gathered": here.gather(torch.arange(3.0 * rank).view(-1, 3) + 10 * rank).tolist(),
             "rows": [
-                (g.table, g.rows, g.gradients)
+                (g.table, g.rows.tolist(), tuple(g.gradients.shape), float(g.gradients.sum()))
                 for g in here.gather_rows(only_first, [3, 2], torch.device("cpu"))
             ],
         }
@@ -103,23 +117,59 @@ def exchange(rank: int, folder: str) -> None:
 
 
 def test_what_processes_tell_each_other(tmp_path):
-    run_ranks(2, exchange, str(tmp_path), joined=False)
+    harness.run_ranks(2, exchange, str(tmp_path), joined=False)
     for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
-        assert found["threads"]
-        assert found["is_first"]
-        assert found["sum"].tolist() == [2.0, 1.0]
-        assert found["any"] == (True, False)
-        assert found["gathered"].tolist() == [[10.0, 11.0, 12.0]]
-        empty, one = found["rows"]
-        assert (empty[0], empty[1].shape, empty[2].shape) == (0, (0,), (0, 3))
-        assert (one[0], one[1].tolist(), one[2].tolist()) == (1, [4], [[1.0, 1.0]])
+        assert torch.load(tmp_path / f"{rank}.pt") == {
+            "is_first": True,
+            "sum": [2.0, 1.0],
+            "any": (True, False),
+            "gathered": [[10.0, 11.0, 12.0]],
+            "rows": [(0, [], (0, 3), 0.0), (1, [4], (1, 2), 2.0)],
+        }
 
 
-def test_one_process_has_nobody_to_ask():
-    alone = Processes()
-    values = torch.tensor([1.0])
-    assert alone.sum(values) is values
-    assert alone.gather(values) is values
-    assert alone.any(True)
-    assert not alone.any(False)
+ITEMS, DIM = 11, 5
+
+
+def problem(rank: int) -> list[torch.Tensor]:
+    """Returns table, bias and targets; the third process has none."""
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    table, bias = draw(ITEMS + 2, DIM), draw(ITEMS)
+    generator.manual_seed(rank)
+    count = (4, 3, 0)[rank]
+    return [table, bias, draw(count, DIM), torch.randint(0, ITEMS, (count,), generator=generator)]
+
+
+def score(rank: int, folder: str, world_size: int, max_logits: int) -> None:
+    table, bias, hidden, labels = problem(rank)
+    here = Processes(rank, world_size)
+    size = -(-(ITEMS + 2) // world_size)
+    start, stop = rank * size, min((rank + 1) * size, ITEMS + 2)
+    first, last = max(start, 1), min(stop, ITEMS + 1)
+    items = ItemRange(here, first - 1, slice(first - start, last - start), max_logits)
+    own = table[start:stop].clone()
+    inputs = [t.requires_grad_() for t in (hidden, own, bias)]
+    loss = parallel_cross_entropy(*inputs, labels, items)
+    gradients = torch.autograd.grad(loss * (rank + 2), inputs)
+    torch.save([loss.detach(), *gradients], f"{folder}/{rank}.pt")
+
+
+@pytest.mark.parametrize(("world_size", "max_logits"), [(2, 1 << 24), (2, 20), (3, 20)])
+def test_parallel_softmax_equals_the_plain_one(tmp_path, world_size, max_logits):
+    harness.run_ranks(world_size, score, str(tmp_path), world_size, max_logits)
+    table, bias, *_ = (t.requires_grad_() for t in problem(0)[:2])
+    stored = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world_size)]
+    total = torch.zeros((), dtype=torch.float64)
+    for rank, (loss, to_hidden, *_) in enumerate(stored):
+        hidden, labels = problem(rank)[2:]
+        hidden.requires_grad_()
+        logits = F.linear(hidden, table[1:-1], bias)
+        plain = F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+        torch.testing.assert_close(loss, plain.detach())
+        (expected,) = torch.autograd.grad(plain * (rank + 2), hidden, retain_graph=True)
+        torch.testing.assert_close(to_hidden, expected)
+        total = total + plain * (rank + 2)
+    to_table, to_bias = torch.autograd.grad(total, (table, bias))
+    torch.testing.assert_close(torch.cat([shard[2] for shard in stored]), to_table)
+    torch.testing.assert_close(sum(shard[3] for shard in stored), to_bias)

@@ -59,19 +59,6 @@ def test_equal_scores_are_served_by_item_number(tmp_path):
     assert (answer["scores"] == 0).all()
 
 
-def test_served_lists_are_exact(tmp_path):
-    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
-    export = Bert4RecExport(checkpoint, 10)
-    version = deploy(export, DeploySettings(repository=tmp_path / "models", verify=4))
-    served = export.served_class.open(version.folder, CPU)
-    with torch.inference_mode():
-        expected, scores = exact(scorer_for(model, HISTORIES[:1], causal=False), 10, HISTORIES[:1])
-    (answer,) = served.predict([{"history": HISTORIES[0][None]}])
-    assert np.array_equal(answer["items"], expected.numpy())
-    # The network itself rounds by where its weights lie in memory.
-    np.testing.assert_allclose(answer["scores"], scores.numpy(), rtol=1e-5)
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_model_with_numbers_that_are_not_finite_is_scored_plainly(tmp_path, caplog, value):
     _, model = bert4rec_checkpoint(tmp_path / "checkpoint", head="untied")

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.model.next_item import LOWEST_SCORE, NextItemNetwork
-from bert4rec.model.scoring import history_item_pairs, scorer_for
+from bert4rec.config import Bert4RecConfig
+from bert4rec.model.network import ADAPTERS, Bert4Rec
+from bert4rec.model.next_item import LOWEST_SCORE
+from bert4rec.model.scoring import scorer_for
+from bert4rec.model.weights import MODEL_GROUP, weights_of
+from bert4rec.model.weights import NUM_ITEMS as NUM_ITEMS_KEY
 from bert4rec.serve.export import Bert4RecExport
 from recsys.data.manifest import Manifest
 from recsys.data.titles import write_titles
@@ -18,21 +22,29 @@ from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.train.checkpoint import CheckpointError
 from recsys.train.origin import FINGERPRINT
+from recsys.train.saving.write import write_checkpoint
 from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
 from tests.bert4rec.conftest import raw_id
+from tests.recsys.serve.checkpoints import (
+    BERT4REC_SETTINGS,
+    bert4rec_checkpoint,
+    dlrm_checkpoint,
+)
 from tests.recsys.serve.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
-from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 
 CPU = torch.device("cpu")
 TOP_K = 5
+HISTORIES = ([3], [7, 9, 7], list(range(1, 12)), list(range(11, 0, -1)))
 
 
-def deployed(checkpoint, folder, *, serving=None, top_k=TOP_K, **settings):
-    export = Bert4RecExport(checkpoint, top_k)
-    settings = DeploySettings(
-        repository=folder, serving=serving or ServingSettings(), verify=48, **settings
+def deployed(
+    checkpoint, folder, *, dataset=None, titles=False, artifact_format="eager", **settings
+):
+    export = Bert4RecExport(checkpoint, TOP_K, dataset, titles=titles)
+    serving = ServingSettings(format=artifact_format)
+    found = deploy(
+        export, DeploySettings(repository=folder, serving=serving, verify=48, **settings)
     )
-    found = deploy(export, settings)
     return export.served_class.open(found.folder, CPU)
 
 
@@ -42,7 +54,7 @@ def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     checkpoint, model = bert4rec_checkpoint(folder / "checkpoint")
     served = {
-        name: deployed(checkpoint, folder / name, serving=ServingSettings(format=name))
+        name: deployed(checkpoint, folder / name, artifact_format=name)
         for name in ("eager", "torchscript")
     }
     return checkpoint, model, served
@@ -60,38 +72,62 @@ def best(model, history, excluded, causal=False, top_k=TOP_K):
     return (order + 1).numpy(), values.numpy()
 
 
-@pytest.fixture
-def checkpoint(plain):
-    return plain[0]
+def adapted_checkpoint(path, num_items=NUM_ITEMS, state=None, **settings):
+    """Writes a BERT4Rec with large adapters to a folder; returns both, as `bert4rec_checkpoint`."""
+    values = BERT4REC_SETTINGS | {"adapter_rank": 4, "load_checkpoint_path": "base"} | settings
+    config = Bert4RecConfig.from_dict(values)
+    torch.manual_seed(1)
+    model = Bert4Rec(config.model, num_items, config.adapter).eval()
+    model.reset_parameters(0.3)
+    for name, parameter in model.named_parameters():
+        if name.startswith(ADAPTERS):
+            torch.nn.init.normal_(parameter, 0, 1 if "gate" in name else 0.1)
+    state = {"step": 7, NUM_ITEMS_KEY: num_items} | (state or {})
+    write_checkpoint(path, {MODEL_GROUP: weights_of(model)}, state, config.to_dict())
+    return path, model
 
 
-@pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
+CLOZE = {"head": "tied", "norm": "post", "activation": "gelu", "positions_from": "start"}
+CAUSAL = {"objective": "causal", "head_transform": True}
+ALL_FORMATS = ("eager", "torchscript", "onnx")
+SERVED = {
+    "cloze": (CLOZE, ALL_FORMATS),
+    "causal": (CAUSAL, ALL_FORMATS),
+    "lora": ({"adapter": "lora", "head_transform": True}, ("eager", "torchscript")),
+    "ilora": ({"adapter": "ilora", "head_transform": True}, ALL_FORMATS),
+    "causal ilora": ({"adapter": "ilora", **CAUSAL}, ("eager", "torchscript")),
+}
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"head": "tied", "norm": "post", "activation": "gelu", "positions_from": "start"},
-        {"objective": "causal", "head_transform": True},
-    ],
-    ids=["cloze", "causal"],
+    ("model", "artifact_format"),
+    [(name, each) for name, (_, formats) in SERVED.items() for each in formats],
 )
-def test_recommendations_are_those_of_the_checkpoint(tmp_path, settings, artifact_format):
-    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint", **settings)
-    served = deployed(
-        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
-    )
+def test_recommendations_are_those_of_the_checkpoint(tmp_path, model, artifact_format):
+    settings, _ = SERVED[model]
+    make = adapted_checkpoint if "adapter" in settings else bert4rec_checkpoint
+    checkpoint, model = make(tmp_path / "checkpoint", **settings)
+    served = deployed(checkpoint, tmp_path / "models", artifact_format=artifact_format)
     causal = settings.get("objective") == "causal"
-    histories = [[3], [7, 9, 7], list(range(1, 12)), list(range(11, 0, -1))]
     width = 12 if causal else 11  # the mask takes a place
-    padded = np.array([h + [0] * (width - len(h)) for h in histories], np.int64)
+    padded = np.array([h + [0] * (width - len(h)) for h in HISTORIES], np.int64)
     for excluded in (True, False):
         request = {"history": padded, "exclude_seen": np.full((4, 1), excluded)}
         served.check(request)
         (answer,) = served.predict([request])
         assert answer["items"].dtype == np.int64
-        for row, history in enumerate(histories):
+        for row, history in enumerate(HISTORIES):
             items, scores = best(model, history, excluded, causal)
             np.testing.assert_allclose(answer["scores"][row], scores, rtol=1e-5, atol=1e-5)
             np.testing.assert_array_equal(answer["items"][row], items)
+
+
+@pytest.mark.parametrize("adapter", ["lora", "ilora"])
+def test_adapters_that_are_constant_are_merged(tmp_path, adapter):
+    checkpoint, _ = adapted_checkpoint(tmp_path / "checkpoint", adapter=adapter)
+    export = Bert4RecExport(checkpoint, TOP_K)
+    has_adapters = any(name.startswith(ADAPTERS) for name in export.weights("none"))
+    assert has_adapters == (adapter == "ilora")
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
@@ -147,28 +183,6 @@ def test_a_number_that_is_no_item_follows_the_policy(plain, tmp_path):
             served.check({"history": np.array([[4], [0]])})
 
 
-@torch.inference_mode()
-def test_a_catalogue_in_blocks_gives_the_same_items(plain):
-    model = plain[1]
-    histories = [np.array([3, 8], np.int64), np.array([50, 1, 17], np.int64)]
-    scorer = scorer_for(model, histories, causal=False)
-    whole = scorer.top(TOP_K, *history_item_pairs(histories, CPU))
-    parts = scorer.top(TOP_K, *history_item_pairs(histories, CPU), block_rows=7)
-    torch.testing.assert_close(parts[1], whole[1])
-    assert torch.equal(parts[0], whole[0])
-
-
-@torch.inference_mode()
-def test_the_exported_network_answers_any_number_of_rows(plain):
-    model = plain[1]
-    network = NextItemNetwork(model, TOP_K, causal=False).eval()
-    assert network.history_length == 11
-    history = torch.zeros(1, 11, dtype=torch.int64)
-    history[0, 3] = 4
-    items, _ = network(history, torch.tensor([[True]]))
-    np.testing.assert_array_equal(items[0].numpy(), best(model, [4], excluded=True)[0])
-
-
 def test_other_models_and_impossible_wishes_are_refused(plain, tmp_path):
     checkpoint = plain[0]
     other, _ = dlrm_checkpoint(tmp_path / "dlrm")
@@ -195,31 +209,17 @@ def test_warming_up_is_a_valid_request(plain):
         assert served.predict([request])[0]["items"].shape == (3, TOP_K)
 
 
-def named(folder, dataset, name, *, titles=False, **settings):
+def named(folder, dataset, name, *, make=bert4rec_checkpoint, **settings):
     """A model over the items of the prepared dataset, deployed with their raw ids."""
-    fingerprint = Manifest.load(dataset).fingerprint
-    checkpoint, model = bert4rec_checkpoint(
-        folder / f"checkpoint_{name}", num_items=CATALOGUE, state={FINGERPRINT: fingerprint}
-    )
-    export = Bert4RecExport(checkpoint, TOP_K, dataset, titles=titles)
-    settings = DeploySettings(repository=folder / "models", name=name, verify=48, **settings)
-    return export.served_class.open(deploy(export, settings).folder, CPU), model
+    state = {FINGERPRINT: Manifest.load(dataset).fingerprint}
+    adapter = {} if make is bert4rec_checkpoint else {"adapter": "ilora"}
+    path = folder / f"checkpoint_{name}"
+    checkpoint, model = make(path, num_items=CATALOGUE, state=state, **adapter)
+    return deployed(checkpoint, folder / "models", dataset=dataset, name=name, **settings), model
 
 
 def raw(*items):
     return np.array([[raw_id(item).encode() if item else b"" for item in items]], np.object_)
-
-
-def test_requests_and_answers_may_hold_raw_ids(tmp_path, dataset):
-    served, model = named(tmp_path, dataset, "raw")
-    assert served.deployment.signature.inputs[0].config_dtype == "TYPE_STRING"
-    request = {"history": raw(3, 0, 8, 5)}
-    served.check(request)
-    (answer,) = served.predict([request])
-    items, scores = best(model, [3, 8, 5], excluded=True)
-    assert answer["items"].tolist() == [[raw_id(item).encode() for item in items]]
-    np.testing.assert_allclose(answer["scores"][0], scores, rtol=1e-5, atol=1e-5)
-    served.check(served.warmup_request(2))
 
 
 def test_a_raw_id_that_is_not_known_follows_the_policy(tmp_path, dataset):
@@ -248,7 +248,24 @@ def test_raw_ids_of_another_dataset_are_refused(tmp_path, dataset):
 
 def test_no_exported_network_reads_strings(tmp_path, dataset):
     with pytest.raises(ValueError, match="`raw_ids` needs `backend` python `format` eager"):
-        named(tmp_path, dataset, "raw", serving=ServingSettings(format="torchscript"))
+        named(tmp_path, dataset, "raw", artifact_format="torchscript")
+
+
+def test_a_deployed_model_answers_as_recommend_does(tmp_path, recommend, dataset):
+    served, _ = named(tmp_path, dataset, "served", make=adapted_checkpoint)
+    lines = "\n".join(" ".join(map(raw_id, history)) for history in HISTORIES)
+    flags = (f"--dataset_path={dataset}", f"--top_k={TOP_K}", "--base_device=cpu")
+    checkpoint = f"--load_checkpoint_path={tmp_path / 'checkpoint_served'}"
+    expected = recommend(*flags, checkpoint, lines=lines)
+    assert served.deployment.signature.inputs[0].config_dtype == "TYPE_STRING"
+    served.check(served.warmup_request(2))
+    requests = [{"history": raw(0, *history, 0)} for history in HISTORIES]
+    for request in requests:
+        served.check(request)
+    answers = served.predict(requests)
+    for answer, line in zip(answers, expected, strict=True):
+        assert [name.decode() for name in answer["items"][0]] == line["items"]
+        np.testing.assert_allclose(answer["scores"][0], line["scores"], rtol=1e-5, atol=1e-5)
 
 
 def test_answers_may_have_titles(tmp_path, dataset):

@@ -6,12 +6,16 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
+from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negative_sampler import draw_negatives
+from bert4rec.recipe import Bert4RecRecipe
 from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import read_sequences
-from recsys.train.checkpoint import read_checkpoint
-from recsys.train.saving.run_folder import CheckpointFolder
+from recsys.train.optimizers.precision import Precision
+from recsys.train.processes import ALONE
+from recsys.train.recipe import Machine
 from tests import harness
 from tests.bert4rec.conftest import (
     NUM_ITEMS,
@@ -28,39 +32,12 @@ def final(records):
     return records[-1]["data"]
 
 
-def answers(capsys):
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def test_learns_the_order_better_than_popularity(program, loaded):
     found = final(program("--mode=test", *loaded))
     assert found["test_full_hr@5"] > max(0.7, 2 * found["test_popularity_hr@5"])
     assert found["test_full_hr@5_low"] <= found["test_full_hr@5"] <= found["test_full_hr@5_high"]
     for ranking in ("full", "full_with_seen", "popular", "uniform", "popularity"):
         assert {f"test_{ranking}_{m}" for m in ("hr@10", "ndcg@10", "mrr")} <= found.keys()
-
-
-def test_training_ends_with_the_test_of_its_best_checkpoint(program, dataset, tmp_path):
-    records = program(
-        f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--num_epochs=3"
-    )
-    assert program.exit_code == 0
-    at_the_end = final(records)
-    again = final(
-        program(
-            "--mode=test",
-            f"--dataset_path={dataset}",
-            f"--load_checkpoint_path={tmp_path / 'run'}",
-            "--num_eval_negatives=5",
-            model=(),  # the model's shape comes from the checkpoint
-        )
-    )
-    assert again == at_the_end
-    assert len([r for r in records if "full_ndcg@10" in r["data"]]) == 3
-    summary = records[-2]["data"]
-    assert summary["average_train_throughput"] > 0
-    best = read_checkpoint(CheckpointFolder(tmp_path / "run").best())
-    assert best.state["best_metric"] == summary["best_metric"]
 
 
 def test_fine_tuning_keeps_the_objective(program, dataset, tmp_path, capsys, caplog):
@@ -77,18 +54,11 @@ def test_fine_tuning_keeps_the_objective(program, dataset, tmp_path, capsys, cap
     assert "`objective` cloze: the checkpoint was trained with causal" in caplog.text
 
 
-def test_the_random_dataset_prints_its_speed(program, capsys):
-    program("--dataset_name=random", "--num_epochs=1", "--mode=ddp")
-    assert program.exit_code == 0
-    assert "rec/s" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
 def test_users_with_a_single_item_to_train_on_do_no_harm(program, dataset, objective):
     # Batches of one sequence: some hold one item, which has no next one.
     records = program(f"--dataset_path={dataset}", f"--objective={objective}", "--windows=recent",
                       "--train_batch_size=1", "--max_steps=60", "--print_freq=1")  # fmt: skip
-    assert program.exit_code == 0
     losses = [r["data"]["loss"] for r in records if "step_time" in r["data"]]
     assert len(losses) == 60
     assert all(loss is not None and loss > 0 for loss in losses)
@@ -96,123 +66,85 @@ def test_users_with_a_single_item_to_train_on_do_no_harm(program, dataset, objec
 
 def test_patience_ends_a_run(program, dataset, capsys):
     program(f"--dataset_path={dataset}", "--lr=0", "--num_epochs=50", "--patience=2")
-    assert program.exit_code == 0
     out = capsys.readouterr().out
     assert "No better full ndcg@10 in 2 evaluations" in out
     assert out.count("full ndcg@10 0.") == 3
     assert "Test on" in out
 
 
-def test_some_users_validate_and_the_others_train_on_that_item(program, dataset, tmp_path, capsys):
-    run, tokens = tmp_path / "run", []
-    for chosen in ((), ("--validation_users=20",)):
-        records = program(
-            *(f"--dataset_path={dataset}", "--objective=causal"),
-            *("--windows=recent", "--dupe_factor=1"),
-            *("--num_epochs=1", "--run_benchmark", "--benchmark_warmup_steps=0"),
-            *(f"--export_root={run if chosen else tmp_path / 'all'}", *chosen),
-        )
-        (measured,) = [r for r in records if "benchmark_targets_per_s" in r["data"]]
-        values = measured["data"]
-        tokens.append(values["benchmark_targets_per_s"] * values["benchmark_steps"]
-                      * values["benchmark_step_time_mean"])  # fmt: skip
-    # Windows of 13 items: only users with fewer have more to learn from.
-    shorter = make_sequences().lengths < 15
-    assert 0 < round(tokens[1] - tokens[0]) <= shorter.sum()
-    at_the_end = final(records)
+def test_the_users_that_validate_are_those_of_the_checkpoint(program, refused, dataset, tmp_path):
+    run, data = tmp_path / "run", f"--dataset_path={dataset}"
+    records = program(data, f"--export_root={run}", "--validation_users=20", "--max_steps=3")
     flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={run}")
     # Another seed of training ranks the same items.
     tested = program("--mode=test", *flags, "--num_eval_negatives=5", "--seed=7", model=())
-    assert final(tested) == at_the_end
-    capsys.readouterr()
-    program(*flags, "--validation_users=30", "--max_steps=1")
-    assert program.exit_code == 2
+    assert final(tested) == final(records)
     message = "was trained with --validation_users 20, this run has 30"
-    assert message in capsys.readouterr().err
-    program(f"--dataset_path={dataset}", f"--validation_users={NUM_USERS + 1}")
-    assert program.exit_code == 2
+    assert message in refused(*flags, "--validation_users=30", "--max_steps=1")
     message = f"--validation_users {NUM_USERS + 1}: the dataset has {NUM_USERS} users"
-    assert message in capsys.readouterr().err
+    assert message in refused(f"--dataset_path={dataset}", f"--validation_users={NUM_USERS + 1}")
 
 
 def known_lines():
     """Returns the history of each user that the test may see, as raw ids."""
     sequences = make_sequences()
     histories = [sequences[user][:-1] for user in range(NUM_USERS)]
-    return "".join(" ".join(map(raw_id, history)) + "\n" for history in histories).encode()
+    return [" ".join(map(raw_id, history)) for history in histories]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-def test_recommending_agrees_with_the_test(program, loaded, tmp_path, capsys, batch):
+def test_recommending_agrees_with_the_test(program, recommend, loaded, tmp_path, batch):
     tested = final(program("--mode=test", *loaded, model=()))
     file = tmp_path / "histories.txt"
-    file.write_bytes(known_lines())
-    capsys.readouterr()
-    program("--mode=recommend", *loaded, f"--recommend_input={file}", f"--test_batch_size={batch}",
-            model=())  # fmt: skip
-    found = answers(capsys)
+    file.write_text("\n".join(known_lines()))
+    found = recommend(*loaded, f"--recommend_input={file}", f"--test_batch_size={batch}")
     assert [answer["line"] for answer in found] == list(range(1, NUM_USERS + 1))
     truth = [raw_id(int(item)) for item in make_sequences().test_items]
     for k in (1, 5, 10):
         hits = [t in a["items"][:k] for t, a in zip(truth, found, strict=True)]
         assert np.mean(hits) == pytest.approx(tested[f"test_full_hr@{k}"])
-    for answer, line in zip(found, known_lines().decode().splitlines(), strict=True):
+    for answer, line in zip(found, known_lines(), strict=True):
         assert not set(answer["items"]) & set(line.split())
         assert answer["scores"] == sorted(answer["scores"], reverse=True)
         assert len(answer["items"]) == 10
 
 
-def test_recommending_from_standard_input(program, loaded, capsys, caplog):
+def test_recommending_from_standard_input(recommend, loaded, caplog):
     history = " ".join(raw_id(item) for item in range(1, 38))
-    lines = f"{raw_id(3)} nobody-knows {raw_id(4)}\n\nneither this\n{history}".encode()
-    program("--mode=recommend", *loaded, "--top_k=5", model=(), stdin=lines)
-    assert program.exit_code == 0
-    first, empty, unknown, long = answers(capsys)
+    lines = f"{raw_id(3)} nobody-knows {raw_id(4)}\n\nneither this\n{history}"
+    first, empty, unknown, long = recommend(*loaded, "--top_k=5", lines=lines)
     assert len(first["items"]) == len(first["scores"]) == 5
     assert empty == {"line": 2, "error": "no item of this history is known"}
     assert unknown["error"] == empty["error"]
     assert sorted(long["items"]) == sorted(map(raw_id, (38, 39, 40)))  # all that is left
     assert "standard input:1: left out unknown item ids: 'nobody-knows'" in caplog.text
     assert "standard input:3: left out unknown item ids: 'neither', 'this'" in caplog.text
+    assert recommend(*loaded) == []
 
 
-def test_a_history_may_be_a_list_of_json(program, loaded, capsys):
+def test_a_history_may_be_a_list_of_json(recommend, loaded):
     ids = [raw_id(3), raw_id(4)]
     lines = [" ".join(ids), json.dumps(ids), json.dumps(["no such id", *ids]), "[ " + ids[0]]
-    program("--mode=recommend", *loaded, model=(), stdin="\n".join(lines).encode())
-    plain, listed, third, not_a_list = answers(capsys)
+    plain, listed, third, not_a_list = recommend(*loaded, lines="\n".join(lines))
     assert plain["items"] == listed["items"] == third["items"]
     assert len(not_a_list["items"]) == 10
 
 
-def test_a_history_longer_than_the_model_is_cut_at_its_start(program, loaded, capsys):
-    common = ("--mode=recommend", *loaded)
-    end = " ".join(raw_id(item) for item in range(20, 31))  # the model sees eleven items
-    both = f"{end}\n{raw_id(35)} {raw_id(36)} {end}\n".encode()
-    program(*common, "--top_k=40", model=(), stdin=both)
-    short, long = answers(capsys)
-    scores = dict(zip(short["items"], short["scores"], strict=True))
-    assert len(long["items"]) == NUM_ITEMS - 13
-    for item, score in zip(long["items"], long["scores"], strict=True):
-        assert score == pytest.approx(scores[item], abs=1e-5)
-
-
-def test_users_of_the_dataset_are_recommended_for_by_their_ids(program, loaded, dataset, capsys):
-    flags = ("--mode=recommend", *loaded)
+def test_users_of_the_dataset_are_recommended_for_by_their_ids(
+    program, recommend, loaded, dataset, capsys
+):
     sequences = read_sequences(dataset)
-    program(*flags, "--recommend_users=user-7,nobody,user-3", model=())
-    seventh, nobody, third = answers(capsys)
+    seventh, nobody, third = recommend(*loaded, "--recommend_users=user-7,nobody,user-3")
     assert (seventh["user"], third["user"]) == ("user-7", "user-3")
     assert nobody == {"user": "nobody", "error": "no user of the dataset"}
     lines = [json.dumps([raw_id(item) for item in sequences[user]]) for user in (7, 3)]
-    program(*flags, model=(), stdin="\n".join(lines).encode())
-    for of_user, of_line in zip((seventh, third), answers(capsys), strict=True):
-        assert of_user["items"] == of_line["items"]
-    program(*flags, "--recommend_users=all", "--test_batch_size=7", model=())
-    everyone = answers(capsys)
+    of_lines = recommend(*loaded, lines="\n".join(lines))
+    assert [line["items"] for line in of_lines] == [seventh["items"], third["items"]]
+    everyone = recommend(*loaded, "--recommend_users=all", "--test_batch_size=7")
     assert [answer["user"] for answer in everyone] == [f"user-{u}" for u in range(NUM_USERS)]
     assert everyone[7]["items"] == seventh["items"]
-    program(*flags, "--recommend_users=user-7", "--output_format=table", model=())
+    table = ("--recommend_users=user-7", "--output_format=table")
+    program("--mode=recommend", *loaded, *table, model=())
     assert capsys.readouterr().out.startswith("user user-7, oldest first: ")
 
 
@@ -263,3 +195,48 @@ def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):
     assert "WARNING --mode test without --load_checkpoint_path tests a fresh model" in done.stderr
     nobody = "no sampled rankings: 60 of 60 users .* fewer than --num_eval_negatives 100"
     assert re.search(nobody, done.stdout)
+
+
+def best_items(dataset, objective, *, traced, dtype=None, **settings):
+    config = Bert4RecConfig.from_dict(
+        {
+            **{"dataset_path": str(dataset), "objective": objective, "use_torch_jit_trace": traced},
+            **{"max_len": 24, "emb_dim": 16, "mode": "inference_benchmark", "top_k": 5},
+            **settings,
+        }
+    )
+    torch.manual_seed(1)
+    precision = Precision(device_type="cpu", dtype=dtype)
+    machine = Machine(torch.device("cpu"), precision, ALONE, print)
+    recipe = Bert4RecRecipe.open(config, machine)
+    recipe.model.reset_parameters(0.5)
+    with torch.inference_mode():
+        return [call() for call in recipe.inferences(7)[:3]]
+
+
+@pytest.mark.parametrize("head_transform", [False, True])
+@pytest.mark.parametrize("objective", ["causal", "cloze"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-4), (torch.bfloat16, 0.05)])
+def test_the_traced_network_recommends_what_the_other_does(
+    dataset, objective, dtype, tolerance, head_transform
+):
+    settings = {"dtype": dtype, "head_transform": head_transform}
+    plain = best_items(dataset, objective, traced=False, **settings)
+    traced = best_items(dataset, objective, traced=True, **settings)
+    assert len(plain) == len(traced) == 3
+    for (items, scores), (traced_items, traced_scores) in zip(plain, traced, strict=True):
+        scale = scores.abs().max()
+        assert torch.allclose(scores, traced_scores.float(), rtol=0, atol=tolerance * scale)
+        if dtype is None:
+            assert torch.equal(items, traced_items)
+    assert scale > 1  # scores that differ between items
+
+
+def test_a_training_ends_with_the_benchmark_of_the_traced_network(program, dataset, capsys):
+    sizes = "--inference_benchmark_batch_sizes=1,3"
+    common = (f"--dataset_path={dataset}", "--use_torch_jit_trace", sizes)
+    for mode in (("--max_steps=1",), ("--mode=inference_benchmark",)):
+        records = program(*common, *mode)
+        assert "items, traced by torch.jit" in capsys.readouterr().out
+        latencies = [k for k in records[-1]["data"] if k.startswith("p50_inference_latency_batch")]
+        assert len(latencies) == 2

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed flags, YAML, datasets, checkpoints: a clear message, exit code 2, nothing written."""
 
-import itertools
 import json
 import re
 import shutil
 
 import pytest
 
-from bert4rec.config import Bert4RecConfig
+from bert4rec.config import REMOVED, Bert4RecConfig
 from recsys.data.manifest import Manifest
-from recsys.train.saving.write import write_checkpoint
 from tests import harness
-from tests.bert4rec.conftest import raw_id, write_other_dataset
+from tests.bert4rec.conftest import CheckedProgram, make_program, raw_id, write_other_dataset
+
+FEW = ("--num_eval_negatives=5",)
+"""Fewer than the default, for which the small catalogue has too few items."""
 
 FLAGS = [
     (["--max_len=0"], "--max_len must be at least 1"),
@@ -70,240 +71,230 @@ FLAGS = [
     (["--dataset_name=amazon"], "was made from movielens ratings"),
     (["--export_root=/proc/run"], "--export_root: /proc/run cannot be written"),
     (["--mode=recommend"], "--mode recommend needs --load_checkpoint_path"),
+    (["--use_torch_jit_trace", "--mode=test"], "--use_torch_jit_trace"),
+    (["--use_torch_jit_trace", "--loss=sampled", "--mode=dmp"], "--use_torch_jit_trace"),
+    (["--dataset_path=nowhere"], "--dataset_path nowhere: no prepared dataset"),
     (["--load_checkpoint_path=nowhere"], "nowhere: no checkpoint here"),
     (["--config=nonesuch"], "no such file; built in are .*fast.*paper"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), FLAGS, ids=[" ".join(a) for a, _ in FLAGS])
-def test_flags(program, dataset, tmp_path, capsys, arguments, message):
+def test_flags(program, refused, dataset, tmp_path, arguments, message):
     output = tmp_path / "run"
-    program(f"--dataset_path={dataset}", f"--export_root={output}", *arguments)
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
+    error = refused(f"--dataset_path={dataset}", f"--export_root={output}", *arguments)
     assert error.startswith("error: ")
     assert re.search(message, error), error
     assert not output.exists()
     assert not program.log_path.exists()
 
 
-def test_yaml_that_says_what_flags_say(program, dataset, tmp_path):
-    file = tmp_path / "settings.yaml"
-    file.write_text("lr: 1e-3\nemb_dim: 8\nclip_norm: null\nmax_steps: 1\n"
-                    "inference_benchmark_batch_sizes: [2, 4]\n")  # fmt: skip
-    records = program(f"--dataset_path={dataset}", f"--config={file}", model=("--nhead=2",))
-    assert program.exit_code == 0
-    found = records[0]["data"]
-    assert (found["lr"], found["emb_dim"], found["clip_norm"]) == (0.001, 8, None)
-    assert found["inference_benchmark_batch_sizes"] == [2, 4]
-
-
-def cut_part(root):
-    file = root / "sequences" / "part-0000.parquet"
-    file.write_bytes(file.read_bytes()[:200])
-
-
-def no_item_map(root):
-    (root / "item_map.parquet").unlink()
-
-
-def bad_manifest(root):
-    (root / "manifest.json").write_text("{")
-
-
-def of_clicks(root):
-    file = root / "manifest.json"
-    file.write_text(file.read_text().replace('"kind": "sequences"', '"kind": "criteo"'))
-
-
+PART, MANIFEST = "sequences/part-0000.parquet", "manifest.json"
 DATASETS = [
-    (cut_part, "part-0000.parquet: is missing or damaged"),
-    (no_item_map, "item_map.parquet: is missing or damaged"),
-    (bad_manifest, "manifest.json"),
-    (of_clicks, "holds a dataset of kind criteo, expected sequences"),
-    (lambda root: (root / "manifest.json").unlink(), "no prepared dataset"),
-    (shutil.rmtree, "no prepared dataset"),
-]
+    (PART, lambda content: content[:200], "part-0000.parquet: is missing or damaged"),
+    (MANIFEST, lambda _: b"{", "manifest.json"),
+    (MANIFEST, lambda content: content.replace(b'"kind": "sequences"', b'"kind": "criteo"'),
+     "holds a dataset of kind criteo, expected sequences"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "message"), DATASETS)
-def test_datasets(program, dataset, tmp_path, capsys, damage, message):
+@pytest.mark.parametrize(("file", "change", "message"), DATASETS)
+def test_datasets(refused, dataset, tmp_path, file, change, message):
     copy, output = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(dataset, copy)
-    damage(copy)
-    program(f"--dataset_path={copy}", f"--export_root={output}", "--max_steps=2")
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
+    (copy / file).write_bytes(change((copy / file).read_bytes()))
+    error = refused(f"--dataset_path={copy}", f"--export_root={output}", "--max_steps=2")
     assert message in error
     assert not output.exists()
 
 
-def the_file(folder, name):
-    return next(folder.glob(f"step_*/{name}"))
-
-
-def cut_weights(folder):
-    for file in folder.glob("step_*/model.safetensors"):
-        file.write_bytes(file.read_bytes()[:-10])
-
-
 def flip_a_bit(folder):
     for file in folder.glob("step_*/model.safetensors"):
-        content = bytearray(file.read_bytes())
-        content[-1] ^= 1
-        file.write_bytes(content)
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def no_weights(folder):
-    for file in folder.glob("step_*/model.safetensors"):
-        file.unlink()
-
-
-def of_another_model(folder):
-    shutil.rmtree(folder)
-    write_checkpoint(folder, {}, {"step": 1}, {})
-
-
-def other_catalogue(folder):
+def change_state(folder, change):
+    """Rewrites the manifests of a run; `change` alters what they store in place."""
     for file in folder.glob("step_*/manifest.json"):
         document = json.loads(file.read_text())
-        document["state"]["num_items"] += 1
+        change(document["state"])
         file.write_text(json.dumps(document))
 
 
-CHECKPOINTS = [
-    (cut_weights, [], "model.safetensors: missing or cut short"),
-    (flip_a_bit, [], "its checksum differs"),
-    (no_weights, [], "model.safetensors: missing"),
-    (shutil.rmtree, [], "no checkpoint here"),
-    (lambda folder: harness.put_nan(folder, "model"), [], "holds values that are NaN or infinite"),
-    (of_another_model, [], "not a checkpoint of BERT4Rec"),
-    (other_catalogue, [], "was trained on 41 items"),
-    (lambda folder: None, ["--emb_dim=8"], "the checkpoint has shape"),
-    (lambda folder: None, ["--head=untied"], "has no tensor 'head.weight'"),
-]
+def other_catalogue(folder):
+    change_state(folder, lambda state: state.update(num_items=41))
 
 
-MODES = itertools.cycle(["test", "recommend", "inference_benchmark"])
-"""All open a checkpoint alike: each fault is met in one of them."""
-
-
+# All modes open a checkpoint alike: each fault is met in one of them.
 @pytest.mark.parametrize(
     ("mode", "damage", "arguments", "message"),
-    [(mode, *fault) for mode, fault in zip(MODES, CHECKPOINTS, strict=False)],
+    [
+        ("inference_benchmark", flip_a_bit, [], "its checksum differs"),
+        ("recommend", lambda folder: harness.put_nan(folder, "model"), [], "NaN or infinite"),
+        ("test", other_catalogue, [], "was trained on 41 items"),
+        ("recommend", lambda folder: None, ["--emb_dim=8"], "the checkpoint has shape"),
+    ],
 )
-def test_checkpoints(program, dataset, trained, tmp_path, capsys, mode, damage, arguments, message):
+def test_checkpoints(refused, dataset, trained, tmp_path, mode, damage, arguments, message):
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     damage(folder)
-    program(f"--mode={mode}", f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}",
-            *arguments, model=("--num_eval_negatives=5",), stdin=b"")  # fmt: skip
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert message in error
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}", *arguments)
+    assert message in refused(f"--mode={mode}", *flags, model=FEW, stdin=b"")
+
+
+MODELS = {
+    "plain": ("--num_layers=1", "--norm=post", "--head=tied", "--nohead_transform"),
+    "rich": ("--num_layers=2", "--norm=pre", "--head=untied", "--head_transform"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, dataset):
+    """A checkpoint of a plain and of a rich model."""
+    folder = tmp_path_factory.mktemp("variants")
+    program = make_program(folder, CheckedProgram)
+    for name, flags in MODELS.items():
+        run = f"--export_root={folder / name}"
+        program(f"--dataset_path={dataset}", run, *flags, "--max_steps=1")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "other"), [("plain", "rich"), ("rich", "plain")])
+def test_every_layer_is_loaded_or_refused(program, refused, dataset, saved, name, other):
+    common = ("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={saved / name}")
+    tested = [program(*common, *flags, model=FEW)[-1]["data"] for flags in ((), MODELS[name])]
+    assert tested[0]["test_full_ndcg@10"] == tested[1]["test_full_ndcg@10"]
+    for flag in (*MODELS[other], "--activation=swiglu"):
+        assert str(saved / name) in refused(*common, flag, model=FEW)
 
 
 @pytest.mark.parametrize("mode", ["train", "test", "recommend", "inference_benchmark"])
-def test_another_dataset_with_as_many_items(program, dataset, trained, tmp_path, capsys, mode):
+def test_another_dataset_with_as_many_items(program, refused, dataset, trained, tmp_path, mode):
     other = write_other_dataset(tmp_path / "other")
-    program(f"--mode={mode}", f"--dataset_path={other}", f"--load_checkpoint_path={trained}",
-            "--max_steps=1", model=("--num_eval_negatives=5",), stdin=b"")  # fmt: skip
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert f"was trained on 40 items (dataset fingerprint {fingerprint(dataset)}), " in error
-    assert f"{other} has 40 items (dataset fingerprint {fingerprint(other)})" in error
+    flags = (f"--dataset_path={other}", f"--load_checkpoint_path={trained}", "--max_steps=1")
+    error = refused(f"--mode={mode}", *flags, model=FEW, stdin=b"")
+    first, second = (Manifest.load(root).fingerprint for root in (dataset, other))
+    assert f"was trained on 40 items (dataset fingerprint {first}), " in error
+    assert f"{other} has 40 items (dataset fingerprint {second})" in error
     assert "name the dataset of the training with --dataset_path" in error
     assert not program.log_path.exists()
 
 
-def test_a_checkpoint_without_fingerprint_is_taken_by_its_items(
-    program, dataset, trained, tmp_path
-):
+def test_a_checkpoint_without_fingerprint_is_taken_by_its_items(program, trained, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
-    for file in folder.glob("step_*/manifest.json"):
-        document = json.loads(file.read_text())
-        del document["state"]["dataset_fingerprint"]
-        file.write_text(json.dumps(document))
+    change_state(folder, lambda state: state.pop("dataset_fingerprint"))
     other = write_other_dataset(tmp_path / "other")
-    program("--mode=test", f"--dataset_path={other}", f"--load_checkpoint_path={folder}",
-            model=("--num_eval_negatives=5",))  # fmt: skip
-    assert program.exit_code == 0
+    flags = (f"--dataset_path={other}", f"--load_checkpoint_path={folder}")
+    program("--mode=test", *flags, model=FEW)
 
 
-def test_recommending_without_a_dataset(program, trained, tmp_path, monkeypatch, capsys):
+def test_recommending_without_a_dataset(refused, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    program("--mode=recommend", f"--load_checkpoint_path={trained}", model=(), stdin=b"1")
-    assert program.exit_code == 2
-    assert capsys.readouterr().err.startswith(
+    error = refused("--mode=recommend", f"--load_checkpoint_path={trained}", model=(), stdin=b"1")
+    assert error.startswith(
         "error: --dataset_path ml-1m, the default for --dataset_name ml-1m: no prepared dataset"
     )
 
 
-def fingerprint(root):
-    return Manifest.load(root).fingerprint
-
-
 def test_a_diverged_model_is_neither_ranked_nor_saved(program, dataset, tmp_path, capsys):
     output = tmp_path / "run"
-    for schedule in (["--test_freq=1"], ["--max_steps=1"]):
-        program(f"--dataset_path={dataset}", f"--export_root={output}", "--lr=1e38", *schedule)
-        assert program.exit_code == 4
+    flags = (f"--dataset_path={dataset}", f"--export_root={output}", "--lr=1e38")
+    for schedule in ("--test_freq=1", "--max_steps=1"):
+        program(*flags, schedule, status=4)
         assert "is NaN or infinite" in capsys.readouterr().err
         assert not list(output.glob("step_*/manifest.json"))
 
 
-@pytest.mark.parametrize(("content", "lines"), [(b"\xff\xfe 5\n", 1), (b"1\n2\n\n", 3)])
-def test_histories(program, loaded, tmp_path, capsys, content, lines):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe 5\n", "histories.txt: not one of 1 lines holds an item of the dataset"),
+        (b"1\n2\n\n", "histories.txt: not one of 3 lines holds an item of the dataset"),
+        (None, "histories.txt: No such file or directory"),
+    ],
+)
+def test_histories(refused, loaded, tmp_path, content, message):
     file = tmp_path / "histories.txt"
-    file.write_bytes(content)
-    program("--mode=recommend", *loaded, f"--recommend_input={file}", model=())
-    assert program.exit_code == 2
-    error = capsys.readouterr().err
-    assert f"histories.txt: not one of {lines} lines holds an item of the dataset" in error
-
-
-def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, loaded, capsys):
-    lines = [raw_id(1).encode(), b"\xff\xfe", raw_id(2).encode()]
-    program("--mode=recommend", *loaded, model=(), stdin=b"\n".join(lines))
-    assert program.exit_code == 0
-    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
-    assert len(first["items"]) == len(third["items"]) == 10
-    assert second["line"] == 2
-    assert second["error"].startswith("not UTF-8 text: ")
+    if content is not None:
+        file.write_bytes(content)
+    error = refused("--mode=recommend", *loaded, f"--recommend_input={file}", model=())
+    assert message in error
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('["item 1" "item 2"]', "not a JSON list of item ids: Expecting ',' delimiter"),
-        ('{"history": ["item 1"]}', "not a JSON list of item ids: a JSON dict"),
+        (b"\xff\xfe", "not UTF-8 text: "),
+        (b'["item 1" "item 2"]', "not a JSON list of item ids: Expecting ',' delimiter"),
+        (b'{"history": ["item 1"]}', "not a JSON list of item ids: a JSON dict"),
     ],
 )
-def test_a_line_that_is_no_list_says_so(program, loaded, capsys, line, reason):
-    lines = [raw_id(1), line]
-    program("--mode=recommend", *loaded, model=(), stdin="\n".join(lines).encode())
-    assert program.exit_code == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert len(first["items"]) == 10
+def test_a_line_that_is_no_history_leaves_the_others_their_lists(recommend, loaded, line, reason):
+    lines = [raw_id(1).encode(), line, raw_id(2).encode()]
+    first, second, third = recommend(*loaded, lines=b"\n".join(lines))
+    assert len(first["items"]) == len(third["items"]) == 10
+    assert second["line"] == 2
     assert second["error"].startswith(reason)
-
-
-def test_histories_that_are_not_there(program, loaded, tmp_path, capsys):
-    program("--mode=recommend", *loaded, f"--recommend_input={tmp_path / 'none.txt'}", model=())
-    assert program.exit_code == 2
-    error = f"--recommend_input {tmp_path / 'none.txt'}: No such file or directory"
-    assert error in capsys.readouterr().err
-
-
-def test_no_history_at_all_is_no_error(program, loaded, capsys):
-    program("--mode=recommend", *loaded, model=(), stdin=b"")
-    assert program.exit_code == 0
-    assert capsys.readouterr().out == ""
-    program("--mode=recommend", *loaded, model=(), stdin=raw_id(1).encode())
-    assert len(json.loads(capsys.readouterr().out)["items"]) == 10
 
 
 def test_settings_under_names_that_are_none():
     with pytest.raises(ValueError, match="unknown settings: max_length"):
         Bert4RecConfig.from_dict({"max_length": 3})
+
+
+ANYWHERE = {"metric_ks": [1, 10], "eval_seed": 3, "init_std": 0.5, "extend_schedule": True}
+"""Removed settings on which no trained weight of a continued run depends."""
+
+
+@pytest.fixture(scope="module")
+def of_a_step(tmp_path_factory, dataset):
+    """The run of a step."""
+    folder = tmp_path_factory.mktemp("earlier")
+    run = f"--export_root={folder / 'run'}"
+    make_program(folder, CheckedProgram)(f"--dataset_path={dataset}", run, "--max_steps=1")
+    return folder / "run"
+
+
+@pytest.fixture
+def stored(of_a_step, tmp_path):
+    """Returns the flags that continue, and those that test, the run with other stored settings."""
+
+    def store(**settings):
+        run = shutil.copytree(of_a_step, tmp_path / "run")
+        (manifest,) = run.glob("step_*/manifest.json")
+        document = json.loads(manifest.read_text())
+        document["config"] |= settings
+        manifest.write_text(json.dumps(document))
+        return (
+            (f"--export_root={run}", "--resume", "--max_steps=2"),
+            (f"--load_checkpoint_path={run}", "--mode=test"),
+        )
+
+    return store
+
+
+def test_removed_settings_with_the_value_that_is_left_are_ignored(program, dataset, stored):
+    for flags in stored(**REMOVED, **ANYWHERE):
+        program(f"--dataset_path={dataset}", *flags)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ema_decay", 0.9), ("item_rule", "adagrad"), ("warmup_ratio", 0.1)]
+)
+def test_a_run_with_another_value_is_not_continued(refused, dataset, stored, name, value):
+    continued, _ = stored(**{name: value})
+    error = refused(f"--dataset_path={dataset}", *continued)
+    assert f"--{name} (was {value}, now {REMOVED[name]})" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("residual", "gated"), ("embedding_norm", False), ("adapter_alpha", 8.0)],
+)
+def test_a_network_with_another_value_is_not_loaded(refused, dataset, stored, name, value):
+    _, tested = stored(**{name: value})
+    error = refused(f"--dataset_path={dataset}", *tested)
+    assert f"has --{name} {value}, and this version computes {REMOVED[name]} alone" in error

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training and a test print, and the ranks of users that a test writes."""
+"""What training, test and recommending print, and the ranks of users that a test writes."""
 
-import fcntl
-import os
-import pty
-import struct
-import subprocess
-import sys
-import termios
+import shutil
 
 import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.data.titles import write_titles
 from tests import harness
 from tests.bert4rec import torchrun
-from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL
+from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, raw_id, show
 
 RANKINGS = ("full", "full_with_seen", "popular", "uniform")
 
@@ -57,27 +53,14 @@ def test_the_learning_rate_shows_its_digits(program, dataset, capsys):
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines(dataset, tmp_path):
-    command = [sys.executable, "-m", "bert4rec.scripts.main", f"--dataset_path={dataset}",
-               f"--log_path={tmp_path / 'log.json'}", *SMALL_MODEL, "--max_steps=30",
-               "--print_freq=10"]  # fmt: skip
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(ours, 4096)
-            except OSError:  # the program has closed the terminal
-                break
-    os.close(ours)
-    text = shown.decode()
-    assert process.returncode == 0, text
+    flags = (f"--dataset_path={dataset}", f"--log_path={tmp_path / 'log.json'}", *SMALL_MODEL,
+             "--max_steps=30", "--print_freq=10")  # fmt: skip
+    text = show(*flags)
     assert "30/30" in text
     assert "lr 0.003" in text
     assert "Epoch:[" not in text
     assert "full ndcg@10 0." in text
-    piped = harness.python(*command[1:]).stdout
+    piped = harness.forked("-m", "bert4rec.scripts.main", *flags).stdout
     assert "30/30" not in piped
     assert piped.count("Epoch:[") == 4  # the first step and every tenth
     assert "\r" not in piped
@@ -146,9 +129,73 @@ def test_two_processes_write_each_user_once(dataset, tmp_path):
     ("file", "message"),
     [("ranks.txt", "--ranks_file must end in .csv or .parquet"), ("", "cannot be written there")],
 )
-def test_a_ranks_file_that_cannot_be(program, dataset, tmp_path, capsys, file, message):
+def test_a_ranks_file_that_cannot_be(refused, dataset, tmp_path, file, message):
     folder = tmp_path / "taken.csv"
     folder.mkdir()
-    program(f"--dataset_path={dataset}", f"--ranks_file={file or folder}", "--max_steps=1")
-    assert program.exit_code == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(f"--dataset_path={dataset}", f"--ranks_file={file or folder}")
+
+
+def title(item: int) -> str:
+    return {3: "", 4: "Bell \x1b[2J\x07 (4)", 5: f"Long {'o' * 80} (5)"}.get(item, f"Été, {item}")
+
+
+@pytest.fixture(scope="module")
+def titled(dataset, tmp_path_factory):
+    """The prepared dataset, prepared again with titles: its fingerprint is the same."""
+    root = tmp_path_factory.mktemp("titled") / "dataset"
+    shutil.copytree(dataset, root)
+    write_titles(root, [title(item) for item in range(1, NUM_ITEMS + 1)])
+    files = Manifest.describe_files(root)
+    assert fingerprint(files) == Manifest.load(dataset).fingerprint
+    return root
+
+
+def test_json_has_titles_if_the_dataset_has(recommend, titled, dataset, trained):
+    lines = f"{raw_id(38)} {raw_id(39)}\nnobody knows\n"
+    answers = [
+        recommend(f"--dataset_path={root}", f"--load_checkpoint_path={trained}",
+                  f"--top_k={NUM_ITEMS}", lines=lines)
+        for root in (titled, dataset)
+    ]  # fmt: skip
+    (named, unknown), plain = answers
+    titles = named.pop("titles")
+    assert [named, unknown] == plain
+    numbers = {raw_id(item): item for item in range(1, NUM_ITEMS + 1)}
+    assert titles == [title(numbers[item]) or None for item in named["items"]]
+
+
+def test_a_table_shows_history_and_titles(program, titled, dataset, trained, capsys):
+    lines = f"{' '.join(raw_id(item) for item in range(3, 11))}\nnobody knows\n".encode()
+    outputs = []
+    for root in (titled, dataset):
+        program("--mode=recommend", f"--dataset_path={root}", f"--load_checkpoint_path={trained}",
+                f"--top_k={NUM_ITEMS}", "--output_format=table", model=(), stdin=lines)  # fmt: skip
+        outputs.append(capsys.readouterr().out.splitlines())
+    with_titles, plain = outputs
+    history = ", ".join(title(item) for item in range(6, 11))
+    assert with_titles[0] == f"line 1, oldest first: 3 more, {history}"
+    assert with_titles[1].split() == ["rank", "title", "id", "score"]
+    assert plain[1].split() == ["rank", "id", "score"]
+    rows = with_titles[2 : 2 + NUM_ITEMS - 8]
+    for rank, (row, without) in enumerate(zip(rows, plain[2:], strict=False), 1):
+        number, *words, found_id, score = row.split()
+        assert [number, found_id, score] == without.split()
+        assert int(number) == rank
+        assert float(score) <= 100
+        assert raw_id(int(words[-1])) == found_id
+    assert len({len(row) for row in with_titles[1:-3]}) == 1  # columns are aligned
+    assert with_titles[-3:] == ["", "line 2: no item of this history is known", ""]
+
+
+def test_a_terminal_gets_tables_that_leave_its_state_alone(titled, trained, tmp_path):
+    history = tmp_path / "history"
+    history.write_text(f"{raw_id(3)} {raw_id(4)} {raw_id(5)}\n")
+    output = show(
+        *("--mode=recommend", f"--dataset_path={titled}", f"--load_checkpoint_path={trained}"),
+        *(f"--recommend_input={history}", "--top_k=2", f"--log_path={tmp_path / 'log.json'}"),
+    )
+    head, columns, *rows = output.split("\r\n")
+    long = f"Long {'o' * 80} (5)"[:57] + "..."
+    assert head == f"line 1, oldest first: {raw_id(3)}, Bell ?[2J? (4), {long}"
+    assert columns.split() == ["rank", "title", "id", "score"]
+    assert len(rows) == 4  # two items, an empty line, and what follows the last line

@@ -63,7 +63,6 @@ def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, more):
     program(*common, f"--export_root={tmp_path / 'whole'}")
     for stop in (5, STEPS_PER_EPOCH, 20):
         program(*common, f"--export_root={tmp_path / 'parts'}", f"--max_steps={stop}", "--resume")
-        assert program.exit_code == 0
     program(*common, f"--export_root={tmp_path / 'parts'}", "--resume")
     assert latest(tmp_path / "whole").state["step"] >= 30
     assert ("item_optimizer" in latest(tmp_path / "whole").groups()) == ("--loss" in more)
@@ -72,7 +71,7 @@ def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, more):
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
-    program, dataset, tmp_path, capsys, schedule
+    program, refused, dataset, tmp_path, schedule
 ):
     flags = settings(dataset, f"--lr_schedule={schedule}", "--print_freq=1", "--num_epochs=1")
     folder = f"--export_root={tmp_path / 'run'}"
@@ -80,10 +79,8 @@ def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
     _, *rates = [record["data"]["lr"] for record in records if "lr" in record["data"]]
     assert len(rates) == STEPS_PER_EPOCH
     assert rates[-1] < 0.05 * max(rates)
-    program(*flags, folder, "--num_epochs=2", "--resume")
-    assert program.exit_code == 2
-    message = f"`lr_schedule` {schedule} is made for {STEPS_PER_EPOCH} steps, that of this run"
-    assert message.replace("`lr_schedule`", "--lr_schedule") in capsys.readouterr().err
+    message = f"--lr_schedule {schedule} is made for {STEPS_PER_EPOCH} steps, that of this run"
+    assert message in refused(*flags, folder, "--num_epochs=2", "--resume")
 
 
 def test_a_signal_saves_and_the_printed_command_continues(
@@ -97,7 +94,6 @@ def test_a_signal_saves_and_the_printed_command_continues(
         patch.setattr("sys.argv", ["main", *SMALL_MODEL, *common, parts])
         capsys.readouterr()
         program(*common, parts)
-    assert program.exit_code == 0
     out = capsys.readouterr().out
     assert "SIGTERM: stopped after step 17. Continue with:" in out
     assert "-m bert4rec.scripts.main" in out
@@ -113,18 +109,15 @@ def test_a_signal_without_a_folder_says_that_nothing_is_saved(
     program, dataset, capsys, monkeypatch
 ):
     signal_at_step(2, signal.SIGINT, monkeypatch)
-    program(*settings(dataset))
-    assert program.exit_code == 130
+    program(*settings(dataset), status=130)
     assert "nothing is saved without --export_root" in capsys.readouterr().err
 
 
-def test_resume_with_another_dataset_is_refused(program, dataset, tmp_path, capsys):
+def test_resume_with_another_dataset_is_refused(program, refused, dataset, tmp_path):
     run = f"--export_root={tmp_path / 'run'}"
     program(f"--dataset_path={dataset}", run, "--max_steps=3")
     other = write_other_dataset(tmp_path / "other")
-    program(f"--dataset_path={other}", run, "--resume")
-    assert program.exit_code == 2
-    assert "was trained on 40 items (dataset fingerprint" in capsys.readouterr().err
+    error = refused(f"--dataset_path={other}", run, "--resume")
+    assert "was trained on 40 items (dataset fingerprint" in error
     moved = shutil.copytree(dataset, tmp_path / "moved")
     program(f"--dataset_path={moved}", run, "--resume", "--max_steps=4")
-    assert program.exit_code == 0

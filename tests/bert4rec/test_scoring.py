@@ -62,11 +62,13 @@ def test_a_score_that_is_nan_never_helps(max_scores):
     assert rank_among(torch.tensor([[math.nan, 1.0, 2.0], [1.0, math.nan, 0.0]])).tolist() == [2, 1]
 
 
-@pytest.mark.parametrize("max_scores", [1, 12, 1000])
+@pytest.mark.parametrize(
+    "blocks", [{"max_scores": 1}, {"max_scores": 12}, {"block_rows": 4}, {}], ids=str
+)
 @pytest.mark.parametrize("count", [1, 3, 9])
-def test_top_equals_sorting_whatever_the_blocks(max_scores, count):
+def test_top_equals_sorting_whatever_the_blocks(blocks, count):
     q = scorer()
-    items, scores = q.top(count, *SEEN, max_scores)
+    items, scores = q.top(count, *SEEN, **blocks)
     expected = plain_scores(q)
     expected[SEEN[0], SEEN[1] - 1] = -math.inf
     best, place = expected.topk(count)
