@@ -130,6 +130,16 @@ def test_a_history_may_be_a_list_of_json(recommend, loaded):
     assert len(not_a_list["items"]) == 10
 
 
+def test_a_history_longer_than_the_model_is_cut_at_its_start(recommend, loaded):
+    end = " ".join(raw_id(item) for item in range(20, 31))  # the model sees eleven items
+    lines = f"{end}\n{raw_id(35)} {raw_id(36)} {end}\n"
+    short, long = recommend(*loaded, "--top_k=40", lines=lines)
+    scores = dict(zip(short["items"], short["scores"], strict=True))
+    assert len(long["items"]) == NUM_ITEMS - 13
+    for item, score in zip(long["items"], long["scores"], strict=True):
+        assert score == pytest.approx(scores[item], abs=1e-5)
+
+
 def test_users_of_the_dataset_are_recommended_for_by_their_ids(
     program, recommend, loaded, dataset, capsys
 ):
