@@ -99,10 +99,15 @@ SERVED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "artifact_format"),
-    [(name, each) for name, (_, formats) in SERVED.items() for each in formats],
-)
+def served_models():
+    """Returns each model in each of its formats; the slowest is for releases."""
+    for name, (_, formats) in SERVED.items():
+        for each in formats:
+            marks = pytest.mark.release if (name, each) == ("ilora", "onnx") else ()
+            yield pytest.param(name, each, marks=marks)
+
+
+@pytest.mark.parametrize(("model", "artifact_format"), list(served_models()))
 def test_recommendations_are_those_of_the_checkpoint(tmp_path, model, artifact_format):
     settings, _ = SERVED[model]
     make = adapted_checkpoint if "adapter" in settings else bert4rec_checkpoint
