@@ -65,7 +65,7 @@ def place_tables(
     device: torch.device,
     print_line: Callable[[str], None],
 ) -> Placement:
-    """Plans the placement of the tables, or reads it, and prints its cost.
+    """Plans or reads the placement of the tables; prints its cost.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
@@ -84,7 +84,7 @@ def place_tables(
 
 
 def rows_on(placement: Placement, rank: int, names: Sequence[str]) -> TableRows:
-    """Returns the rows of the tables on a rank, by name of the feature."""
+    """Returns the rows of each table on a rank."""
     own = {names[i]: placement.local_rows(i, rank) for i in placement.sharded_on(rank)}
     copies = {names[i]: placement.tables[i].rows for i in placement.of_kind("replicate")}
     return TableRows(own, copies)

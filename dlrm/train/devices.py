@@ -33,7 +33,9 @@ def build_model(
     processes: Processes,
     print_line: Callable[[str], None],
 ) -> DlrmNetwork[Any]:
-    """Builds the model of this process: a whole one, or this rank's shard, with random weights.
+    """Builds the model of this process, with random weights.
+
+    On several ranks it has this rank's shards of the tables.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
@@ -62,7 +64,7 @@ def open_batches(
     model: DlrmNetwork[Any],
     device: torch.device,
 ) -> BatchSource[Any]:
-    """Opens the batches of a split for a model: on several ranks with the exchanged lookups.
+    """Opens the batches of a split: on several ranks with exchanged lookups.
 
     Raises:
         DatasetError: the split is missing or damaged.
@@ -78,7 +80,7 @@ def open_batches(
 def build_train_step(
     config: DlrmConfig, model: DlrmNetwork[Any], precision: Precision
 ) -> DlrmTrainStep[Any]:
-    """Builds the training step of a model, which sums dense gradients over ranks."""
+    """Builds the training step, which sums dense gradients over ranks."""
     gradients, rank = None, 0
     if isinstance(model, DistributedDlrm):
         gradients, rank = AllReducedGradients(model), model.sharded.rank
