@@ -60,7 +60,7 @@ def work(monkeypatch) -> dict[str, int]:
     count(native_scan, "feed_unit", "scan")
     count(native_merge.binding, "merge_runs", "merge")
     count(native_encode, "feed_unit", "encode")
-    count(criteo_parquet, "write_part", "parquet")
+    count(criteo_parquet.parquet, "write_parquet_part", "parquet")
     return counts
 
 
