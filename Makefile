@@ -8,7 +8,7 @@ DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
 # small shapes that reach every CUDA kernel, for the tools that slow them down
-SMALL := unsorted_sgd or test_bag or test_gather or test_rules or sort
+SMALL := test_bag or test_gather or test_rules or sort
 
 # Python compiles what it imports, later; compiling all of torch takes as long as unpacking it.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile

@@ -40,11 +40,4 @@ __forceinline__ void store_global_vector(T* address, const Vector& vector) {
   store_vector(address, vector);
 }
 
-__forceinline__ void atomic_add_vector(float* address, const float (&values)[4]) {
-  emulator::check_alignment(address);
-  for (int i = 0; i < 4; ++i) {
-    atomicAdd(address + i, values[i]);
-  }
-}
-
 }  // namespace recsys

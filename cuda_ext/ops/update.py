@@ -51,7 +51,6 @@ def update_rows(
     source: Tensor | None = None,
     scale: Tensor | None = None,
     sorted_rows: tuple[Tensor, Tensor] | None = None,
-    deterministic: bool = True,
 ) -> None:
     """Applies the gradients of looked-up rows to a table; see `reference.update_rows`.
 
@@ -59,9 +58,7 @@ def update_rows(
     are added in a fixed order: the same bits on every run and for every number of threads.
 
     The tensors of `step` lie on the table's device. `sorted_rows` is the result of
-    `sort_rows(rows, R)`, if it was called before. `deterministic=False` lets SGD on a CUDA float32
-    table add in any order, without a sort. (On a CPU it goes without a sort in any case, applying
-    lookups in their order.)
+    `sort_rows(rows, R)`, if it was called before.
     """
     if not is_compiled_for(gradients) or table.dtype == torch.float64:
         reference.update_rows(
@@ -74,8 +71,7 @@ def update_rows(
         return  # its state has no memory to point at
     gradients = gradients.contiguous()
     plain_sgd = optimizer == "sgd" and not step.weight_decay and table.dtype == torch.float32
-    # On a CPU the unsorted rule is deterministic too, and faster.
-    if plain_sgd and (not deterministic or table.device.type == "cpu"):
+    if plain_sgd and table.device.type == "cpu":
         kernels.sgd_rows_unsorted(
             *(table, rows.contiguous(), gradients, source, scale),
             *(step.lr, step.inverse_scale, step.overflow),

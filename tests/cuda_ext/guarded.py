@@ -55,7 +55,6 @@ CASES = {
     ],
     update.test_one_row_in_every_lookup: [((20_000, 4), INT)],
     update.test_overflow_writes_nothing: [("sgd", "float32"), ("rowwise_adagrad", "bfloat16")],
-    update.test_unsorted_sgd: [((1000, 16, 5), HALF, True)],
     update.test_rows_outside_the_table_on_a_device: [(6, INT), (256, LONG)],
     linear.test_relu_backward_equals_its_definition: [((130, 17), FLOAT)],
     output_layer.test_output_equals_the_reference: [((130, 17), HALF)],

@@ -137,7 +137,6 @@ def computed_words():
         "to_bfloat16": bfloat16,
         "to_float16": float16,
         "from_float16": bits_of(halves.view(torch.float16)),
-        "add_vectors": bits_of(torch.arange(1.0, 5).repeat(4) * 16),
     }
 
 

@@ -274,7 +274,6 @@ _LOOKUPS: dict[str, Callable[[Sequence[Tensor]], tuple[Tensor, int]]] = {
     "cuda_ext::embedding_gather": lambda given: (given[0], given[1].numel()),
     "cuda_ext::gather_dot_interaction": lambda given: (given[0], given[1].numel()),
     "cuda_ext::gather_dot_interaction_backward": lambda given: (given[1], given[2].numel()),
-    "cuda_ext::sgd_rows_unsorted": lambda given: (given[0], given[1].numel()),
     "cuda_ext::update_rows": lambda given: (given[0], _row_numbers(given)),
 }
 """Op -> the table among its tensors, and how many rows of it are looked up."""

@@ -131,21 +131,6 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
   }
 }
 
-// `address` is a multiple of 16 bytes, in global memory.
-__device__ __forceinline__ void atomic_add_vector(float* address, const float (&values)[4]) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(address)),
-      "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
-      : "memory");
-#else
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    atomicAdd(address + i, values[i]);
-  }
-#endif
-}
-
 }  // namespace recsys
 
 #endif

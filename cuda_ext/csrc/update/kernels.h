@@ -68,8 +68,7 @@ void sort_rows(const SortArguments& arguments);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 void update_rows(const UpdateArguments& arguments);
 // table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one lookup after the
-// other, without a sort: here in the order of the lookups, on a device in any order. float32
-// tables, no weight decay.
+// other in their order, without a sort. float32 tables, no weight decay.
 void sgd_rows_unsorted(const UpdateArguments& arguments);
 
 // Sorted lookups are updated in chunks of this many, whatever the rows in them, so that the order
@@ -98,6 +97,5 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 int sort_rows(const SortArguments& arguments, void* stream);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 int update_rows(const UpdateArguments& arguments, void* stream);
-int sgd_rows_unsorted(const UpdateArguments& arguments, void* stream);
 
 }  // namespace recsys::device

@@ -168,6 +168,7 @@ void update_rows(const Tensor& table, const std::vector<Tensor>& state, const Te
   RECSYS_RUN(update_rows, table, arguments);
 }
 
+#ifndef RECSYS_EMULATOR
 void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gradients,
                        const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
                        const Tensor& lr, const std::optional<Tensor>& inverse_scale,
@@ -178,9 +179,10 @@ void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gr
   STD_TORCH_CHECK(arguments.table_dtype == Dtype::kFloat32, op, ": table must be float32");
   check_rows(rows, table.size(0), op);
   if (arguments.count > 0 && table.numel() > 0) {
-    RECSYS_RUN(sgd_rows_unsorted, table, arguments);
+    cpu::sgd_rows_unsorted(arguments);
   }
 }
+#endif
 
 }  // namespace recsys
 
@@ -200,7 +202,12 @@ RECSYS_SCHEMAS(library) {
 static void register_kernels(torch::stable::detail::StableLibrary& library) {
   library.impl("sort_rows", TORCH_BOX(&recsys::sort_rows));
   library.impl("update_rows", TORCH_BOX(&recsys::update_rows));
-  library.impl("sgd_rows_unsorted", TORCH_BOX(&recsys::sgd_rows_unsorted));
 }
 
 RECSYS_REGISTER(register_kernels)
+
+#ifndef RECSYS_EMULATOR
+RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
+  library.impl("sgd_rows_unsorted", TORCH_BOX(&recsys::sgd_rows_unsorted));
+}
+#endif

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "../../cuda/dispatch.cuh"
-#include "atomic_sgd.cuh"
 #include "chunks.cuh"
 #include "crossing.cuh"
 
@@ -113,23 +112,6 @@ int update_rows(const UpdateArguments& arguments, void* stream) {
   }
   return vectors ? launch_fix_up<kVectorColumns>(arguments, chunk_sums, stream)
                  : launch_fix_up<1>(arguments, chunk_sums, stream);
-}
-
-int sgd_rows_unsorted(const UpdateArguments& arguments, void* stream) {
-  if (arguments.count == 0 || arguments.dim == 0) {
-    return 0;
-  }
-  return with_float_type(arguments.gradient_dtype, [&](auto gradient_type) {
-    using Gradient = typename decltype(gradient_type)::type;
-    const bool vectors =
-        fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.gradients);
-    const int lanes = team_lanes(arguments.dim, vectors ? kVectorColumns : 1);
-    const int64_t blocks = blocks_for(arguments.count, kBlockThreads / lanes);
-    return vectors ? launch(add_sgd_rows<Gradient, kVectorColumns>, blocks, kBlockThreads, 0,
-                            stream, arguments, lanes)
-                   : launch(add_sgd_rows<Gradient, 1>, blocks, kBlockThreads, 0, stream, arguments,
-                            lanes);
-  });
 }
 
 }  // namespace recsys::device
