@@ -22,7 +22,15 @@ MLP_PADDING = 32
 
 
 def interaction_width(num_vectors: int, embedding_dim: int) -> int:
-    """Returns D + N(N-1)/2, rounded up to a multiple of 8."""
+    """Returns the columns of `dot_interaction`, a multiple of 8.
+
+    Args:
+        num_vectors: N.
+        embedding_dim: D.
+
+    Returns:
+        D + N(N-1)/2, rounded up.
+    """
     pairs = num_vectors * (num_vectors - 1) // 2
     return -(-(embedding_dim + pairs) // PAD_MULTIPLE) * PAD_MULTIPLE
 
@@ -56,19 +64,27 @@ def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
 
 
 def gather_dot_interaction(table: Tensor, rows: Tensor, bottom: Tensor) -> Tensor:
-    """Embedding lookup, converted to the type of `bottom`, and dot interaction.
+    """Embedding lookup and dot interaction.
 
     Args:
         table: [R, D].
         rows: [B, F] int, row numbers of the joint table.
-        bottom: [B, D].
+        bottom: [B, D]; the looked-up rows are converted to its type first.
+
+    Returns:
+        [B, interaction_width] of the type of `bottom`.
     """
     vectors = embedding_gather(table, rows, bottom.dtype)
     return dot_interaction(vectors, bottom)
 
 
 def note_overflow(overflow: Tensor, gradient: Tensor) -> None:
-    """Sets a bool scalar where a gradient holds infinity or NaN."""
+    """Sets a flag where a gradient holds infinity or NaN.
+
+    Args:
+        overflow: bool scalar, changed in place.
+        gradient: floating point.
+    """
     overflow.logical_or_(~torch.isfinite(gradient).all())
 
 
@@ -191,7 +207,11 @@ def embedding_bag(
 
 
 def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums gradients [L, D] of duplicate rows [L], in order of occurrence.
+    """Sums gradients of duplicate rows, in order of occurrence.
+
+    Args:
+        rows: [L] int.
+        gradients: [L, D].
 
     Returns:
         (unique rows [U] int64 ascending, their summed gradients [U, D]); the same bits on every
@@ -381,7 +401,15 @@ def mlp_forward(
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """Product of the transpose of a [K, M] and b [K, N]."""
+    """Product of the transpose of a matrix with another.
+
+    Args:
+        a: [K, M] float32 or float64.
+        b: [K, N] of the same type.
+
+    Returns:
+        [M, N].
+    """
     return a.t() @ b
 
 
@@ -442,7 +470,16 @@ def relu_backward(
 
 
 def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer from [B, N] to one output, at least float32."""
+    """A linear layer with one output, its sums at least float32.
+
+    Args:
+        x: [B, N].
+        weight: [1, N], of the same type.
+        bias: [1].
+
+    Returns:
+        [B, 1] float32, or float64 where x is.
+    """
     exact = torch.promote_types(x.dtype, torch.float32)
     return torch.nn.functional.linear(x.to(exact), weight.to(exact), bias.to(exact))
 
@@ -471,7 +508,16 @@ def output_layer_backward(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Summed binary cross entropy of logits and its gradient, times a factor."""
+    """Summed binary cross entropy and its gradient.
+
+    Args:
+        logits: [B] float32.
+        labels: [B] float32, 0 to 1.
+        factor: of both results.
+
+    Returns:
+        Scalar, and [B].
+    """
     losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses * factor, (torch.sigmoid(logits) - labels) * factor
 
@@ -493,16 +539,16 @@ def dlrm_forward(
 
     Args:
         numerical: [B, M] float32 or float64.
-        ids: [B, F], see `joint_rows`, as `offsets` and `hash_indices`.
-        offsets: [F + 1] int64.
+        ids: [B, F], see `joint_rows`.
+        offsets: [F + 1] int64: first row of each feature, then R.
         hash_indices: take ids modulo the size of their table.
         table: [R, D].
-        bottom_weights: packed as `mlp_forward` takes them, as biases and sizes.
-        bottom_biases: float.
-        bottom_sizes: from M to D.
-        top_weights: packed likewise.
-        top_biases: float.
-        top_sizes: from the columns of the interaction.
+        bottom_weights: of the bottom MLP, packed as `mlp_forward` takes them.
+        bottom_biases: of the bottom MLP.
+        bottom_sizes: of the bottom MLP, from the numbers of columns to D.
+        top_weights: of the top MLP, packed likewise.
+        top_biases: of the top MLP.
+        top_sizes: of the top MLP, from the columns of the interaction.
 
     Returns:
         [B, 1] logits.

@@ -52,6 +52,9 @@ def row_grammar(*, unlabelled: bool = False) -> re.Pattern[bytes]:
     """Returns the pattern of a valid row, without its line end.
 
     Integers must also fit int32, which a pattern cannot express.
+
+    Args:
+        unlabelled: rows have no label.
     """
     integer, category = rb"(?:-?[0-9]{1,10})?", rb"(?:[0-9a-fA-F]{1,8})?"
     first, integers = (integer, NUM_NUMERICAL - 1) if unlabelled else (rb"[01]", NUM_NUMERICAL)
@@ -63,7 +66,12 @@ _GRAMMAR = row_grammar()
 
 
 def reject_reason(row: bytes, *, unlabelled: bool = False) -> RejectReason | None:
-    """Returns the reason to reject a row, None if it is valid."""
+    """Returns the reason to reject a row, None if it is valid.
+
+    Args:
+        row: bytes without the line end.
+        unlabelled: it has no label.
+    """
     row = b"0\t" + row if unlabelled else row
     fields = row.split(b"\t")
     if len(fields) != NUM_COLUMNS:
@@ -197,9 +205,14 @@ def transform_numerical(
 ) -> npt.NDArray[np.float32]:
     """Transforms raw integers: f32(ln_f64(max(x, min) + offset)), rounded to nearest even.
 
-    `values` are ignored where `missing` is True. Split binary stores the result rounded to float16.
-    Both roundings belong to the format: rounding float64 directly to float16 differs for 1021
-    integers below 2**24.
+    Args:
+        values: raw integers, any shape; ignored where `missing` is True.
+        missing: same shape, True where the field was empty.
+        semantics: gives offset, minimum and the value of missing fields.
+
+    Returns:
+        float32 of the same shape. Split binary stores it rounded to float16. Both roundings belong
+        to the format: rounding float64 directly to float16 differs for 1021 integers below 2**24.
     """
     raw = np.where(missing, 0, values).astype(np.int64)
     shifted = np.maximum(raw, semantics.numerical_min) + semantics.numerical_offset
@@ -214,9 +227,16 @@ def bin_categories(
 ) -> npt.NDArray[np.uint32]:
     """Returns the bins of raw integers, as categories.
 
-    x itself up to 2 (negative ones modulo 2**32), floor(ln(x)^2) + 2 above, where no ln(x)^2 of an
-    integer is nearer than 6e-10 to the next bin, so that float64 gives the bin. Source: the winners
-    of Criteo's contest on Kaggle (Juan et al. 2014, libffm).
+    For no integer is ln(x)^2 nearer than 6e-10 to the next bin, so that float64 gives the bin.
+    Source: the winners of Criteo's contest on Kaggle (Juan et al. 2014, libffm).
+
+    Args:
+        values: raw integers, any shape.
+        semantics: gives the minimum to which smaller values are raised first.
+
+    Returns:
+        uint32 of the same shape: x itself up to 2 (negative ones modulo 2**32), floor(ln(x)^2) + 2
+        above.
     """
     raised = np.maximum(values, semantics.numerical_min)
     above = np.floor(np.log(np.maximum(raised, 1).astype(np.float64)) ** 2) + 2
@@ -226,9 +246,15 @@ def bin_categories(
 def order_dictionary(
     values: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint64], frequency_limit: int
 ) -> npt.NDArray[np.uint32]:
-    """Returns the kept categories: by count descending, then value ascending.
+    """Returns the categories that are kept, in id order from 1.
 
-    `counts` are the occurrences of the distinct `values`.
+    Args:
+        values: [n] distinct categories.
+        counts: [n] occurrences of each category.
+        frequency_limit: categories with fewer occurrences are left out.
+
+    Returns:
+        uint32 categories by count descending, then value ascending.
     """
     kept = counts >= max(frequency_limit, 1)
     values, counts = values[kept], counts[kept]
@@ -258,11 +284,14 @@ def _ranges(train_end: int, validation_end: int, total: int) -> dict[Split, tupl
 def split_bounds(
     rows_per_day: list[int], semantics: CriteoSemantics
 ) -> dict[Split, tuple[int, int]]:
-    """Returns the global rows [first, end) of each split.
+    """Returns the first row and the end of each split.
 
     Args:
         rows_per_day: valid rows of each input file, in input order.
         semantics: gives the fractions, or the order and rounding of the last day's halves.
+
+    Returns:
+        Half-open ranges of global row numbers, which count valid rows from 0.
 
     Raises:
         UserError: `split_rows` or `split_days` do not add up to what there is.
@@ -305,7 +334,12 @@ def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
     Every step is invertible, so no two rows have the same key and the order has no ties. Source:
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 
-    `seed` is in [0, 2**64); rows are written in ascending order of their keys.
+    Args:
+        seed: in [0, 2**64).
+        rows: [n] global numbers of valid rows, in input order.
+
+    Returns:
+        [n] uint64; rows are written in ascending order of their keys.
     """
     z = (rows + np.uint64(1)) * _GOLDEN_RATIO
     z += np.uint64(seed)

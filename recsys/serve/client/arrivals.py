@@ -23,6 +23,8 @@ ARRIVALS_HEAD = (
     "   batch  rate/s clients   p50 ms   p90 ms   p99 ms       rows/s  answered as they arrive"
 )
 
+_DOUBLINGS = 40
+"""Of the first rate, at most."""
 _HALVINGS = 6
 """Of the interval in which the largest rate lies: to 1/64 of a doubling."""
 
@@ -134,7 +136,8 @@ def find_largest_rate(
     """
     best: ArrivalsResult | None = None
     low, high, rate, halvings = 0.0, float("inf"), first_rate, 0
-    while halvings <= _HALVINGS and rate >= first_rate / 1000:
+    highest = first_rate * 2**_DOUBLINGS
+    while halvings <= _HALVINGS and first_rate / 1000 <= rate < highest:
         result = measure(rate)
         if result.latency.p99_s <= p99_s:
             best, low = result, rate
