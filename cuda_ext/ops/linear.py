@@ -45,7 +45,14 @@ def linear(
 ) -> Tensor:
     """Maps the rows of a matrix like `torch.nn.functional.linear`, perhaps with a ReLU.
 
-    `x` may have more than two dimensions where torch's function runs.
+    Args:
+        x: [B, inputs]; any number of dimensions where torch's function runs.
+        weight: [outputs, inputs].
+        bias: [outputs], or None.
+        relu: apply a ReLU to the result.
+
+    Returns:
+        [B, outputs].
     """
     if not takes_onednn(x, weight.shape[0]) or weight.dtype != x.dtype:
         x = F.linear(x, weight, bias)

@@ -53,7 +53,16 @@ def is_round(rows: int) -> bool:
 
 
 def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Multiplies two matrices of the same type and any strides, without gradients."""
+    """Multiplies two matrices of the same type and any strides, without gradients.
+
+    Args:
+        a: [M, K].
+        b: [K, N].
+        out: [M, N] to write to.
+
+    Returns:
+        [M, N]; `out` if given.
+    """
     if not takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
         return torch.mm(a, b, out=out)
     return linear_in_blocks(a, b.t(), None, out)
