@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from absl import flags
 
 from benchmark.processes import run_process
@@ -26,9 +25,7 @@ from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
-from recsys.train.checkpoint import Checkpoint, read_checkpoint
 from recsys.train.run import Run
-from recsys.train.saving.run_folder import CheckpointFolder
 from tests.harness import REPOSITORY, Program
 
 NUM_USERS, NUM_ITEMS = 60, 40
@@ -222,25 +219,3 @@ def open_recipe(*flags: object) -> Bert4RecRecipe:
     config = parse("--mode=test", "--num_threads=1", "--log_path=/dev/null", *flags)
     with join_run(config) as processes:
         return Run.start(Bert4RecRecipe.open, config, print, processes).recipe
-
-
-def latest(folder: Path) -> Checkpoint:
-    """Opens the latest checkpoint of a run."""
-    return read_checkpoint(CheckpointFolder(folder).latest())
-
-
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Reads all tensors of the latest checkpoint, by group and name."""
-    checkpoint = latest(folder)
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def assert_same(first: Path, second: Path) -> None:
-    """Checks that two runs saved the same bits."""
-    whole, parts = tensors(first), tensors(second)
-    assert whole.keys() == parts.keys()
-    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []

@@ -9,7 +9,8 @@ import torch
 from bert4rec.model.network import Bert4Rec
 from bert4rec.scripts import main
 from bert4rec.scripts.flags import PRESETS
-from tests.bert4rec.conftest import CheckedProgram, latest, parse
+from tests.bert4rec.conftest import CheckedProgram, parse
+from tests.checkpoints import latest
 from tests.harness import REPOSITORY
 
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)

@@ -9,12 +9,8 @@ import signal
 import pytest
 
 from bert4rec.train.step import Bert4RecTrainStep
-from tests.bert4rec.conftest import (
-    SMALL_MODEL,
-    assert_same,
-    latest,
-    write_other_dataset,
-)
+from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
+from tests.checkpoints import assert_same, latest
 
 STEPS_PER_EPOCH = 12
 

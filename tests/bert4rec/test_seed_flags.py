@@ -11,7 +11,8 @@ from bert4rec.train.schedule import build_schedule
 from recsys.errors import UserError
 from recsys.train.memory import keep_freed_memory, release_unused_memory
 from recsys.train.saving.run_folder import CheckpointFolder
-from tests.bert4rec.conftest import assert_same, parse
+from tests.bert4rec.conftest import parse
+from tests.checkpoints import assert_same
 
 THEIR_FILE = """\
 model:

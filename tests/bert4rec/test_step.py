@@ -6,8 +6,9 @@ import torch
 
 from bert4rec.data.negative_sampler import log_popularity
 from recsys.train.optimizers.precision import Precision
-from tests.bert4rec.conftest import latest, open_recipe, peak_mib
+from tests.bert4rec.conftest import open_recipe, peak_mib
 from tests.bert4rec.steps import FLOAT32, config, make_model, sequences, train
+from tests.checkpoints import latest
 
 SCHEMES = [
     {"objective": "cloze", "mask_prob": 0.4},

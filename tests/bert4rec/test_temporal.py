@@ -19,7 +19,8 @@ from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 from recsys.errors import UserError
 from tests import harness
-from tests.bert4rec.conftest import CheckedProgram, assert_same, make_program
+from tests.bert4rec.conftest import CheckedProgram, make_program
+from tests.checkpoints import assert_same
 
 SPLIT = "temporal:0.8"
 TRAIN = ("--objective=causal", "--max_steps=3")

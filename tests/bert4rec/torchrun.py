@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import harness
-from tests.bert4rec.conftest import assert_same, tensors
+from tests.checkpoints import assert_same, tensors
 
 RANDOM = (
     "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",

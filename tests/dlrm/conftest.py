@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from recsys.data import npy_days
 from recsys.data.click_columns import ClickColumns
@@ -15,8 +14,6 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.records import write_binary_records
 from recsys.data.split_binary import SplitBinaryWriter
-from recsys.train.checkpoint import Checkpoint, read_checkpoint
-from recsys.train.saving.run_folder import CheckpointFolder
 from tests.harness import Program
 
 CARDINALITIES = (5, 200, 40_000, 17)
@@ -158,28 +155,3 @@ def final(records):
 def losses(records) -> list[float]:
     """Returns the losses of a log."""
     return [record["data"]["loss"] for record in records if "loss" in record["data"]]
-
-
-def latest(folder) -> Checkpoint:
-    """Returns the latest checkpoint of a run."""
-    return read_checkpoint(CheckpointFolder(folder).latest())
-
-
-def weights(folder) -> dict[str, torch.Tensor]:
-    """Returns every tensor of a run's latest checkpoint."""
-    checkpoint = latest(folder)
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def assert_same_weights(folder, other, rtol=0.0, atol=0.0) -> None:
-    """Compares the latest checkpoints of two runs."""
-    found, expected = weights(folder), weights(other)
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(
-            found[name], tensor, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{folder}, {n}: {m}"
-        )

@@ -16,7 +16,7 @@ import pytest
 from dlrm.scripts import main
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
-from tests.dlrm.conftest import assert_same_weights
+from tests.checkpoints import assert_same
 from tests.dlrm.ranks import figures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
@@ -106,7 +106,7 @@ def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
     assert losses == pytest.approx(expected_losses, abs=1e-5)
     for name in ("auc", "log_loss"):
         assert found[name] == pytest.approx(expected[name], abs=1e-5)
-    assert_same_weights(two / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    assert_same(two / "run", alone / "run", rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("score", [run_on_two_nodes, functools.partial(run, 4)], ids=["nodes", "4"])
@@ -176,7 +176,7 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
     assert status == 0, text
     assert "(SIGKILL)" in text or "exitcode: -9" in text
     assert text.count("5 tables on 2 ranks") == 2
-    assert_same_weights(tmp_path / "run", two / "run")
+    assert_same(tmp_path / "run", two / "run")
     losses, found = figures(tmp_path / "log.json")
     expected_losses, expected = figures(two / "log.json")
     assert losses == expected_losses
@@ -194,7 +194,7 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
     assert re.search(r"error: rank 1 \(process \d+ on .*\) gave no sign of life for 10 s", text)
     assert 9 < seconds < 300
     assert "Resumed from" in text
-    assert_same_weights(tmp_path / "run", two / "run")
+    assert_same(tmp_path / "run", two / "run")
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):

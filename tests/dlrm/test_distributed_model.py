@@ -23,8 +23,8 @@ from recsys.train.loop import LoopState
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.run_folder import CheckpointFolder
+from tests.checkpoints import assert_same
 from tests.dlrm import networks
-from tests.dlrm.conftest import assert_same_weights
 from tests.dlrm.ranks import (
     MODEL,
     SIZES,
@@ -269,7 +269,7 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path):
     alone = tmp_path / "alone"
     continue_alone(alone, 0, 6)
     assert read_checkpoint(folder).state["step"] == 6
-    assert_same_weights(folder, alone, rtol=1e-5, atol=1e-6)
+    assert_same(folder, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_a_part_that_is_missing_is_found_out(tmp_path):

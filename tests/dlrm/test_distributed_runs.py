@@ -19,7 +19,8 @@ from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys.program import new_flags
 from recsys.train.processes import Processes
 from recsys.train.run import execute
-from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, assert_same_weights
+from tests.checkpoints import assert_same
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL
 from tests.dlrm.ranks import figures, placement_of
 from tests.harness import call, run_ranks
 
@@ -141,4 +142,4 @@ def test_ranks_train_as_one_process(dataset, alone, tmp_path, world_size):
         assert losses == pytest.approx(expected_losses, abs=limit), case
         for name in ("auc", "log_loss", "best_auc"):
             assert found[name] == pytest.approx(expected[name], abs=limit), (case, name)
-        assert_same_weights(case.folder(tmp_path) / "run", same.folder(alone) / "run", limit, limit)
+        assert_same(case.folder(tmp_path) / "run", same.folder(alone) / "run", limit, limit)

@@ -13,7 +13,8 @@ from recsys.serve.manifest import Deployment
 from recsys.train.origin import FINGERPRINT, SEMANTICS
 from recsys_recipes.serving import deploy
 from tests import harness
-from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram, final, latest
+from tests.checkpoints import latest
+from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram, final
 
 HASHED = (*SMALL_MODEL, "--hash_indices", "--max_table_size=3")
 """Tables of three rows each, so that the sizes of all datasets agree."""

@@ -18,16 +18,8 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
-from tests.dlrm.conftest import (
-    CARDINALITIES,
-    ROWS,
-    SMALL_MODEL,
-    assert_same_weights,
-    final,
-    latest,
-    losses,
-    weights,
-)
+from tests.checkpoints import assert_same, latest, tensors
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, final, losses
 from tests.preproc.criteo.rows import good_text, run
 
 
@@ -37,7 +29,7 @@ def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path)
     flags = ("--optimizer=rowwise_adagrad", "--lr=1e-9", "--reset_embeddings")
     for epochs in (1, 2):
         program.train(dataset, tmp_path / str(epochs), f"--epochs={epochs}", *flags)
-        runs.append(weights(tmp_path / str(epochs)))
+        runs.append(tensors(tmp_path / str(epochs)))
     once, twice = (run["embedding_2.weight"] for run in runs)
     assert not torch.allclose(once, twice, atol=1e-3)
     bound = CARDINALITIES[2] ** -0.5
@@ -112,7 +104,7 @@ def test_learning_is_reported(program, dataset):
 @pytest.mark.parametrize("dataset_type", ["memmap", "binary", "parquet", "npy"])
 def test_every_dataset_type_gives_the_same_model(program, dataset, trained, tmp_path, dataset_type):
     program.train(dataset, tmp_path / "run", f"--dataset_type={dataset_type}")
-    assert_same_weights(tmp_path / "run", trained)
+    assert_same(tmp_path / "run", trained)
     tested = program.test(dataset, tmp_path / "run", f"--dataset_type={dataset_type}")
     assert tested["auc"] == latest(trained).state["best_metric"]
 
@@ -175,7 +167,7 @@ def test_resumed_run_equals_the_uninterrupted_one(
     program.train(dataset, whole, *common)
     for stop in (["--max_steps=13"], ["--max_steps=47"], ["--max_steps=60"], []):
         program.train(dataset, parts, *common, *stop, "--resume")
-    assert_same_weights(parts, whole)
+    assert_same(parts, whole)
     assert latest(whole).state["step"] == 94
 
 

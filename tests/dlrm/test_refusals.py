@@ -13,14 +13,8 @@ import pytest
 from dlrm.scripts import main
 from recsys.data.manifest import Manifest, fingerprint
 from tests import harness
-from tests.dlrm.conftest import (
-    CARDINALITIES,
-    NUM_NUMERICAL,
-    ROWS,
-    SMALL_MODEL,
-    assert_same_weights,
-    final,
-)
+from tests.checkpoints import assert_same
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, SMALL_MODEL, final
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 from tests.tools import needs
 
@@ -293,7 +287,7 @@ def test_what_was_reached_before_an_error_is_saved(program, copy, tmp_path, spli
     assert "repeat the command with --resume" in program.stdout
     mend()
     assert final(program.train(copy, run, "--epochs=2", "--resume"))["best_auc"] == auc
-    assert_same_weights(run, whole)
+    assert_same(run, whole)
 
 
 @pytest.mark.multiprocess

@@ -17,7 +17,8 @@ import pytest
 
 from dlrm.model.weights import OpenedCheckpoint
 from tests import harness
-from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram, assert_same_weights, latest
+from tests.checkpoints import assert_same, latest
+from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram
 from tests.mounts import tmpfs
 
 
@@ -61,7 +62,7 @@ def test_killed_at_random_steps_and_resumed_gives_the_same_parameters(dataset, t
             wait_for_step(process, step)
             time.sleep(generator.random() * 0.02)  # also between steps, or inside a save
     harness.forked(*command(dataset, tmp_path / "killed", "--resume"))
-    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
+    assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.slow

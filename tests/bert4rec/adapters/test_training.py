@@ -7,7 +7,7 @@ import torch
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import scorer_for
 from bert4rec.model.weights import MODEL_GROUP, OpenedCheckpoint
-from tests.bert4rec.conftest import assert_same, latest
+from tests.checkpoints import assert_same, latest
 
 RANK = "--adapter_rank=4"
 
