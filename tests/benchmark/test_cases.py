@@ -122,6 +122,7 @@ def test_a_step_is_compared_with_its_peers_and_its_ceiling(measured, flags, benc
 
 @needs("TorchRec")
 @pytest.mark.multiprocess
+@pytest.mark.release
 def test_two_processes_train_beside_torchrec(measured):
     tiny = ("--models=small", "--tables=3", "--rows=5000", "--samples=1", "--repeats=2")
     records = measured("train_step_distributed", *tiny)
@@ -194,6 +195,7 @@ def test_native_and_both_peers_give_the_same_bytes(measured):
     assert records["duckdb", "time_over_native"].value == pytest.approx(native / duckdb)
 
 
+@pytest.mark.release
 def test_engines_beside_each_other(measured):
     """The Spark and NVTabular engines take minutes; their commands are held by the next test."""
     flags = ("--rows=3003", "--repeats=1", "--engines", "--candidates=native,reference")

@@ -33,7 +33,7 @@ def test_losses_and_updates_are_the_same_bits(scheme, dtype):
     assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_deep_model_needs_less_memory(tmp_path):
     deep = (
         *("--dataset_name=random", "--random_user_count=128", "--random_item_count=500"),

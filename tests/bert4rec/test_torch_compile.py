@@ -64,7 +64,7 @@ def test_one_graph_serves_batches_of_all_sizes(settings, precision):
 
 
 @needs("Python headers")
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_program_trains_with_generated_code(program, dataset):
     flags = (
         *(f"--dataset_path={dataset}", "--dropout=0", "--attention_dropout=0", "--print_freq=1"),

@@ -55,6 +55,7 @@ def sources(tmp_path):
     return copy
 
 
+@pytest.mark.release
 def test_built_without_a_compiler_the_ops_run_in_plain_pytorch_and_say_so_once(sources):
     python(sources, *BUILD, CC="/nonexistent/cc", CXX="/nonexistent/c++")
     assert not list(sources.rglob("*.so"))

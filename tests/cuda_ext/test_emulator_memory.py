@@ -27,6 +27,7 @@ def run_guarded(*arguments, status):
     )
 
 
+@pytest.mark.release
 def test_kernels_stay_inside_their_memory():
     run_guarded(status=0)
 

@@ -77,6 +77,7 @@ def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
     assert not [name for name in names if name.endswith(".so")]
 
 
+@pytest.mark.release
 def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, tmp_path):
     wheel = build_wheel(sdist, "pure", tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")

@@ -15,7 +15,7 @@ from tests.tools import needs
 ENGINES = [
     "native",
     "reference",
-    pytest.param("spark", marks=needs("Spark")),
+    pytest.param("spark", marks=[needs("Spark"), pytest.mark.release]),
     pytest.param("nvtabular", marks=needs("NVTabular")),
 ]
 

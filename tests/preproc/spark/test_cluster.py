@@ -176,6 +176,7 @@ def test_worker_killed_in_the_middle(cluster, days, tmp_path):
     assert Manifest.describe_files(output) == made.files
 
 
+@pytest.mark.release
 def test_interrupted_job_continues(days, tmp_path):
     """Ctrl-C in or after the scan; the same command takes the finished units as they are."""
     output = tmp_path / "made"
