@@ -6,6 +6,8 @@ import dataclasses
 from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
+_BASELINES = ("markov", "item_knn", "ease")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
@@ -14,6 +16,11 @@ class EvaluationConfig:
     num_eval_negatives: int = setting(
         100, "Negatives per user of the sampled rankings", resumable=True
     )
+    baselines: tuple[str, ...] = setting(
+        _BASELINES,
+        f"Beside popularity, what a test compares with: {' | '.join(_BASELINES)}; empty for none",
+        resumable=True,
+    )
     ranks_file: str = setting(
         "",
         "File for the rank of each user's test item, .csv or .parquet; empty writes none",
@@ -21,7 +28,12 @@ class EvaluationConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses ranks in another format."""
+        """Refuses unknown baselines and ranks in another format."""
+        unknown = sorted(set(self.baselines) - set(_BASELINES))
+        if unknown:
+            raise UserError(
+                f"`baselines` must be among {', '.join(_BASELINES)}; got {', '.join(unknown)}"
+            )
         if self.ranks_file and not self.ranks_file.endswith((".csv", ".parquet")):
             raise UserError(f"`ranks_file` must end in .csv or .parquet, got {self.ranks_file}")
         require_positive(self, "num_eval_negatives")

@@ -24,14 +24,7 @@ def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str
         `hr@K` (fraction of users whose item is among the first K; recall@K, with one true item),
         `ndcg@K` (1 / log2(rank + 2) for those, 0 for the others) and `mrr`, means over users.
     """
-    ranks = ranks[ranks >= 0]
-    gain = 1 / np.log2(ranks + 2.0)
-    metrics = {"mrr": float(np.mean(1 / (ranks + 1.0)))}
-    for k in ks:
-        hit = ranks < k
-        metrics[f"hr@{k}"] = float(hit.mean())
-        metrics[f"ndcg@{k}"] = float(np.where(hit, gain, 0.0).mean())
-    return metrics
+    return {name: float(np.mean(gain)) for name, gain in _gains(ranks[ranks >= 0], ks).items()}
 
 
 def metrics_of(ranks: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, dict[str, float]]:
@@ -69,24 +62,64 @@ def bootstrap_intervals(
     Returns:
         (low, high) under the names of the metrics. Source: Efron 1979.
     """
-    generator = np.random.default_rng(seed)
     users = np.arange(len(ranks)) if users is None else users
     ranks, users = ranks[ranks >= 0], users[ranks >= 0]
+    columns = _gains(ranks, ks)
+    edges = _bootstrap(np.stack(list(columns.values()), 1), users, samples, seed, level)
+    return {name: (float(edges[0, i]), float(edges[1, i])) for i, name in enumerate(columns)}
+
+
+def paired_interval(
+    ranks: npt.NDArray[np.int64],
+    others: npt.NDArray[np.int64],
+    metric: str,
+    users: npt.NDArray[np.int64],
+) -> tuple[float, float, float]:
+    """Computes a metric's difference of two rankings of the same targets.
+
+    Args:
+        ranks: [T] int64 rank of each target by the first ranking, from 0.
+        others: [T] by the second.
+        metric: a name of `ranking_metrics`, such as ndcg@10.
+        users: [T] user of each target, ascending; resampled as in `bootstrap_intervals`.
+
+    Returns:
+        First less second, and the low and high end of its 95% interval.
+    """
+    ks = [int(metric.partition("@")[2] or 1)]
+    first, second = (_gains(each, ks)[metric] for each in (ranks, others))
+    difference = first - second
+    low, high = _bootstrap(difference[:, None], users, _RESAMPLINGS, SEED, 0.95)[:, 0]
+    return float(difference.mean()), float(low), float(high)
+
+
+def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
+    """Returns each target's value of every metric, whose mean is the metric."""
     gain = 1 / np.log2(ranks + 2.0)
     columns = {"mrr": 1 / (ranks + 1.0)}
     for k in ks:
         hit = ranks < k
         columns[f"hr@{k}"] = hit.astype(np.float64)
         columns[f"ndcg@{k}"] = np.where(hit, gain, 0.0)
-    table = np.stack(list(columns.values()), 1)
+    return columns
+
+
+def _bootstrap(
+    table: npt.NDArray[np.float64],
+    users: npt.NDArray[np.int64],
+    samples: int,
+    seed: int,
+    level: float,
+) -> npt.NDArray[np.float64]:
+    """Returns the [2, M] ends of the intervals of [T, M] values, resampled by user."""
+    generator = np.random.default_rng(seed)
     starts = np.flatnonzero(np.diff(users, prepend=-1))
     table = np.add.reduceat(table, starts)  # the targets of a user are drawn together
-    counts = np.diff(np.append(starts, len(ranks)))
+    counts = np.diff(np.append(starts, len(users)))
     # With the number of times that each user is drawn, one product gives every mean.
     means = np.empty((samples, table.shape[1]))
     for i in range(samples):
         drawn = generator.integers(0, len(counts), len(counts))
         times = np.bincount(drawn, minlength=len(counts))
         means[i] = times @ table / (times @ counts)
-    edges = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return {name: (float(edges[0, i]), float(edges[1, i])) for i, name in enumerate(columns)}
+    return np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)

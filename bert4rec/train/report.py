@@ -14,20 +14,22 @@ import pyarrow.parquet
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.sources import raw_ids
 from bert4rec.data.split import repeated_targets, targets_of, true_items
+from bert4rec.train.baselines import fit, item_to_item_ranks
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
     metrics_of,
+    paired_interval,
     ranking_metrics,
 )
 from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import Sequences, Targets, TemporalSplit
 from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
-from recsys.train.recipe import Machine
+from recsys.train.recipe import Machine, PrintLine
 
-_COLD_KS = (10,)
+_FEW_KS = (10,)
 _COLD_KINDS = ("warm", "cold")
 
 Metrics = Mapping[str, float]
@@ -71,6 +73,8 @@ def report_test(
     )
     for line in comparison_table(model, half_widths, popular):
         print_line(line)
+    if machine.processes.is_first:
+        values |= _report_baselines(config, sequences, negatives, ranked.ranks, print_line)
     repeated = int(repeated_targets(sequences, "test").sum())
     if repeated:
         print_line(
@@ -88,6 +92,54 @@ def report_test(
         write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
         print_line(f"Ranks of {_counted(sequences, targets)}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
+
+
+def _report_baselines(
+    config: Bert4RecConfig,
+    sequences: Sequences,
+    negatives: Mapping[str, npt.NDArray[np.int32]],
+    model: Mapping[str, Ranks],
+    print_line: PrintLine,
+) -> dict[str, float]:
+    """Prints the model beside item-to-item baselines, and which is ahead.
+
+    Returns:
+        The metrics of the baselines, to log.
+    """
+    rows = {"model": model}
+    for name in config.evaluation.baselines:
+        try:
+            matrix = fit(name, sequences)
+        except UserError as error:
+            print_line(f"{name} is left out: {error}")
+            continue
+        rows[name] = item_to_item_ranks(matrix, sequences, "test", negatives)
+    if len(rows) == 1:
+        return {}
+    rankings = ("full", *negatives)
+    metrics = {
+        name: {ranking: ranking_metrics(of_row[ranking], _FEW_KS) for ranking in rankings}
+        for name, of_row in rows.items()
+    }
+    shown = ("hr@10", "ndcg@10", "mrr")
+    print_line((" " * 10 + "".join(f"  {name:<22}" for name in rankings)).rstrip())
+    print_line(" " * 10 + "".join(f"{name:>8}" for name in shown) * len(rankings))
+    for name, of_row in metrics.items():
+        cells = (of_row[ranking][metric] for ranking in rankings for metric in shown)
+        print_line(f"{name:10}" + "".join(f"{cell:8.4f}" for cell in cells))
+    del metrics["model"]
+    best = max(metrics, key=lambda name: metrics[name]["full"]["ndcg@10"])
+    users = targets_of(sequences, "test").users
+    lead, low, high = paired_interval(model["full"], rows[best]["full"], "ndcg@10", users)
+    verdict = "" if low > 0 else "; no clear lead" if high > 0 else f"; {best} is ahead, train on"
+    print_line(
+        f"Model less {best}, ndcg@10 of full: {lead:+.4f} (95%: {low:+.4f} to {high:+.4f}){verdict}"
+    )
+    return {
+        f"{name}_{metric}".replace("_full", "", 1): value
+        for name, of_row in metrics.items()
+        for metric, value in flat_metrics(of_row).items()
+    }
 
 
 def _counted(sequences: Sequences, targets: Targets) -> str:
@@ -117,7 +169,7 @@ def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> 
     }
     for name, chosen in zip(_COLD_KINDS, (~is_cold, is_cold), strict=True):
         if chosen.any():
-            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _COLD_KS)})
+            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _FEW_KS)})
     return values
 
 

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Item-to-item baselines: recommendations from counts, without a gradient step.
+
+Each is a matrix from item to item. The score of an item is the sum of its entries over the last
+items of a history, where an item counts `_DECAY` times as much as the one after it.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+
+from bert4rec.data.split import Split, known_lengths, targets_of, training_lengths, true_items
+from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
+from recsys.data.sequences import Sequences
+from recsys.errors import UserError
+from recsys.resources import memory_limits
+from recsys.sizes import format_bytes
+
+# Chosen by the validation targets of MovieLens-1M.
+_DECAY = 0.8
+_LAST_ITEMS = 20
+_WINDOW = 10
+_NEIGHBOURS = 100
+_SHRINKAGE = 10
+_RIDGE = 500.0
+
+_BATCH_SIZE = 256
+
+Matrix = Any
+"""An [I, I] matrix, a NumPy array or a sparse one of SciPy, which has no types."""
+
+
+def fit_markov(sequences: Sequences) -> Matrix:
+    """Counts which items follow each item, near ones more, as probabilities."""
+    position, known = _training_positions(sequences)
+    items, owners = sequences.items - 1, np.repeat(known, sequences.lengths)
+    size = sequences.num_items
+    counts = sparse.csr_array((size, size))
+    for distance in range(1, _WINDOW + 1):
+        # a training item of a user with a place `distance` before it
+        later = np.flatnonzero((position >= distance) & (position < owners))
+        pairs = items[later - distance], items[later]
+        values = np.full(len(later), 1 / distance)
+        counts += sparse.csr_array((values, pairs), shape=(size, size))
+    return sparse.diags_array(1 / np.maximum(counts.sum(1), 1e-12)) @ counts
+
+
+def fit_item_knn(sequences: Sequences) -> Matrix:
+    """Computes shrunk cosines of items as sets of users, of the nearest neighbours alone.
+
+    Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
+    Koren's, 2007.
+    """
+    met = _met_items(sequences)
+    cosines = (met.T @ met).tocsr()
+    row, column, users = _rows(cosines), cosines.indices, cosines.diagonal()
+    cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
+    cosines.data[row == column] = 0
+    for start, end in itertools.pairwise(cosines.indptr):
+        if end - start > _NEIGHBOURS:
+            of_item = cosines.data[start:end]
+            of_item[np.argpartition(of_item, -_NEIGHBOURS)[:-_NEIGHBOURS]] = 0
+    cosines.eliminate_zeros()
+    return cosines.T.tocsr()
+
+
+def fit_ease(sequences: Sequences) -> Matrix:
+    """Solves for the linear autoencoder without a diagonal.
+
+    Source: Steck, "Embarrassingly shallow autoencoders for sparse data", 2019.
+
+    Raises:
+        UserError: its dense matrices do not fit the free memory.
+    """
+    needed = 3 * 8 * sequences.num_items**2
+    limit = memory_limits()[0]
+    if needed > limit.available:
+        raise UserError(
+            f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of memory; "
+            f"{format_bytes(max(limit.available, 0))} are {limit.name}"
+        )
+    met = _met_items(sequences)
+    gram = (met.T @ met).toarray()
+    gram[np.diag_indices_from(gram)] += _RIDGE
+    inverse = torch.linalg.inv(torch.from_numpy(gram)).numpy()
+    weights: Matrix = inverse / -np.diag(inverse)
+    weights[np.diag_indices_from(weights)] = 0
+    return weights
+
+
+_FITS: Mapping[str, Callable[[Sequences], Matrix]] = {
+    "markov": fit_markov,
+    "item_knn": fit_item_knn,
+    "ease": fit_ease,
+}
+
+
+def fit(name: str, sequences: Sequences) -> Matrix:
+    """Computes the matrix of a baseline from the items to train on."""
+    return _FITS[name](sequences)
+
+
+def item_to_item_ranks(
+    matrix: Matrix,
+    sequences: Sequences,
+    split: Split,
+    negatives: Mapping[str, npt.NDArray[np.int32]],
+) -> dict[str, Ranks]:
+    """Ranks each target by an item-to-item matrix.
+
+    Args:
+        matrix: [I, I], entries are at least 0 where it is sparse.
+        sequences: histories of all users.
+        split: `validation` or `test`.
+        negatives: name of a ranking -> [U, S] items.
+
+    Returns:
+        The ranks that `rank_split` returns for a model: [T] int64 from 0 by kind of ranking; ties
+        count against the true item.
+    """
+    truth, owners = true_items(sequences, split), targets_of(sequences, split).users
+    names = ("full", "full_with_seen", *negatives)
+    ranks = {name: np.zeros(len(truth), np.int64) for name in names}
+    histories = _last_items(sequences, split)
+    for begin in range(0, len(truth), _BATCH_SIZE):
+        rows = np.arange(begin, min(begin + _BATCH_SIZE, len(truth)))
+        scores = histories[rows] @ matrix
+        of_truth = scores[np.arange(len(rows)), truth[rows] - 1]
+        with_seen = _count_at_least(scores, of_truth) - 1
+        row, seen = (index.numpy().copy() for index in seen_pairs(sequences, split, rows, _CPU))
+        is_ahead = scores[row, seen - 1] >= of_truth[row]
+        ranks["full_with_seen"][rows] = with_seen
+        ranks["full"][rows] = with_seen - np.bincount(row[is_ahead], minlength=len(rows))
+        for name, items in negatives.items():
+            drawn = items[owners[rows]]
+            row = np.repeat(np.arange(len(rows)), drawn.shape[1])
+            among = scores[row, drawn.ravel().clip(1) - 1].reshape(drawn.shape)
+            ahead = (among >= of_truth[:, None]).sum(1)
+            ranks[name][rows] = np.where(drawn[:, 0] > 0, ahead, LEFT_OUT)
+    return ranks
+
+
+_CPU = torch.device("cpu")
+
+
+def _count_at_least(scores: Matrix, least: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Counts the scores of each row that are not below a value."""
+    counts: npt.NDArray[np.int64]
+    if isinstance(scores, np.ndarray):
+        counts = (scores >= least[:, None]).sum(1)
+        return counts
+    row = _rows(scores)
+    counts = np.bincount(row[scores.data >= least[row]], minlength=len(least))
+    return np.where(least > 0, counts, scores.shape[1])
+
+
+def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
+    """Returns the row of each entry of a sparse matrix."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def _training_positions(
+    sequences: Sequences,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns the position of each item in its history, and [U] items to train on."""
+    first = np.repeat(sequences.offsets[:-1], sequences.lengths)
+    return np.arange(len(sequences.items)) - first, training_lengths(sequences)
+
+
+def _met_items(sequences: Sequences) -> Matrix:
+    """Returns [U, I] ones where a user met an item in training."""
+    position, known = _training_positions(sequences)
+    is_known = position < np.repeat(known, sequences.lengths)
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_known]
+    shape = (sequences.num_users, sequences.num_items)
+    ones = np.ones(len(users))
+    met = sparse.csr_array((ones, (users, sequences.items[is_known] - 1)), shape=shape)
+    met.data[:] = 1
+    return met
+
+
+def _last_items(sequences: Sequences, split: Split) -> Matrix:
+    """Returns [T, I] weights of the last items before each target."""
+    targets, known = targets_of(sequences, split), known_lengths(sequences, split)
+    rows, items, weights = [], [], []
+    for age in range(_LAST_ITEMS):
+        row = np.flatnonzero(known > age)
+        rows.append(row)
+        items.append(sequences.items[sequences.offsets[targets.users[row]] + known[row] - 1 - age])
+        weights.append(np.full(len(row), _DECAY**age))
+    row, item = np.concatenate(rows), np.concatenate(items) - 1
+    shape = (len(targets), sequences.num_items)
+    return sparse.csr_array((np.concatenate(weights), (row, item)), shape=shape)
