@@ -6,6 +6,7 @@ and RE2 read alike, so that Arrow can read them. `RatingsFormat.read` judges and
 """
 
 import dataclasses
+import itertools
 import json
 import re
 from typing import Any, Literal, NamedTuple, get_args
@@ -41,6 +42,20 @@ JSON_KEYS: dict[str, Column] = {
     "unixReviewTime": "timestamp",
 }
 
+_UTF8 = (
+    r"[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|\xed[\x80-\x9f][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xf0[\x90-\xbf][\x80-\xbf]{2}"
+    r"|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+)
+"""A character that is not ASCII, in bytes."""
+_JSON_STRING = rf'"(?:[ !#-\[\]-\x7f]|\\["\\/bfnrtu]|{_UTF8})*"'
+_JSON_TOKENS = rf"(?:[ \t\r:,\]}}0-9.eE+-]|true|false|null|{_JSON_STRING})*"
+_PLAIN_JSON = rf"\{{(?:{_JSON_TOKENS}[\[{{]){{0,20}}{_JSON_TOKENS}\}}"
+"""Objects that Arrow reads as `_load_json` does, or not at all: it takes NaN, Inf, text of other
+encodings and any depth."""
+_MAX_JSON_DEPTH = 100
+_NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]')
+
 _ID_RULES = {
     INTEGER_ID: "a whole number without sign or leading zeros, of at most 18 digits",
     TOKEN_ID: "1 to 128 printable characters without space, comma and double quote",
@@ -60,6 +75,7 @@ _BAD_QUOTES = (
 )
 _SHOWN_LENGTH = 60
 
+_PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 _CSV_FIELD = re.compile(rb'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 _PATTERNS: dict[Column, str] = {"rating": RATING_PATTERN, "timestamp": TIMESTAMP_PATTERN}
@@ -126,11 +142,11 @@ class RatingsFormat:
     def grammar(self) -> str:
         """Returns the regular expression of plain rows, without their line ends.
 
-        Rows that do not match may be good all the same, see `read`. For JSON it only requires an
-        object.
+        Rows that do not match may be good all the same, see `read`. For JSON it is one of tokens,
+        that leaves their order to Arrow.
         """
         if self.is_json:
-            return r"\{[^\n]*\}"
+            return _PLAIN_JSON
         ids = self.id_pattern if self.id_pattern == INTEGER_ID else ASCII_TOKEN_ID
         times = TIMESTAMP_PATTERN if self.real_times else WHOLE_TIMESTAMP_PATTERN
         patterns = {RATING: RATING_PATTERN, TIMESTAMP: times, IGNORED: _ASCII_FIELD}
@@ -258,27 +274,39 @@ def _is_number(value: Any, column: Column) -> bool:
     return 0 <= value < RATING_LIMIT if column == "rating" else abs(value) < TIMESTAMP_LIMIT
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of JSON.
+def _json_depth(row: bytes) -> int:
+    brackets = _NO_BRACKETS.sub(b"", row)
+    return max(itertools.accumulate(1 if b in b"[{" else -1 for b in brackets), default=0)
 
-    Raises:
-        ValueError: a key stands there twice.
-    """
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("a key stands there twice")
-    return value
+
+def _json_integer(digits: str) -> int | float:
+    """Reads a whole number; a long one as a float, since Python refuses the longest."""
+    return int(digits) if len(digits) < _SHOWN_LENGTH else float(digits)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _load_json(row: bytes) -> dict[str, Any] | str:
     """Returns the object of a line, or an error message."""
     try:
-        value = json.loads(row, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
-        if row.lstrip().startswith(b"{'"):
+        if row.count(b"[") + row.count(b"{") > _MAX_JSON_DEPTH < _json_depth(row):
+            raise ValueError(f"nested deeper than {_MAX_JSON_DEPTH} levels")
+        pairs = json.loads(
+            row.decode(),
+            object_pairs_hook=tuple,
+            parse_int=_json_integer,
+            parse_constant=_refuse_constant,
+        )
+    except ValueError as error:
+        if _PYTHON_DICTIONARY.match(row):
             return "a Python dictionary, not JSON; get the JSON file, or convert it"
         return f"not JSON ({error})"
-    return value if isinstance(value, dict) else "not a JSON object"
+    if not isinstance(pairs, tuple):
+        return "not a JSON object"
+    names = [name for name, _ in pairs if name in JSON_KEYS]
+    return dict(pairs) if len(names) == len(set(names)) else f"one of {names} stands there twice"
 
 
 def show(value: bytes) -> str:

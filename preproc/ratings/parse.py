@@ -202,8 +202,7 @@ def _is_valid(table: pa.Table) -> BoolArray:
         elif column == "rating":
             checked = pc.and_(pc.greater_equal(values, 0), pc.less(values, RATING_LIMIT))
         else:
-            checked = pc.and_(
-                pc.greater(values, -TIMESTAMP_LIMIT), pc.less(values, TIMESTAMP_LIMIT)
-            )
+            limit = values.type.to_pandas_dtype()(TIMESTAMP_LIMIT)
+            checked = pc.and_(pc.greater(values, -limit), pc.less(values, limit))
         valid &= np.array(pc.fill_null(checked, False))
     return valid

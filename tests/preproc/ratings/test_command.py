@@ -504,6 +504,15 @@ def test_times_with_decimals(tmp_path, command):
     histories, _ = prepared(command, source, *flags)
     order = ["1", "2", "3", "4", "5", "6", "7", "8"]
     assert histories == {"1": order, "2": order}
+    cells = [row.replace('"', "").split(",") for row in rows]
+    objects = [
+        REVIEW | {"reviewerID": user, "asin": item, "unixReviewTime": min(float(time), 1e17)}
+        for user, item, _, time in cells
+    ]
+    source = write(tmp_path / "reviews.json", map(json.dumps, objects[::-1]))
+    histories, _ = prepared("amazon", source, "--min_item_count=0")
+    order[2:4] = order[3:1:-1]  # equal times, here the other way around in the file
+    assert histories == {"1": order, "2": order}
     whole = [row.rsplit(",", 1)[0] + f",{place}" for place, row in enumerate(rows)]
     same = [row + (".0" if place % 5 else "") for place, row in enumerate(whole)]
     flags = ["--columns=user,item", "--min_item_count=0"]

@@ -24,6 +24,7 @@ from preproc.ratings.format import (
     MOVIELENS_UDATA,
     REJECT_REASONS,
     TEXT,
+    Values,
 )
 from preproc.ratings.parse import parse_chunk
 
@@ -155,51 +156,95 @@ def test_rows_are_judged_as_the_page_says(name, data):
 
 
 GOOD_OBJECT = {"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 7}
+GOOD_LINE = json.dumps(GOOD_OBJECT).encode()
+
+
+def with_more(text: bytes) -> bytes:
+    """Returns a good line with more of them, and another text before its end."""
+    return GOOD_LINE[:-1] + b", " + text + b"}"
+
+
+JSON_TEXTS = {  # text after the keys of a good line -> whether the line is good
+    b'"vote": 1, "vote": 2': True,
+    b'"style": {"asin": 1, "asin": 2}': True,
+    b'"asin": "B1"': False,
+    b'"as\\u0069n": null': False,
+    b'"asin\\u0000": "B2"': True,
+    b'"x": %s%s' % (b"[" * 99, b"]" * 99): True,
+    b'"x": %s%s' % (b"[" * 100, b"]" * 100): False,
+    b'"x": %s1%s' % (b'{"a":' * 5000, b"}" * 5000): False,
+    b'"x": "%s \\" ]"' % (b"[" * 5000): True,
+    b'"x": -%s' % (b"1" * 5000): True,
+    b'"x": 1e999': True,
+    b'"x": 01': False,
+    b'"x": NaN': False,
+    b'"x": Inf': False,
+    b'"x": -Infinity': False,
+    b'"x": "\xff"': False,
+    b'"x": "\xed\xa0\x80"': False,
+    b'"x": "\\ud800 \xf0\x9f\x98\x80 \\/"': True,
+    b'"x": "\t"': False,
+    b'"x": 1,': False,
+    b'"x": 1 // no comment': False,
+}
+"""Lines of which each JSON reader takes some that the other one refuses."""
+
 JSON_LINES = st.one_of(
-    st.just(json.dumps(GOOD_OBJECT)),
+    st.just(GOOD_LINE),
+    st.sampled_from([*map(with_more, JSON_TEXTS)]),
     st.builds(
-        lambda key, value: json.dumps(GOOD_OBJECT | {key: value}),
+        lambda key, value: json.dumps(GOOD_OBJECT | {key: value}).encode(),
         st.sampled_from([*GOOD_OBJECT, "vote"]),
-        st.sampled_from(
-            [None, "", "x y", "7", 7, 7.5, 7.0, -1, 1000, True, [], {}, 10**18, "\u00e9", "\ud800"]
+        st.one_of(
+            st.sampled_from([None, "", "x y", "7", True, [], {}, "\u00e9", "\ud800"]),
+            st.sampled_from([7, 7.5, 7.0, -0.0, -1, 1000, 1e-300, float("nan"), float("inf")]),
+            st.sampled_from([10**18 - 1, 10**18, -(2**63), 2**64, 10**4000]),
         ),
     ),
     st.builds(
-        lambda key: json.dumps({k: v for k, v in GOOD_OBJECT.items() if k != key}),
+        lambda key: json.dumps({k: v for k, v in GOOD_OBJECT.items() if k != key}).encode(),
         st.sampled_from(list(GOOD_OBJECT)),
     ),
-    st.sampled_from(
-        [
-            '{"a":1,"a":2}',
-            "",
-            " ",
-            "{}",
-            "[]",
-            "1",
-            "{",
-            "}",
-            '{"a":1}{"a":2}',
-            "{'reviewerID': 'A'}",
-            "nonsense",
-        ]
+    st.builds(
+        lambda start, stop, text: GOOD_LINE[:start] + text + GOOD_LINE[stop:],
+        st.integers(0, len(GOOD_LINE)),
+        st.integers(0, len(GOOD_LINE)),
+        st.one_of(st.sampled_from([*JSON_TEXTS, *b'{ } [ ] " : , 1E2 -'.split()]), st.binary()),
     ),
-    st.just(json.dumps(GOOD_OBJECT) * 2),
-    st.just(json.dumps(GOOD_OBJECT)[:-5]),
-    st.just(json.dumps(GOOD_OBJECT) + " x"),
-)
+    st.sampled_from([b"", b" ", b"{}", b"[]", b"1", b'{"a":1}{"a":2}', b"{'reviewerID': 'A'}"]),
+    st.sampled_from([GOOD_LINE * 2, GOOD_LINE + b" x", b"\xef\xbb\xbf" + GOOD_LINE]),
+    st.sampled_from(["utf-16", "utf-16-be", "utf-32"]).map(GOOD_LINE.decode().encode),
+).map(lambda line: line.replace(b"\n", b" ").rstrip(b"\r"))
 
 
-@given(st.lists(JSON_LINES, min_size=1, max_size=10))
-@example([json.dumps(GOOD_OBJECT) * 2, ""])
-def test_a_line_of_json_is_judged_alone(lines):
-    text = "".join(line + "\n" for line in lines).encode()
-    found, bad = parse(text, AMAZON_JSON)
-    fine = [AMAZON_JSON.is_good(line.encode()) for line in lines]
-    assert bad == [i for i, is_good in enumerate(fine) if not is_good]
-    objects = [json.loads(line) for line, is_good in zip(lines, fine, strict=True) if is_good]
-    assert found == [
-        (o["reviewerID"], o["asin"], o["overall"], o["unixReviewTime"]) for o in objects
+@pytest.mark.parametrize("real_times", [False, True])
+@settings(max_examples=60)
+@given(lines=st.lists(JSON_LINES, min_size=1, max_size=6))
+@example(lines=[GOOD_LINE * 2, b""])
+def test_a_line_of_json_is_judged_alone(real_times, lines):
+    layout = dataclasses.replace(AMAZON_JSON, real_times=real_times)
+    read = [layout.read(line) for line in lines]
+    as_time = float if real_times else int
+    good = [
+        (row.user, row.item, row.rating, as_time(row.timestamp))
+        for row in read
+        if isinstance(row, Values)
     ]
+    found, bad = parse(b"".join(line + b"\n" for line in lines), layout)
+    assert bad == [i for i, row in enumerate(read) if not isinstance(row, Values)]
+    assert found == good
+    alone = [parse(line + b"\n", layout)[0] for line in lines]
+    assert [row for rows in alone for row in rows] == good
+
+
+@pytest.mark.parametrize("text", JSON_TEXTS)
+def test_the_grammar_of_json(text):
+    line = with_more(text)
+    values = [tuple(GOOD_OBJECT.values())] if JSON_TEXTS[text] else []
+    for neighbours in (b"", b"{}\n", b"\xff\n", (GOOD_LINE + b"\n") * 65):
+        found, bad = parse(neighbours + line + b"\n", AMAZON_JSON)
+        assert found[-len(values) or len(found) :] == values
+        assert (neighbours.count(b"\n") in bad) == (not values)
 
 
 def test_fields_of_no_interest_are_not_looked_at():
