@@ -51,7 +51,7 @@ _UTF8 = (
 _JSON_STRING = rf'"(?:[ !#-\[\]-\x7f]|\\["\\/bfnrtu]|{_UTF8})*"'
 _JSON_TOKENS = rf"(?:[ \t\r:,\]}}0-9.eE+-]|true|false|null|{_JSON_STRING})*"
 _PLAIN_JSON = rf"\{{(?:{_JSON_TOKENS}[\[{{]){{0,20}}{_JSON_TOKENS}\}}"
-"""Objects that Arrow reads as `_load_json` does, or not at all: it takes NaN, Inf, text of other
+"""Objects that Arrow reads as `load_json` does, or not at all: it takes NaN, Inf, text of other
 encodings and any depth."""
 _MAX_JSON_DEPTH = 100
 _NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]')
@@ -65,10 +65,14 @@ _ID_RULES = {
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a number of at most 18 digits before the point; write dates as seconds since "
-    "1970: datetime.fromisoformat(text).timestamp() in Python",
+    "timestamp": "a number of at most 18 digits before the point, without exponent; divide "
+    "nanoseconds by 10^9, write dates as seconds since 1970: "
+    "datetime.fromisoformat(text).timestamp() in Python",
 }
-_NEW_FRACTION = "has a fraction, which none of the first rows has"
+_NEW_FRACTION = (
+    "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "
+    "point, such as 7.0"
+)
 _BAD_QUOTES = (
     "quotes do not go around a whole field, or go on over the line end; a quote in a quoted field "
     "is doubled"
@@ -110,6 +114,7 @@ class RatingsFormat:
         headers: possible first lines, which are skipped.
         needs_header: the first line must be one of `headers`.
         real_times: some of the first timestamps have decimals, so all are ordered as 64-bit floats.
+        names: names of the columns in the header of a csv file.
     """
 
     name: str
@@ -119,6 +124,7 @@ class RatingsFormat:
     headers: tuple[bytes, ...] = ()
     needs_header: bool = False
     real_times: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def is_json(self) -> bool:
@@ -211,7 +217,7 @@ class RatingsFormat:
         )
 
     def _read_json(self, row: bytes) -> Values | Fault:
-        value_or_fault = _load_json(row)
+        value_or_fault = load_json(row)
         if isinstance(value_or_fault, str):
             return Fault("json", value_or_fault)
         values: list[Any] = []
@@ -288,7 +294,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _load_json(row: bytes) -> dict[str, Any] | str:
+def load_json(row: bytes) -> dict[str, Any] | str:
     """Returns the object of a line, or an error message."""
     try:
         if row.count(b"[") + row.count(b"{") > _MAX_JSON_DEPTH < _json_depth(row):

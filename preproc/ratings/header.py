@@ -3,7 +3,8 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from preproc.files.errors import PreprocError
@@ -21,6 +22,14 @@ from preproc.ratings.format import (
 COLUMNS: tuple[Column, ...] = get_args(Column)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 """How `columns` names the columns of a header."""
+
+_TELLING: dict[Column, str] = {
+    "user": "(user|reviewer|customer|session|visitor)(id|name)?",
+    "item": "(item|movie|artist|product|track|song|book|anime|article)(id)?|(parent)?asin|isbn|sku",
+    "rating": "(book)?ratings?|overall|stars|score",
+    "timestamp": "(unix|review|event|rating)*(timestamp|time|date|datetime)|when|createdat",
+}
+"""The letters of names that leave no doubt; a suffix such as `:token` is not looked at."""
 
 
 def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
@@ -40,7 +49,8 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
     return names
 
 
-def _names_of(line: bytes) -> list[str]:
+def names_of(line: bytes) -> list[str]:
+    """Returns the fields of a line, each a name if it is a header."""
     return [field.decode(errors="backslashreplace") for field, _ in split_csv(line) or []]
 
 
@@ -50,7 +60,7 @@ def header_names(line: bytes) -> list[str]:
     A header has several names, all different, and none is a number. One may be empty, as that of
     the index in files of pandas.
     """
-    names = _names_of(line)
+    names = names_of(line)
     if line.startswith((b"{", b"[", b"<")):  # JSON, or a page of the web
         return []
     is_text = all(n.isprintable() and not re.fullmatch(TIMESTAMP_PATTERN, n) for n in names)
@@ -63,7 +73,7 @@ def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes
     Raises:
         PreprocError: the header lacks a name.
     """
-    seen = _names_of(header)
+    seen = names_of(header)
     missing = [name for name in names.values() if seen.count(name) != 1]
     if missing:
         raise PreprocError(
@@ -79,8 +89,25 @@ def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes
     )
 
 
-def suggestion(seen: list[str]) -> str:
+def names_by_column(seen: Sequence[str]) -> dict[Column, str]:
+    """Chooses the names of a header that tell their column, by the name alone.
+
+    Users and items that none or several names tell, and other columns that several tell, are
+    called NAME.
+    """
+    told = {column: [n for n in seen if _tells(column, n)] for column in COLUMNS}
+    return {
+        column: names[0] if len(names) == 1 else "NAME"
+        for column, names in told.items()
+        if names or column in (USER, ITEM)
+    }
+
+
+def suggestion(seen: Sequence[str]) -> str:
     """Returns a value of `columns` for a header with other names."""
-    if len(seen) != len(COLUMNS) or not all(seen):
-        return NAMED
-    return ",".join(f"{column}={name}" for column, name in zip(COLUMNS, seen, strict=True))
+    return shlex.quote(",".join(f"{c}={name}" for c, name in names_by_column(seen).items()))
+
+
+def _tells(column: Column, name: str) -> bool:
+    letters = re.sub("[^a-z]", "", name.lower().partition(":")[0])
+    return re.fullmatch(_TELLING[column], letters) is not None

@@ -10,6 +10,13 @@ import numpy as np
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
+from preproc.ratings.conversions import (
+    PARQUET_MARK,
+    UTF16_MARKS,
+    conversion,
+    with_header,
+    without_first_line,
+)
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
@@ -21,7 +28,7 @@ from preproc.ratings.format import (
     Values,
     show,
 )
-from preproc.ratings.header import header_names, suggestion, with_names
+from preproc.ratings.header import header_names, names_of, suggestion, with_names
 from preproc.ratings.job import RatingsJob
 
 RATINGS_FILE = "a ratings file"
@@ -66,33 +73,33 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     Raises:
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
+    head = next(file.blocks(), b"")
+    if head.startswith((PARQUET_MARK, *UTF16_MARKS)):
+        raise PreprocError(f"{conversion(file, head)}")
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
     refuse_utf8_mark(file.path, rows[0])
-    candidates = _candidates(job, rows[0])
-    with_header = [f for f in candidates if f.is_header(rows[0])]
-    if with_header:
-        fitting = [f for f in with_header if any(map(f.is_good, rows[1:]))]
-        best = _check_columns(job, file, (fitting or _closest(with_header, rows[1:]))[0])
+    candidates = _candidates(job, file, rows[0])
+    named = [f for f in candidates if f.is_header(rows[0])]
+    if named:
+        fitting = [f for f in named if any(map(f.is_good, rows[1:]))]
+        best = _check_columns(job, file, (fitting or _closest(named, rows[1:]))[0])
+        best = dataclasses.replace(best, names=tuple(names_of(rows[0])))
         return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
     best = candidates[int(np.argmax(good))]
     if not max(good):
-        best = _closest(candidates, rows)[0]
+        of_json = [f for f in candidates if f.is_json and rows[0].startswith(b"{")]
+        best = (of_json or _closest(candidates, rows))[0]
     _check_first_line(job, file, rows[0], best, any_good=bool(max(good)))
     if not max(good):
-        reason, text = cast(Fault, best.read(rows[0]))
-        formats = ", ".join(dict.fromkeys(f.name for f in candidates))
-        raise PreprocError(
-            f"{file.path}: none of the first {len(rows)} rows fits a format of "
-            f"{job.source.name} ({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} "
-            f"({reason}). Give another file, or name its `format`"
-        )
+        raise _nothing_fits(job, file, rows, candidates, best)
     if best.needs_header:
         raise PreprocError(
             f"{file.path}: line 1 must be the header {best.headers[0].decode()}, found "
-            f"{show(rows[0])}; get the file again, or add the header above its rows"
+            f"{show(rows[0])}; get the file again, or add the header above its rows, if these are "
+            "its columns"
         )
     if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
         best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
@@ -101,7 +108,29 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     return _with_time_kind(best, rows), length
 
 
-def _candidates(job: RatingsJob, first_row: bytes) -> list[RatingsFormat]:
+def _nothing_fits(
+    job: RatingsJob,
+    file: InputFile,
+    rows: list[bytes],
+    candidates: list[RatingsFormat],
+    best: RatingsFormat,
+) -> PreprocError:
+    """Returns the error of a file of another form, or the fault of its first row."""
+    other = conversion(file, rows[0]) if job.format in ("auto", "csv", "json") else None
+    if other:
+        return PreprocError(other)
+    reason, text = cast(Fault, best.read(rows[0]))
+    formats = ", ".join(dict.fromkeys(f.name for f in candidates))
+    message = (
+        f"{file.path}: none of the first {len(rows)} rows fits a format of {job.source.name} "
+        f"({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} ({reason})"
+    )
+    if best.separator == "," and b"," in rows[0] and not rows[0].startswith((b"{", b"[", b"<")):
+        return PreprocError(f"{message}. If these are other columns: {with_header(file, rows[0])}")
+    return PreprocError(f"{message}. Give another file, or name its `format`")
+
+
+def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
@@ -112,7 +141,10 @@ def _candidates(job: RatingsJob, first_row: bytes) -> list[RatingsFormat]:
         csv = [f for f in formats if f.separator == "," and f.columns[0] == USER]
         if not csv:
             raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
-        formats = [with_names(f, job.column_names, first_row) for f in csv]
+        try:
+            formats = [with_names(f, job.column_names, first_row) for f in csv]
+        except PreprocError as error:
+            raise PreprocError(conversion(file, first_row) or str(error)) from error
     if job.id_type == "auto":
         return formats
     wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
@@ -133,10 +165,15 @@ def _check_first_line(
     Raises:
         PreprocError: the line looks like a header.
     """
-    seen = header_names(line)
-    if best.separator != "," or not seen or best.is_good(line):
+    seen = header_names(line.replace((best.separator or ",").encode(), b","))
+    if best.is_json or not seen or best.is_good(line):
         return
     if any_good and not best.needs_header and job.bad_rows == "quarantine":
+        return
+    if best.separator != ",":
+        if any_good:
+            form = f"line 1 is a header, and format {best.name} has none"
+            raise PreprocError(without_first_line(file, form))
         return
     raise PreprocError(
         f"{file.path}: line 1 looks like a header of unknown names: "

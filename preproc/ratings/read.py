@@ -2,6 +2,7 @@
 """Reads a ratings file; refuses or quarantines rows that break the grammar."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -16,6 +17,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.text_chunks import Chunk, read_chunks, without_blank_end
 from preproc.ratings.format import (
+    IGNORED,
     INTEGER_ID,
     ITEM,
     RATING,
@@ -133,13 +135,9 @@ def _reject(
         reason, text = cast(Fault, layout.read(row))
         offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
-            # Only csv has a format for other ids as well.
-            is_csv = layout.id_pattern == INTEGER_ID and layout.needs_header
-            as_text = "take ids as text with `id_type` string, "
             raise TooManyRejectedRowsError(
-                f"{file.path}, line {number}, byte {offset}: {text} ({reason}). Repair the row, "
-                f"{as_text if is_csv and reason in (USER, ITEM) else ''}"
-                "or leave such rows out with `bad_rows` quarantine"
+                f"{file.path}, line {number}, byte {offset}: {text} ({reason}). "
+                + _remedies(layout, reason, len(lines), chunk.num_lines)
             )
         rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
@@ -148,3 +146,23 @@ def _reject(
                 f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
                 "or name its `format`"
             )
+
+
+def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) -> str:
+    """Returns the ways to go on that fit a reason, and the rows that each one costs."""
+    is_rare = num_bad < num_lines - 1
+    ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
+    if reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header:
+        ways.append("take ids as text with `id_type` string")
+    named = dict(zip(layout.columns, layout.names, strict=False))
+    if reason == RATING and named:
+        columns = ",".join(
+            f"{column}={name}" for column, name in named.items() if column not in (RATING, IGNORED)
+        )
+        ways.append(
+            f"leave the column out if it holds no ratings: `columns` {shlex.quote(columns)}"
+        )
+    if is_rare:
+        which = f"{num_bad:,} of the first {num_lines:,} lines"
+        ways.append(f"leave such rows out ({which}) with `bad_rows` quarantine")
+    return ", or ".join(ways)
