@@ -108,6 +108,13 @@ def suggestion(seen: Sequence[str]) -> str:
     return shlex.quote(",".join(f"{c}={name}" for c, name in names_by_column(seen).items()))
 
 
+def unread_times(layout: RatingsFormat) -> list[str]:
+    """Returns names that tell times, of a csv file that is read without."""
+    if layout.has_timestamps:
+        return []
+    return [name for name in layout.names if _tells("timestamp", name)]
+
+
 def _tells(column: Column, name: str) -> bool:
     letters = re.sub("[^a-z]", "", name.lower().partition(":")[0])
     return re.fullmatch(_TELLING[column], letters) is not None

@@ -14,6 +14,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
+from preproc.ratings.header import unread_times
 from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.hold_out import hold_out
 from preproc.ratings.input import detect_format, find_file
@@ -49,10 +50,19 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     reporter = ProgressReporter(job.progress)
     note = (
         f"{file.path}: {job.source.name} {layout.name} with the columns "
-        f"{', '.join(layout.read_columns)}; `min_rating` {job.min_rating:g} `min_user_count` "
+        f"{', '.join(layout.read_columns)}{'' if layout.has_timestamps else ' in file order'}; "
+        f"`min_rating` {job.min_rating:g} `min_user_count` "
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
     reporter.note(as_flags(note))
+    if unread := unread_times(layout):
+        warner = reporter if job.progress != "none" else ProgressReporter("auto")
+        warner.note(
+            as_flags(
+                f"{file.path}: no column is the time, histories are in the order of the file; if "
+                f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
+            )
+        )
     with (
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,

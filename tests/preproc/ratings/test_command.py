@@ -199,6 +199,16 @@ def test_names_of_columns_that_make_no_sense(tmp_path, names):
     assert "--columns must be auto | user=NAME,item=NAME,rating=NAME,timestamp=NAME" in error
 
 
+@pytest.mark.parametrize("progress", ["auto", "json", "none"])
+def test_times_that_are_not_read_are_told(tmp_path, progress):
+    source = write(tmp_path / "shop.csv", SHOP)
+    flags = ["--columns=user=customer,item=sku", f"--progress={progress}", "--overwrite"]
+    told = "histories are in the order of the file; if when holds the times, add timestamp=when to"
+    assert f"shop.csv: no column is the time, {told} --columns" in call("movielens", source, *flags)
+    flags[0] += ",timestamp=when"
+    assert "no column is the time" not in call("movielens", source, *flags)
+
+
 def test_repeated_rows_are_told(tmp_path):
     again = [CSV[1], CSV[1], CSV[9], CSV[3].replace("4.0", "2.0")]
     other = CSV[1].rsplit(",", 1)[0] + ",77"  # the same item later is no repeat
