@@ -18,7 +18,7 @@ from bert4rec.data.batches import (
 )
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
-from bert4rec.data.split import Split, targets_of
+from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
@@ -245,12 +245,13 @@ class Bert4RecTraining:
         return Metric(f"{_CHOSEN_RANKING} {_CHOSEN_METRIC}")
 
     def summary(self) -> str:
-        """Returns the batches of an epoch, their size and the objective."""
+        """Returns the users of each split, the batches of an epoch and the objective."""
         batch_size = self.source.batch_size * self.recipe.machine.processes.world_size
         recipe = self.recipe
         popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)
         baseline = ranking_metrics(popular[_CHOSEN_RANKING], (10,))[_CHOSEN_METRIC]
         return (
+            f"{count_users(recipe.sequences, self.source.least_items)}\n"
             f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "
             f"`objective` {recipe.config.objective.objective}; {self.metric.name} of popularity: "
             f"{baseline:.6f}"

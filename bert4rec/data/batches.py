@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -99,6 +100,9 @@ class TrainBatches:
         pin_memory: make the batches in memory from which a GPU copies without a wait.
         rank: number of this process; it takes every world_size-th batch.
         world_size: number of processes.
+
+    Attributes:
+        least_items: items to train on below which a user has no window.
     """
 
     def __init__(
@@ -128,15 +132,23 @@ class TrainBatches:
         self._rank = rank
         self._world_size = world_size
         self._known = training_lengths(sequences)
-        count = len(self._windows(np.random.default_rng(0)))
+        generator = np.random.default_rng(0)
+        self.least_items = next(
+            n for n in itertools.count(1) if len(self._windows(np.array([n]), generator))
+        )
+        count = len(self._windows(self._known, generator))
         if not count:
-            raise UserError("no user has an item to train on: three interactions each are needed")
+            raise UserError(
+                f"no user has {self.least_items} items to train on, besides those that are held "
+                f"out, as `objective` {objective} with `windows` {kind} needs: choose others, or "
+                "prepare a dataset of longer histories"
+            )
         self.num_batches = -(-count // (batch_size * world_size))
         self._count = count
 
-    def _windows(self, generator: np.random.Generator) -> Windows:
+    def _windows(self, known: npt.NDArray[np.int64], generator: np.random.Generator) -> Windows:
         longest = self._max_len + (self._objective != "cloze")
-        windows = make_windows(self._kind, self._known, longest, generator, self._dupe_factor)
+        windows = make_windows(self._kind, known, longest, generator, self._dupe_factor)
         if self._objective == "causal":  # a single item has no next one to predict
             windows = windows.take(np.flatnonzero(windows.lengths > 1))
         return windows
@@ -153,7 +165,7 @@ class TrainBatches:
             start: number of the first batch.
         """
         generator = np.random.default_rng((self._seed, epoch))
-        windows = self._windows(generator)
+        windows = self._windows(self._known, generator)
         order = self._order(windows, generator)
         for number in range(start, self.num_batches):
             mine = number * self._world_size + self._rank
@@ -227,6 +239,7 @@ class AccumulatedBatches:
         self._num_workers = num_workers
         self.batch_size = sum(source.batch_size for source in sources)
         self.num_batches = sources[0].num_batches
+        self.least_items = sources[0].least_items
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchGroup]:
         """Yields the groups of an epoch from `start` on."""

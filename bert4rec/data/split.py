@@ -66,6 +66,31 @@ def validate_some_users(sequences: Sequences, count: int, raw_users: pa.Array) -
     return dataclasses.replace(sequences, validation_users=np.sort(order[:count]))
 
 
+def count_targets(sequences: Sequences, split: Split) -> str:
+    """Says how many targets and users a split has."""
+    targets = targets_of(sequences, split)
+    users = f"{len(np.unique(targets.users))} users"
+    return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
+
+
+def count_users(sequences: Sequences, least_items: int) -> str:
+    """Says how many users train, validate, test, and do none of these.
+
+    Args:
+        sequences: histories of all users.
+        least_items: items to train on that a user needs to be trained on.
+    """
+    trains = training_lengths(sequences) >= least_items
+    left_out = ~trains
+    for split in ("validation", "test"):
+        left_out[targets_of(sequences, split).users] = False
+    return (
+        f"{trains.sum()} of {len(trains)} users train, who have {least_items} or more items to "
+        f"train on; {count_targets(sequences, 'validation')} validate, "
+        f"{count_targets(sequences, 'test')} test; {left_out.sum()} users are in no split"
+    )
+
+
 def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
     """Counts the items of a history before each target of a split.
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.sources import raw_ids
-from bert4rec.data.split import repeated_targets, targets_of, true_items
+from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
 from bert4rec.train.baselines import fit, item_to_item_ranks
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
@@ -24,7 +24,7 @@ from bert4rec.train.metrics import (
     ranking_metrics,
 )
 from bert4rec.train.popularity import popularity_ranks
-from recsys.data.sequences import Sequences, Targets, TemporalSplit
+from recsys.data.sequences import Sequences, TemporalSplit
 from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
@@ -68,8 +68,8 @@ def report_test(
         for metric, (low, high) in intervals.items():
             values |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
     print_line(
-        f"Test on {_counted(sequences, targets)}, {ranked.users_per_s:,.0f}/s; +- is half of a 95% "
-        "interval, popul. ranks by popularity"
+        f"Test on {count_targets(sequences, 'test')}, {ranked.users_per_s:,.0f}/s; +- is half of a "
+        "95% interval, popul. ranks by popularity"
     )
     for line in comparison_table(model, half_widths, popular):
         print_line(line)
@@ -90,7 +90,7 @@ def report_test(
     if ranks_file and machine.processes.is_first:
         path = Path(ranks_file)
         write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
-        print_line(f"Ranks of {_counted(sequences, targets)}: {path}")
+        print_line(f"Ranks of {count_targets(sequences, 'test')}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
 
 
@@ -140,12 +140,6 @@ def _report_baselines(
         for name, of_row in metrics.items()
         for metric, value in flat_metrics(of_row).items()
     }
-
-
-def _counted(sequences: Sequences, targets: Targets) -> str:
-    """Says how many targets and users are tested."""
-    users = f"{len(np.unique(targets.users))} users"
-    return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
 
 
 def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> dict[str, float]:

@@ -22,6 +22,7 @@ from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
+from tests.bert4rec.conftest import write_dataset
 
 CPU = torch.device("cpu")
 
@@ -100,6 +101,30 @@ def test_random_windows_reach_every_start(sequences):
     drawn = [make_windows("random", known, 4, rng(seed)).starts for seed in range(400)]
     assert {int(s[4]) for s in drawn} == set(range(25))
     assert {int(s[0]) for s in drawn} == {0}
+
+
+@pytest.mark.parametrize(
+    ("objective", "windows", "least"),
+    [
+        *[("cloze", "recent", 1), ("hybrid", "sliding", 1), ("causal", "random", 2)],
+        *[("cloze", "prefix", 2), ("causal", "prefix", 3)],
+    ],
+)
+def test_who_trains_is_told(tmp_path, program, refused, capsys, objective, windows, least):
+    flags = (f"--objective={objective}", f"--windows={windows}", "--max_steps=1")
+    short = max(least + 1, 3)
+    for name, lengths in {"some": [short] * 8 + [least + 2] * 2, "short": [short] * 10}.items():
+        items = np.arange(sum(lengths), dtype=np.int32) % 40 + 1
+        sequences = Sequences(items, np.append(0, np.cumsum(lengths)), 40)
+        write_dataset(tmp_path / name, sequences)
+    program(f"--dataset_path={tmp_path / 'some'}", *flags)
+    trained = f"{2 if least > 1 else 10} of 10 users train, who have {least} or more items to train"
+    told = f"{trained} on; 10 users validate, 10 users test; 0 users are in no split\n"
+    assert told in capsys.readouterr().out
+    if least > 1:
+        error = refused(f"--dataset_path={tmp_path / 'short'}", *flags)
+        assert f"no user has {least} items to train on, besides those that are held out" in error
+        assert f"as --objective {objective} with --windows {windows} needs" in error
 
 
 @pytest.mark.parametrize("append", [None, 201])

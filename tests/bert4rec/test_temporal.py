@@ -122,6 +122,27 @@ def test_validation_by_users_trains_on_none_of_theirs(dataset):
     assert lengths[others].tolist() == before[others].tolist()
 
 
+def test_who_trains_and_is_tested_is_told(dataset, program, capsys):
+    rows, cut = histories(dataset)
+    known = sorted(t for own in rows.values() for t, _ in own if t < cut)
+    first = known[len(known) * 4 // 5]
+    trained, validated, tested = {}, {}, {}
+    for user, own in rows.items():
+        times = np.array([time for time, _ in own])
+        trained[user] = int((times < first).sum())
+        validated[user] = int(trained[user] and ((times >= first) & (times < cut)).sum())
+        tested[user] = int((times < cut).any() and (times >= cut).sum())
+    counts = [f"{sum(d.values())} targets of {sum(map(bool, d.values()))} users"
+              for d in (validated, tested)]  # fmt: skip
+    none = sum(trained[u] < 2 and not validated[u] and not tested[u] for u in rows)
+    assert none > 0
+    program(f"--dataset_path={dataset}", *TRAIN, "--temporal_targets=all")
+    assert (
+        f"{sum(n > 1 for n in trained.values())} of {len(rows)} users train, who have 2 or more "
+        f"items to train on; {counts[0]} validate, {counts[1]} test; {none} users are in no split\n"
+    ) in capsys.readouterr().out
+
+
 def test_negatives_and_popularity_count_training_items_alone(dataset):
     sequences = split(dataset, "all")
     counts = np.zeros(sequences.num_items, np.int64)
