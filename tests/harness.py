@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import multiprocessing.context
 import os
+import resource
 import runpy
 import socket
 import subprocess
@@ -328,6 +329,20 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("the ports never end")
+
+
+@contextlib.contextmanager
+def few_descriptors(most: int) -> Iterator[None]:
+    """Lets this process open some files more than it has open, as `ulimit -n` would."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in opened)
+    bound = next(itertools.islice(free, most, None))  # of the numbers, not of their count
+    resource.setrlimit(resource.RLIMIT_NOFILE, (bound, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def wait_for(

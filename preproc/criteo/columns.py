@@ -25,7 +25,7 @@ from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarant
 from preproc.files.workspace import marked_files, read_record, write_record
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_io import DiskSync, write_at
+from recsys.data.positioned_io import DiskSync, map_array, write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 
 Bounds = dict[Split, tuple[int, int]]
@@ -225,25 +225,35 @@ class SplitColumnsWriter:
         return targets
 
 
-def read_rows(
-    columns: EncodedColumns, split: Split, spec: FeatureSpec, ranges: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, ClickColumns]]:
-    """Yields memory-mapped rows of a split, after their first's number.
+class ColumnsReader(contextlib.ExitStack):
+    """Reads memory-mapped rows; one for all threads, which share its open files.
 
-    `ranges` are the first row and end of each chunk, counted in the split.
+    Args:
+        columns: encoded columns, with float32 numerical features.
+        spec: names and dtypes of the columns.
+        splits: splits to read.
     """
-    assert columns.float32 is not None
-    reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")
-    try:
+
+    def __init__(
+        self, columns: EncodedColumns, spec: FeatureSpec, splits: Iterable[Split] = SPLITS
+    ) -> None:
+        super().__init__()
+        assert columns.float32 is not None
+        self._readers, self._numerical = {}, {}
+        for split in splits:
+            reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")
+            self._readers[split] = self.enter_context(contextlib.closing(reader))
+            shape = (reader.num_rows, NUM_NUMERICAL)
+            self._numerical[split] = map_array(columns.float32 / split, _FLOAT32, shape)
+
+    def read(
+        self, split: Split, ranges: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[int, ClickColumns]]:
+        """Yields rows of a split, after their first's number.
+
+        `ranges` are the first row and end of each chunk, counted in the split.
+        """
         for start, stop in ranges:
-            narrow = reader.read(start, stop)
-            numerical = np.memmap(
-                columns.float32 / split,
-                dtype=_FLOAT32,
-                mode="r",
-                offset=start * _FLOAT32_ROW_BYTES,
-                shape=(stop - start, NUM_NUMERICAL),
-            )
+            narrow = self._readers[split].read(start, stop)
+            numerical = self._numerical[split][start:stop]
             yield start, ClickColumns(narrow.label, numerical, narrow.categorical)
-    finally:
-        reader.close()

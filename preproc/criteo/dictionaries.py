@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from preproc.criteo.rules import NUM_CATEGORICAL
 from preproc.files.workspace import atomic_file
+from recsys.data.positioned_io import map_array
 
 DICTIONARY_FOLDER = "dictionaries"
 DICTIONARY_DTYPE = np.dtype("<u4")
@@ -54,7 +55,7 @@ class Dictionaries:
 
     def load_column(self, column: int) -> npt.NDArray[np.uint32]:
         """Memory-maps the categories of a column, in id order."""
-        return map_file(self.path(column), DICTIONARY_DTYPE)
+        return map_array(self.path(column), DICTIONARY_DTYPE)
 
     def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
         """Writes the dictionary of a column."""
@@ -73,10 +74,3 @@ def dataset_dictionaries(dataset: Path, num_columns: int) -> Dictionaries:
     folder = dataset / DICTIONARY_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return Dictionaries(folder, num_columns=num_columns)
-
-
-def map_file(path: Path, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-    """Memory-maps the values of a file."""
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))

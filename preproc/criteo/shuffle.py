@@ -31,7 +31,7 @@ from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import atomic_file, marked_files, write_record
-from recsys.data.positioned_io import DiskSync, read_array, write_at
+from recsys.data.positioned_io import DiskSync, map_array, read_array, write_at
 
 LEAST_UNIT_ROWS = 1 << 18
 """Rows of a unit, and the most of an average bucket, unless the input is very large."""
@@ -257,11 +257,10 @@ class _BucketWriter(contextlib.ExitStack):
         counts, self._units = [], []
         for unit in range(plan.units):
             path = plan.unit_path(unit)
-            # Mapped, so that thousands of files use no descriptors.
-            counts.append(np.memmap(path, _COUNT, "r", shape=(plan.buckets,)))
+            counts.append(map_array(path, _COUNT, (plan.buckets,)))
             shape = (len(plan.rows_of_unit(unit)), plan.record.itemsize // _WORD.itemsize)
             header = plan.buckets * _COUNT.itemsize
-            self._units.append(np.asarray(np.memmap(path, _WORD, "r", header, shape)))
+            self._units.append(map_array(path, _WORD, shape, header))
         table = np.stack(counts).astype(np.int64)
         self._ends = table.cumsum(axis=1)
         self._starts = self._ends - table

@@ -20,6 +20,7 @@ from recsys.data.click_columns import ClickColumns, RawColumns, check_label, che
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.positioned_io import map_array
 
 FOLDER = "npy"
 _DENSE_NAME = re.compile(r"day_(0|[1-9][0-9]*)_dense\.npy")
@@ -153,7 +154,11 @@ def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
     widths = (len(spec.numerical), len(spec.categorical), 1)
     for path, dtype, width in zip(paths, ("<f4", "<i4", "<i4"), widths, strict=True):
         try:
-            array = np.load(path, mmap_mode="r")
+            opened = np.lib.format.open_memmap(path, "r")
+            if opened.flags.c_contiguous:
+                array = map_array(path, opened.dtype, opened.shape, opened.offset)
+            else:
+                array = map_array(path, opened.dtype, opened.shape[::-1], opened.offset).T
         except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: cannot be read as an array of NumPy: {error}") from error
         if array.dtype != np.dtype(dtype) or array.ndim != 2 or array.shape[1] != width:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thread-safe reads and writes at an offset of a file."""
 
+import ctypes
+import math
+import mmap
 import os
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -110,6 +114,49 @@ def _cut(path: Path, end: int, missing: int) -> DatasetError:
         f"{path}: ends at byte {end}, {missing} bytes before the rows asked for; the file was cut "
         "while it was being read: prepare the dataset again"
     )
+
+
+def map_array(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...] | None = None,
+    offset: int = 0,
+) -> npt.NDArray[Any]:
+    """Memory-maps an array to read; it keeps no file descriptor.
+
+    `np.memmap` keeps one for each file, of which a process may have no more than a thousand.
+
+    Args:
+        path: file to map.
+        dtype: dtype of a value.
+        shape: shape of the array; None takes all of the file.
+        offset: bytes before the first value.
+
+    Raises:
+        OSError: the file cannot be opened or mapped.
+        ValueError: the file is too small.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size == 0:
+            return np.empty((0,) if shape is None else shape, dtype)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    finally:
+        os.close(fd)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    memory = (ctypes.c_char * size).from_address(address)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    # Not at exit, when threads may still read.
+    weakref.finalize(memory, libc.munmap, address, size).atexit = False
+    count = -1 if shape is None else math.prod(shape)
+    values: npt.NDArray[Any] = np.frombuffer(memoryview(memory), dtype, count, offset)
+    values.flags.writeable = False
+    return values if shape is None else values.reshape(shape)
 
 
 def write_at(fd: int, values: npt.NDArray[Any], offset: int) -> None:

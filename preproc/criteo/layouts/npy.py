@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes encoded columns as TorchRec's arrays, three a raw file."""
 
+import contextlib
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from preproc.criteo.columns import read_rows
+from preproc.criteo.columns import Bounds, ColumnsReader
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.layouts.torchrec import ROW_BYTES, dataset_spec
 from preproc.criteo.rules import NUM_NUMERICAL, split_bounds
+from preproc.files.workspace import atomic_file
 from recsys.data.npy_days import FOLDER, array_paths
+from recsys.data.positioned_io import write_at
 
 _CHUNK_ROWS = 1 << 15
 
@@ -27,39 +33,59 @@ def write_days(engine_job: EngineJob, result: EngineResult) -> None:
     folder.mkdir(exist_ok=True)
     total = sum(lengths)
     done = 0
-    with engine_job.reporter.stage("npy", total * ROW_BYTES, lambda: (done * ROW_BYTES, done)):
+    spec = dataset_spec(engine_job.job.layout, result.cardinalities)
+    bounds = split_bounds(lengths, engine_job.job.semantics)
+    with (
+        ColumnsReader(result.columns, spec) as reader,
+        engine_job.reporter.stage("npy", total * ROW_BYTES, lambda: (done * ROW_BYTES, done)),
+    ):
         for day, (rows, end) in enumerate(zip(lengths, ends, strict=True)):
-            if not array_paths(folder, day)[-1].exists():
-                _write_day(engine_job, result, folder, day, end - rows, end)
+            paths = array_paths(folder, day)
+            if not paths[-1].exists():
+                _write_day(reader, bounds, paths, len(spec.categorical), end - rows, end)
             done = end
 
 
 def _write_day(
-    engine_job: EngineJob, result: EngineResult, folder: Path, day: int, first: int, last: int
+    reader: ColumnsReader,
+    bounds: Bounds,
+    paths: Sequence[Path],
+    num_categorical: int,
+    first: int,
+    last: int,
 ) -> None:
     """Writes the rows [first, last) of all splits as a day."""
-    job = engine_job.job
-    spec = dataset_spec(job.layout, result.cardinalities)
-    paths = array_paths(folder, day)
-    unfinished = [path.with_suffix(".unfinished") for path in paths]
-    widths = (NUM_NUMERICAL, len(spec.categorical), 1)
-    dense, sparse, labels = (
-        np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (last - first, width))
-        for path, dtype, width in zip(unfinished, ("<f4", "<i4", "<i4"), widths, strict=True)
-    )
-    bounds = split_bounds([file.rows for file in result.files], job.semantics)
-    for split, (begin, end) in bounds.items():
-        start, stop = max(first, begin) - begin, min(last, end) - begin
-        ranges = ((r, min(r + _CHUNK_ROWS, stop)) for r in range(start, stop, _CHUNK_ROWS))
-        for row, chunk in read_rows(result.columns, split, spec, ranges):
-            rows = slice(begin + row - first, begin + row - first + len(chunk))
-            dense[rows] = chunk.numerical
-            labels[rows, 0] = chunk.label
-            for column, ids in enumerate(chunk.categorical):
-                sparse[rows, column] = ids
-    for array in (dense, sparse, labels):
-        array.flush()  # waits for the disk
-    del array, dense, sparse, labels
-    # The labels come last: they mark the day as written.
-    for path, made in zip(paths, unfinished, strict=True):
-        made.replace(path)
+    rows = last - first
+    with contextlib.ExitStack() as files:
+        # Files get their names in the opposite order: the labels last, which mark the day as done.
+        labels = files.enter_context(_array(paths[2], "<i4", rows, 1))
+        sparse = files.enter_context(_array(paths[1], "<i4", rows, num_categorical))
+        dense = files.enter_context(_array(paths[0], "<f4", rows, NUM_NUMERICAL))
+        for split, (begin, end) in bounds.items():
+            start, stop = max(first, begin) - begin, min(last, end) - begin
+            ranges = ((r, min(r + _CHUNK_ROWS, stop)) for r in range(start, stop, _CHUNK_ROWS))
+            for row, chunk in reader.read(split, ranges):
+                day_row = begin + row - first
+                dense(day_row, chunk.numerical)
+                sparse(day_row, np.stack(chunk.categorical, axis=1))
+                labels(day_row, chunk.label)
+
+
+@contextlib.contextmanager
+def _array(
+    path: Path, dtype: str, rows: int, width: int
+) -> Iterator[Callable[[int, npt.NDArray[Any]], None]]:
+    """Makes an array's file; yields a function that writes rows from a number on.
+
+    It is not mapped: where a disk is full, a write to a map kills the process.
+    """
+    with atomic_file(path) as file:
+        header = {"descr": dtype, "fortran_order": False, "shape": (rows, width)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.flush()
+        start, row_bytes = file.tell(), width * np.dtype(dtype).itemsize
+
+        def write(row: int, values: npt.NDArray[Any]) -> None:
+            write_at(file.fileno(), values.astype(dtype, copy=False), start + row * row_bytes)
+
+        yield write

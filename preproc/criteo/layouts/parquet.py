@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from preproc.criteo.columns import read_rows
+from preproc.criteo.columns import ColumnsReader
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.layouts.torchrec import ROW_BYTES, dataset_spec
 from preproc.criteo.rules import Split
@@ -47,13 +47,16 @@ def write_splits(engine_job: EngineJob, result: EngineResult) -> None:
     def work(file: _PartFile) -> None:
         step = parquet.ROW_GROUP_ROWS
         ranges = [(r, min(r + step, file.last)) for r in range(file.first, file.last, step)]
-        groups = read_rows(result.columns, file.split, spec, ranges)
+        groups = reader.read(file.split, ranges)
         parquet.write_parquet_part(file.path, spec, (group for _, group in groups))
 
     threads, _ = share_budget(job.memory_limit, job.threads, PART_BUFFER_BYTES)
     total = sum(rows.values()) * ROW_BYTES
-    with engine_job.reporter.stage(
-        "parquet", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
+    with (
+        ColumnsReader(result.columns, spec) as reader,
+        engine_job.reporter.stage(
+            "parquet", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
+        ),
     ):
         for file, _ in run_units(missing, work, threads, progress):
             progress.rows += file.last - file.first

@@ -7,7 +7,7 @@ row, with TorchRec's names of the columns.
 
 from collections.abc import Sequence
 
-from preproc.criteo.columns import read_rows
+from preproc.criteo.columns import ColumnsReader
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.job import Layout
 from preproc.criteo.rules import NUM_COLUMNS, Split
@@ -54,7 +54,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
         split, first = unit
         last = stop_of(unit)
         ranges = ((r, min(r + _CHUNK_ROWS, last)) for r in range(first, last, _CHUNK_ROWS))
-        for start, chunk in read_rows(result.columns, split, spec, ranges):
+        for start, chunk in reader.read(split, ranges):
             if progress.stop:
                 raise CancelledError("writing the wide flavour was cancelled")
             writer.write(start, chunk)
@@ -65,6 +65,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
     threads, _ = share_budget(job.memory_limit, job.threads, _CHUNK_BYTES)
     total = sum(rows.values()) * ROW_BYTES
     with (
+        ColumnsReader(result.columns, spec) as reader,
         engine_job.reporter.stage(
             "wide", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
         ),

@@ -10,7 +10,9 @@ import pytest
 
 from preproc.criteo import __main__ as criteo
 from preproc.criteo.job import PRESETS, semantics_of
+from recsys.data import parquet
 from recsys.data.manifest import Manifest
+from recsys.data.verify.run import verify
 from tests import harness
 from tests.preproc.criteo.rows import good_text, run, write_days
 from tests.preproc.programs import called
@@ -116,6 +118,26 @@ def test_a_run_and_its_status(tmp_path, capsys):
     assert manifest.rows == {"train": 428, "validation": 36, "test": 36}
     assert manifest.rejected["columns"] == 1
     assert "already exists" in call(*arguments, status=2)
+
+
+@pytest.mark.parametrize(
+    ("days", "rows", "most", "flags"),
+    [
+        (130, 2, 125, ()),
+        (75, 2, 220, ("--format=npy",)),
+        (2, 400, 220, ("--format=parquet", "--threads=16")),
+    ],
+    ids=["units", "arrays", "parts"],
+)
+def test_more_days_than_open_files(tmp_path, monkeypatch, days, rows, most, flags):
+    monkeypatch.setattr(parquet, "PART_ROWS", 8)
+    text = good_text(rows, seed=1)
+    (tmp_path / "days").mkdir()
+    for day in range(days):
+        (tmp_path / "days" / f"day_{day}").write_bytes(text)
+    with harness.few_descriptors(most):
+        call(f"--input={tmp_path / 'days'}", f"--output={tmp_path / 'made'}", *flags)
+        assert verify(tmp_path / "made")[0].problems == []
 
 
 def test_interrupt_ends_with_status_130(monkeypatch):

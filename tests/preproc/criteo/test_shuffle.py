@@ -141,6 +141,15 @@ def test_files_of_any_width_and_number_of_units(
     assert_shuffled(folder / "in", folder / "out", rows, seed)
 
 
+def test_more_units_than_open_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(shuffle_columns, "LEAST_UNIT_ROWS", 2)
+    monkeypatch.setattr(shuffle_columns, "_READ_ROWS", 1)
+    write_columns(tmp_path / "in", {"a": 4}, 4000)
+    with harness.few_descriptors(40):
+        shuffle(tmp_path / "in", tmp_path / "out", 4000, SEED)
+    assert_shuffled(tmp_path / "in", tmp_path / "out", 4000, SEED)
+
+
 def test_units_grow_with_the_input_and_shrink_with_the_memory():
     choose = shuffle_columns.choose_unit_rows
     plenty = 2**40

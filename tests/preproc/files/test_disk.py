@@ -12,11 +12,12 @@ from tests.preproc.criteo.rows import run, write_days
 from tests.preproc.programs import program
 from tests.tools import needs
 
-ENGINES = [
-    "native",
-    "reference",
-    pytest.param("spark", marks=[needs("Spark"), pytest.mark.release]),
-    pytest.param("nvtabular", marks=needs("NVTabular")),
+CASES = [
+    ("native", "split", "3m"),
+    ("native", "npy", "11m"),  # full while the arrays are written
+    ("reference", "split", "3m"),
+    pytest.param("spark", "split", "3m", marks=[needs("Spark"), pytest.mark.release]),
+    pytest.param("nvtabular", "split", "3m", marks=needs("NVTabular")),
 ]
 
 
@@ -29,11 +30,11 @@ def days_of_short_rows(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_full_disk_is_named_and_the_run_continues(tmp_path, engine):
+@pytest.mark.parametrize(("engine", "form", "size"), CASES)
+def test_full_disk_is_named_and_the_run_continues(tmp_path, engine, form, size):
     days = days_of_short_rows(tmp_path / "days")
-    flags = (f"--input={days}", f"--engine={engine}")
-    with tmpfs(tmp_path / "disk", "3m") as disk:
+    flags = (f"--input={days}", f"--engine={engine}", f"--format={form}")
+    with tmpfs(tmp_path / "disk", size) as disk:
         command = ("criteo", *flags, f"--output={disk / 'made'}", "--master=local[1]")
         text = program(*command, status=2)
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
@@ -44,7 +45,8 @@ def test_full_disk_is_named_and_the_run_continues(tmp_path, engine):
         if engine == "native":
             harness.run("mount", "-o", "remount,size=64m", disk)
             program(*command)
-            assert Manifest.load(disk / "made").files == run(days, tmp_path / "native").files
+            expected = run(days, tmp_path / "native", format=(form,))
+            assert Manifest.load(disk / "made").files == expected.files
             assert [p.name for p in disk.iterdir()] == ["made"]
 
 

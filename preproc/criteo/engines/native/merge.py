@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.dictionaries import Dictionaries, map_file
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.scan import (
     LEAST_SCAN_BYTES,
@@ -24,6 +24,7 @@ from preproc.criteo.rules import REMEDIES, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
+from recsys.data.positioned_io import map_array
 
 LEAST_MERGE_BYTES = 2 * 2**20
 """Least memory to merge a column: a table of 1 MiB, and 1 MiB for the categories kept."""
@@ -140,7 +141,7 @@ class Runs:
     def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
         columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(self._num_columns)]
         for unit in self._units:
-            entries = map_file(unit.runs_path, binding.RUN_ENTRY)
+            entries = map_array(unit.runs_path, binding.RUN_ENTRY)
             for run in unit.result.runs:
                 columns[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
         return columns
