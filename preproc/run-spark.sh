@@ -28,8 +28,10 @@ fail() {
   exit 2
 }
 
-number() { # NAME: its value must be empty or a whole number
-  [[ -z ${!1:-} || ${!1} =~ ^[0-9]+$ ]] || fail "$1 must be a whole number, got '${!1}'"
+number() { # NAME: its value must be empty or a whole number, which loses its leading zeros
+  [[ -n ${!1:-} ]] || return 0
+  [[ ${!1} =~ ^0*[0-9]{1,9}$ ]] || fail "$1 must be a whole number below 10^9, got '${!1}'"
+  printf -v "$1" %d "$((10#${!1}))"
 }
 
 for name in TOTAL_CORES TOTAL_MEMORY EXECUTOR_CORES USE_FREQUENCY_LIMIT; do number "$name"; done

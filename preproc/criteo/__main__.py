@@ -72,7 +72,10 @@ def _spell(value: object) -> str:
 
 _NUMBERS: dict[type, tuple[Callable[[str], object], str]] = {
     int: (lambda text: int(text.replace("_", "")), "integers such as 95000,5000,-1"),
-    float: (lambda text: float(Fraction(text.strip())), "numbers such as 0.8,0.1,0.1"),
+    float: (
+        lambda text: float(Fraction(text)) if "/" in text else float(text),
+        "numbers such as 0.8,0.1,0.1",
+    ),
 }
 """Parser of each type of numbers, and what three of them are called."""
 
@@ -92,7 +95,7 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     parse, several = _NUMBERS[choices[0] if is_tuple else kind]
     try:
         values = tuple(map(parse, text.split(",") if is_tuple else [text]))
-    except (ValueError, ZeroDivisionError) as error:
+    except (ValueError, ArithmeticError) as error:
         expected = several if is_tuple else "an integer"
         raise PreprocError(f"--{field.name} must be {expected}, got {text!r}") from error
     if is_tuple and len(values) != 3:

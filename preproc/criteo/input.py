@@ -85,12 +85,13 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
     return [days[d] for d in sorted(days)]
 
 
-def align_to_line(fd: int, offset: int, size: int) -> int:
-    """Returns the first line start from `offset` on, else `size`.
+def align_to_line(fd: int, file: InputFile, offset: int) -> int:
+    """Returns the first line start of an open file from `offset` on, else its size.
 
     Raises:
         PreprocError: a line is longer than any Criteo row.
     """
+    size = file.size
     if offset <= 0 or offset >= size:
         return max(0, min(offset, size))
     at = offset - 1
@@ -103,5 +104,5 @@ def align_to_line(fd: int, offset: int, size: int) -> int:
             return at + newline + 1
         at += len(text)
         if at - offset > MAX_LINE_BYTES:
-            raise line_too_long(None, offset, CRITEO_LOG)
+            raise line_too_long(file.path, offset, CRITEO_LOG)
     return size

@@ -46,7 +46,11 @@ def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], DiskNeeds]:
 
 def _sample(file: InputFile) -> list[bytes]:
     """Returns up to `SAMPLE_ROWS` rows from the start of a file."""
-    text = next(file.blocks(), b"")
+    text = b""
+    for block in file.blocks():  # the first ones of a gzip file may end in the first row
+        text += block
+        if b"\n" in block or len(text) > 2**19 - 1:
+            break
     lines = text.split(b"\n", SAMPLE_ROWS)
     if len(lines) > 1 or len(text) > 2**19 - 1:
         lines.pop()  # the text after the last row of the sample, or a row cut in the middle

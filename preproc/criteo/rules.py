@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.errors import UserError
-from recsys.settings import require_not_negative, setting
+from recsys.settings import require_below, require_not_negative, setting
 
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
@@ -153,12 +153,19 @@ class CriteoSemantics:
 
     def __post_init__(self) -> None:
         """Refuses values that are not allowed."""
+        for name in ("numerical_offset", "numerical_min"):
+            if not INT32_MIN <= getattr(self, name) <= INT32_MAX:
+                raise UserError(
+                    f"`{name}` must be a 32-bit integer as the numbers of a log are, got "
+                    f"{getattr(self, name)}"
+                )
         if self.numerical_min + self.numerical_offset < 1:
             raise UserError(
                 f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
                 f"{self.numerical_min} + {self.numerical_offset}"
             )
         require_not_negative(self, "frequency_limit")
+        require_below(self, "frequency_limit", 2**64)
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
                 f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}"

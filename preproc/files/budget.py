@@ -17,6 +17,9 @@ Result = TypeVar("Result")
 _RESERVE_BYTES = 24 * 2**20
 """Left free of the limit: the interpreter's own growth while a stage runs (14 MiB measured)."""
 
+_MOST_BYTES = 2**62
+"""Beyond any machine; the kernel's numbers have 64 bits."""
+
 
 def run_units(
     units: Iterable[Unit],
@@ -94,7 +97,7 @@ def anonymous_bytes() -> int:
 
 def free_budget(memory_limit: int) -> int:
     """Returns the bytes left for a stage's tables and buffers."""
-    return memory_limit - anonymous_bytes() - _RESERVE_BYTES
+    return min(memory_limit, _MOST_BYTES) - anonymous_bytes() - _RESERVE_BYTES
 
 
 def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int, int]:

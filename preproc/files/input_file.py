@@ -133,10 +133,10 @@ class InputFile:
             )
 
 
-def line_too_long(path: Path | None, offset: int, expected: str) -> PreprocError:
+def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:
     """Returns the error of a line longer than 1 MiB."""
     return PreprocError(
-        f"{path or 'input'}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
+        f"{path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
     )
 
 

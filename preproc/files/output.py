@@ -42,14 +42,18 @@ def real_path(setting: str, path: Path) -> Path:
     """Resolves the symbolic links of a path.
 
     Raises:
-        PreprocError: they form a loop.
+        PreprocError: they form a loop, or a name is too long.
     """
     try:
-        return path.resolve()
+        real = path.resolve()
+        real.exists()  # refuses long names
     except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise PreprocError(
-            f"{setting} {path}: cannot be followed ({error}); is it a loop of symbolic links?"
+            f"{setting} {path}: cannot be followed ({reason}); choose another name; is it a "
+            "loop of symbolic links?"
         ) from error
+    return real
 
 
 def work_folders(output: Path) -> tuple[Path, Path]:

@@ -120,7 +120,7 @@ class Workspace:
         if work_dir is not None:
             root = dataset_output.real_path("`work_dir`", work_dir)
         self.root = root
-        self._keep_root = work_dir is not None
+        self._own_folders = [self.staging] if work_dir is not None else [self.staging, root]
 
     @contextlib.contextmanager
     def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
@@ -185,6 +185,28 @@ class Workspace:
                 dataset_output.fill(self.output, self.staging)
                 self.clear()
 
+    def check_own(self) -> None:
+        """Refuses folders in the place of the work folders that no run has made.
+
+        Raises:
+            PreprocError: a run would remove them, or their names are too long.
+        """
+        for folder in self._own_folders:
+            try:
+                is_own = (
+                    (folder / _LOCK).is_file() or not folder.is_dir() or not any(folder.iterdir())
+                )
+            except OSError as error:
+                raise PreprocError(
+                    f"`output` {self.output}: {folder.name} cannot lie beside it "
+                    f"({error.strerror}); choose another name"
+                ) from error
+            if not is_own:
+                raise PreprocError(
+                    f"{folder}: a run on `output` {self.output} works there and removes it, but no "
+                    "run has made it; move it away, or choose another `output`"
+                )
+
     def _has_work(self) -> bool:
         folders = [folder for folder in (self.root, self.staging) if folder.is_dir()]
         return any(path.name != _LOCK for folder in folders for path in folder.iterdir())
@@ -196,10 +218,17 @@ class Workspace:
                     shutil.rmtree(path)
 
     def clear(self) -> None:
-        """Removes staging and, unless the user named it, the work folder."""
-        shutil.rmtree(self.staging)
-        if not self._keep_root:
-            shutil.rmtree(self.root)
+        """Removes staging and, unless the user named it, the work folder.
+
+        The locks go last: they tell a later run that the folders are its own.
+        """
+        for folder in self._own_folders:
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != _LOCK:
+                    path.unlink()
+            shutil.rmtree(folder)
 
     def used_bytes(self) -> int:
         """Returns the bytes on disk of an earlier, interrupted run."""
@@ -259,6 +288,8 @@ def check_output(
     """
     output = dataset_output.real_path("`output`", output_path)
     source = dataset_output.real_path("`input`", input_path)
+    workspace = Workspace(output_path, work_dir)
+    workspace.check_own()
     if output.exists() and not output.is_dir():
         raise PreprocError(f"`output` {output_path}: is a file; name a folder that does not exist")
     folders = {"`output`": output}
@@ -270,10 +301,11 @@ def check_output(
     if output in source.parents:
         raise PreprocError(f"`output` {output}: contains `input` {source}; choose another")
     work = folders.get("`work_dir`")
-    if work is not None and (work == output or output in work.parents):
-        raise PreprocError(f"`work_dir` {work}: lies inside `output`; choose another")
+    for place, folder in (("`output`", output), (f"{workspace.staging}", workspace.staging)):
+        if work is not None and (work == folder or folder in work.parents):
+            raise PreprocError(f"`work_dir` {work}: lies inside {place}; choose another")
     if output.is_dir():
-        Workspace(output_path, work_dir).finish_publishing()
+        workspace.finish_publishing()
         _check_contents(output_path, overwrite=overwrite)
 
 

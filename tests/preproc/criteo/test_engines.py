@@ -314,6 +314,7 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
     "empty": (b"", "is empty"),
     "gzip of nothing": (gzip.compress(b""), "none of the first"),
     "damaged gzip": (gzip.compress(GOOD)[:50] + b"\xff" * 500, "gzip data are damaged"),
+    "gzip cut in the first row": (gzip.compress(GOOD)[:66], "the gzip data end early"),
     "no line end": (b"0" * (2**20 + 2**19), "does not end within 512 KiB"),
     # only reading to the end finds these
     "cut gzip": (
@@ -321,6 +322,10 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
         "the gzip data end early|EOFException: Unexpected end",
     ),
     "endless line": (GOOD + ENDLESS + GOOD, f"the line at byte {len(GOOD)} is longer than 1 MiB"),
+    "endless last line": (
+        GOOD + ENDLESS[:-1],
+        f"the line at byte {len(GOOD)} is longer than 1 MiB",
+    ),
 }
 
 

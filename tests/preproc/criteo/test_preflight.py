@@ -64,6 +64,8 @@ def test_outputs_that_must_not_be_written(tmp_path):
         run(days, tmp_path / "made", work_dir=tmp_path / "made" / "work")
     with pytest.raises(PreprocError, match=r"`work_dir` .* lies inside `input`"):
         run(days, tmp_path / "made", work_dir=days / "work")
+    with pytest.raises(PreprocError, match=r"`work_dir` .* lies inside .*made\.staging; choose"):
+        run(days, tmp_path / "made", work_dir=tmp_path / "made.staging")
     assert (tmp_path / "folder" / "thesis.txt").read_text() == "keep me"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "file", "folder"]
     (tmp_path / "empty").mkdir()

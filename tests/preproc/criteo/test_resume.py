@@ -57,9 +57,9 @@ def work(monkeypatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, name, counted)
 
-    count(native_scan, "feed_unit", "scan")
+    count(native_scan, "read_unit", "scan")
     count(native_merge.binding, "merge_runs", "merge")
-    count(native_encode, "feed_unit", "encode")
+    count(native_encode, "read_unit", "encode")
     count(criteo_parquet.parquet, "write_parquet_part", "parquet")
     return counts
 
@@ -98,7 +98,7 @@ def test_changed_settings_redo_only_what_they_touch(days, tmp_path, work):
 def test_failed_run_continues(days, tmp_path, work):
     expected = run(days, tmp_path / "expected", settings=SMALL_UNITS)
     units = work["scan"]
-    with stopped(native_encode, "feed_unit", after=units // 2):
+    with stopped(native_encode, "read_unit", after=units // 2):
         run(days, tmp_path / "made", settings=SMALL_UNITS, threads=1)
     assert not (tmp_path / "made").exists()
     before = dict(work)

@@ -129,6 +129,23 @@ def test_file_in_the_place_of_a_folder_is_refused_before_the_work(days, tmp_path
     assert "test is a file, where the dataset needs a folder" in error
 
 
+@pytest.mark.parametrize("ending", ["work", "staging"])
+def test_folders_of_the_user_beside_the_output_are_kept(days, tmp_path, ending):
+    own = tmp_path / f"made.{ending}" / "chapter"
+    own.mkdir(parents=True)
+    (own / "thesis.txt").write_text("keep")
+    error = program("criteo", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
+    assert f"made.{ending}: a run on --output {tmp_path / 'made'} works there" in error
+    assert (own / "thesis.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize("length", [250, 300])
+def test_name_that_leaves_no_room_for_the_work_folders(days, tmp_path, length):
+    error = program("criteo", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
+    assert error.startswith(f"error: --output {tmp_path / 'xxx'}")
+    assert "(File name too long); choose another name" in error
+
+
 def test_stopped_while_the_folder_is_filled(days, expected, tmp_path):
     """At no moment a mixture passes for a dataset, and the next run ends what was begun."""
     other = write_days(tmp_path / "other", rows=90, seed=3)

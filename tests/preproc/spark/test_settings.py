@@ -130,8 +130,8 @@ def test_script_passes_the_environment_on():
         "--input=/in", "--output=/out", "--master=local[80]",
         "--spark_conf=spark.driver.memory=800g", "--progress=json",
     ]  # fmt: skip
-    cluster = {"MASTER": "spark://h:7077", "EXECUTOR_CORES": "8"} | paths
-    options = {"OPTS": "--frequency_limit 8", "TOTAL_CORES": "80", "TOTAL_MEMORY": "800"}
+    cluster = {"MASTER": "spark://h:7077", "EXECUTOR_CORES": "08"} | paths
+    options = {"OPTS": "--frequency_limit 8", "TOTAL_CORES": "080", "TOTAL_MEMORY": "800"}
     assert shell(**cluster, **options).stdout.split()[3:] == [
         "--master=spark://h:7077", "--executor_cores=8",
         "--spark_conf=spark.cores.max=80,spark.executor.instances=10", "--executor_memory=80g",
@@ -144,7 +144,8 @@ def test_script_passes_the_environment_on():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"TOTAL_CORES": "many"}, "TOTAL_CORES must be a whole number, got 'many'"),
+        ({"TOTAL_CORES": "many"}, "TOTAL_CORES must be a whole number below 10^9, got 'many'"),
+        ({"TOTAL_CORES": "9" * 20}, "TOTAL_CORES must be a whole number below 10^9, got '9"),
         ({"MASTER": "yarn", "TOTAL_MEMORY": "8"}, "set TOTAL_CORES too"),
         ({"MASTER": "yarn", "TOTAL_CORES": "2"}, "TOTAL_CORES 2 is less than EXECUTOR_CORES 4"),
     ],

@@ -12,7 +12,7 @@ from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
-from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
+from preproc.criteo.engines.native.units import STREAM_BYTES, read_unit
 from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
@@ -146,8 +146,7 @@ def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split,
         targets=[target for _, target in targets],
         progress=progress,
     ) as encoder:
-        feed_unit(encoder, unit.unit)
-        _, clicks = encoder.finish()
+        _, clicks = read_unit(encoder, unit.unit)
         if encoder.checksum() != unit.result.checksum:
             unit.forget()  # the file may look the same to the next run
             raise changed(unit.unit.file.path)

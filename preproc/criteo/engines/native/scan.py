@@ -15,8 +15,8 @@ from preproc.criteo.engines.native.units import (
     STREAM_BYTES,
     NativeSettings,
     TextUnit,
-    feed_unit,
     line_range,
+    read_unit,
 )
 from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, CriteoSemantics
@@ -199,8 +199,7 @@ def _scan_text(
             progress=progress,
         ) as scanner,
     ):
-        feed_unit(scanner, unit)
-        result = scanner.finish()
+        result = read_unit(scanner, unit)
     write_record(path.with_name(f"{path.name}.json"), dataclasses.asdict(result))
 
 

@@ -4,10 +4,13 @@
 import concurrent.futures
 import dataclasses
 from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 from preproc.criteo.input import CRITEO_LOG, align_to_line
 from preproc.criteo.kernel import binding
 from preproc.files.input_file import InputFile, line_too_long, open_fd
+
+Counts = TypeVar("Counts", covariant=True)
 
 STREAM_BYTES = 4 * 2**20
 """Memory of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
@@ -83,8 +86,14 @@ def default_unit_bytes(total: int) -> int:
     return 2**30
 
 
-def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None:
-    """Feeds the text of a unit to a scanner or encoder.
+class _Reader(Protocol[Counts]):
+    def feed(self, text: bytes) -> None: ...
+    def feed_file(self, fd: int, begin: int, end: int) -> None: ...
+    def finish(self) -> Counts: ...
+
+
+def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
+    """Feeds the text of a unit to a scanner or encoder; returns its counts.
 
     Raises:
         PreprocError: a line is too long, or the text cannot be decompressed.
@@ -93,10 +102,11 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
         if unit.file.compression == "gzip":
             for block in _one_ahead(unit.file.blocks()):
                 reader.feed(block)
-            return
-        with open_fd(unit.file.path) as fd:
-            begin, end = line_range(fd, unit)
-            reader.feed_file(fd, begin, end)
+        else:
+            with open_fd(unit.file.path) as fd:
+                begin, end = line_range(fd, unit)
+                reader.feed_file(fd, begin, end)
+        return reader.finish()
     except binding.LineTooLongError as error:
         raise line_too_long(unit.file.path, error.offset, CRITEO_LOG) from error
 
@@ -112,5 +122,4 @@ def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:
     """Returns first byte and end of a plain unit's lines."""
-    size = unit.file.size
-    return align_to_line(fd, unit.begin, size), align_to_line(fd, unit.end, size)
+    return align_to_line(fd, unit.file, unit.begin), align_to_line(fd, unit.file, unit.end)
