@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: a folder per split, columns named by the feature spec."""
 
+import functools
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,8 +34,13 @@ from recsys.data.parquet.schema import (
 )
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.whole_file import whole_file
+from recsys.errors import show_names
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "parquet"
+PART_FILES = "[!._]*.parquet"
+"""Names of data; those that begin with `.` or `_` are leftovers, as for Spark and Arrow."""
 METADATA_FILE = "_metadata"
 ROW_GROUP_ROWS = 262_144
 """Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
@@ -88,7 +95,7 @@ def write_metadata_file(folder: Path) -> None:
 
     Dask, and with it NVTabular and merlin, then plan their reads without opening each file.
     """
-    paths = sorted(folder.glob("*.parquet"), key=_by_number)
+    paths = sorted(folder.glob(PART_FILES), key=_by_number)
     footers = [pq.read_metadata(path) for path in paths]
     for path, footer in zip(paths, footers, strict=True):
         footer.set_file_path(path.name)
@@ -124,7 +131,8 @@ class ParquetReader:
         cardinalities: Sequence[int] = (),
     ) -> None:
         self.folder = _find_folder(root, split)
-        self._paths = sorted(self.folder.glob("*.parquet"), key=_by_number)
+        self._paths = sorted(self.folder.glob(PART_FILES), key=_by_number)
+        _name_leftovers(self.folder)
         # Footers are read once; files are opened again per group, so that handles stay few.
         footers = [_read_footer(p) for p in self._paths]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
@@ -275,7 +283,7 @@ def has_parquet(root: Path, *splits: str) -> bool:
 
 def _folder_of(root: Path, split: str) -> Path | None:
     folders = (base / name for base in (root / FOLDER, root) for name in SPLIT_FOLDERS[split])
-    return next((folder for folder in folders if any(folder.glob("*.parquet"))), None)
+    return next((folder for folder in folders if any(folder.glob(PART_FILES))), None)
 
 
 def _find_folder(root: Path, split: str) -> Path:
@@ -286,6 +294,17 @@ def _find_folder(root: Path, split: str) -> Path:
         f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
         f"and {split}/*.parquet); prepare the dataset with `format` parquet"
     )
+
+
+@functools.cache
+def _name_leftovers(folder: Path) -> None:
+    """Logs, once for each folder, what a reader goes past."""
+    if names := sorted(path.name for path in folder.glob("[._]*.parquet")):
+        logger.warning(
+            "%s: goes past %s: files whose names begin with . or _ are no data",
+            folder,
+            show_names(names),
+        )
 
 
 def _by_number(path: Path) -> tuple[list[int | str], str]:

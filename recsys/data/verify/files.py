@@ -91,7 +91,7 @@ def _check_extra_files(root: Path, manifest: Manifest, findings: Findings) -> No
         name = path.relative_to(root).as_posix()
         if name in manifest.files or path.is_dir() or path == root / MANIFEST_FILE:
             continue
-        if path.suffix in (".bin", ".parquet", ".npy"):
+        if path.suffix in (".bin", ".parquet", ".npy") and path.name[0] not in "._":
             findings.problems.append(
                 f"{path}: is not in the manifest, and a reader could take it for data; remove it, "
                 "or prepare the dataset again"

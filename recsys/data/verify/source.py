@@ -9,7 +9,7 @@ from recsys.data.click_columns import RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.npy_days import NpyReader, find_folder
-from recsys.data.parquet import FOLDER, ParquetReader
+from recsys.data.parquet import FOLDER, PART_FILES, ParquetReader
 from recsys.data.records import SPLIT_FILES, BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.split_layout import LABEL_FILE, NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
@@ -88,12 +88,12 @@ def split_folders(root: Path, split: str) -> list[Path]:
 def _has_split_binary(root: Path, split: str, spec: FeatureSpec) -> bool:
     if split in spec.files and (root / spec.files[split].label).is_file():
         return True
-    return any(any(folder.glob("*.bin")) for folder in split_folders(root, split))
+    return any(any(folder.glob("[!._]*.bin")) for folder in split_folders(root, split))
 
 
 def _has_parquet(root: Path, split: str, spec: FeatureSpec) -> bool:
     del spec
-    return any(any(folder.glob("*.parquet")) for folder in split_folders(root, split))
+    return any(any(folder.glob(PART_FILES)) for folder in split_folders(root, split))
 
 
 def _has_records(root: Path, split: str, spec: FeatureSpec) -> bool:

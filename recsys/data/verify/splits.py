@@ -174,7 +174,7 @@ def _check_layout(
     reader = source.reader
     if reader is None:
         return
-    for path in sorted(set(reader.folder.glob("*.bin")) - set(reader.paths.values())):
+    for path in sorted(set(reader.folder.glob("[!._]*.bin")) - set(reader.paths.values())):
         findings.problems.append(
             f"{path}: belongs to no feature of the spec; the spec has too few features, or the "
             "file is a leftover: give the right spec, or remove it"

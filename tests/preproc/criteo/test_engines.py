@@ -140,6 +140,7 @@ def write_oddly(folder: Path, crlf: bytes, packed: bytes, cut: bytes) -> Path:
     members = (packed[:9999], packed[9999:])  # as parallel gzip tools write them
     (folder / "day_1").write_bytes(b"".join(map(gzip.compress, members)))
     (folder / "day_2").write_bytes(cut.removesuffix(b"\n"))
+    (folder / "._day_2").write_bytes(b"\0\5\26\7")  # as macOS leaves them
     return folder
 
 

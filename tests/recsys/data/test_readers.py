@@ -17,6 +17,7 @@ from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.split_layout import find_split
 from recsys.data.verify import files as verify_files
+from recsys.data.verify.run import verify
 from tests.recsys.data.datasets import (
     SPEC,
     assert_equal,
@@ -87,6 +88,19 @@ def test_no_file_stays_open(tmp_path):
     (root / "train/cat_2.bin").unlink()
     problems(root)
     assert num_open_files() == before
+
+
+@pytest.mark.parametrize("leftover", ["._{}", "_{}", ".{}"])
+def test_leftovers_beside_each_file_are_gone_past(tmp_path, caplog, leftover):
+    """As macOS makes them where a folder is copied."""
+    root = write_dataset(tmp_path)
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        (path.parent / leftover.format(path.name)).write_bytes(b"\0\5\26\7")
+    findings, _ = verify(root)
+    assert findings.problems == []
+    assert len(findings.warnings) == sum(path.name[0] in "._" for path in root.rglob("*"))
+    assert ParquetReader(root, "train").num_rows == 64
+    assert f"parquet/train: goes past {leftover.format('part_00000.parquet')}, " in caplog.text
 
 
 @pytest.mark.parametrize(
