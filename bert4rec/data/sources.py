@@ -9,7 +9,7 @@ import pyarrow as pa
 from bert4rec.config import DataConfig
 from bert4rec.data.split import validate_some_users
 from bert4rec.data.temporal import split_by_time
-from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.manifest import MANIFEST_FILE, TITLES_FILE, Manifest
 from recsys.data.sequences import (
     MIN_LENGTH,
     Sequences,
@@ -68,6 +68,8 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
         )
     else:
         require_prepared(config, root)
+        manifest = Manifest.load(root)
+        manifest.check_newer(root, [root / name for name in manifest.files.keys() - {TITLES_FILE}])
         sequences = read_sequences(root)
         quantile = parse_split(config.split)
         if quantile is not None:

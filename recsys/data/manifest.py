@@ -7,7 +7,9 @@ It is written last, so a folder without it is unfinished (or was made by other s
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import xxhash
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
 from recsys.data.whole_file import write_whole_file
+
+logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
@@ -162,6 +166,30 @@ class Manifest:
                     "dataset again"
                 )
         return cls(**document)
+
+    def check_newer(self, root: Path, files: Iterable[Path]) -> None:
+        """Compares files that were written after it with its checksums.
+
+        A file that it does not list, or that is gone, is left to the readers.
+
+        Raises:
+            DatasetError: a file has another size or other contents.
+        """
+        written = (root / MANIFEST_FILE).stat().st_mtime_ns
+        for path in files:
+            entry = self.files.get(Path(os.path.relpath(path, root)).as_posix())
+            if entry is None or not path.is_file():
+                continue
+            is_same = path.stat().st_size == entry["bytes"]
+            if is_same and path.stat().st_mtime_ns > written:
+                logger.info("%s: newer than %s, comparing its checksum", path, MANIFEST_FILE)
+                is_same = file_checksum(path) == entry["xxh3_128"]
+            if not is_same:
+                raise DatasetError(
+                    f"{path}: was changed after {MANIFEST_FILE} was written, whose size and "
+                    "checksum are others; prepare or copy the dataset again, or remove "
+                    f"{MANIFEST_FILE} if the change is meant"
+                )
 
 
 def _is_count(value: object) -> bool:

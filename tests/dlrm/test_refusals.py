@@ -266,6 +266,20 @@ def vouch(root):
     ).save(root)  # fmt: skip
 
 
+@pytest.mark.parametrize("dataset_type", ["split", "binary", "parquet"])
+def test_data_changed_after_its_manifest_is_compared_with_the_checksums(
+    program, copy, dataset_type
+):
+    vouch(copy)
+    flags = (f"--dataset={copy}", f"--dataset_type={dataset_type}", "--max_steps=2")
+    for path in copy.rglob("*.*"):  # as a copy is newer
+        if path.suffix in (".bin", ".parquet"):
+            path.touch()
+    program(*flags)
+    overwrite(copy, dataset_type, "train", "cat_0", 2)  # a valid id, though another one
+    assert "was changed after manifest.json was written" in program.refused(*flags)
+
+
 def damage_unseen(root, split):
     """Damages a file without a trace in sizes and times; returns what mends it."""
     path = root / split / "numerical.bin"
