@@ -111,8 +111,15 @@ def deploy(
     export: CheckpointExport,
     settings: DeploySettings,
     measure: Callable[[ServedModel], None] = lambda _: None,
+    repository: ModelRepository | None = None,
 ) -> Deployed:
     """Adds a version to a repository after `measure`, or changes nothing.
+
+    Args:
+        export: the trained model.
+        settings: of the deployment.
+        measure: called with the version, as it is served, before it is installed.
+        repository: the repository of the settings, where the caller has locked it.
 
     Raises:
         UserError: the settings, the checkpoint or the repository are refused, or the exported
@@ -125,7 +132,7 @@ def deploy(
     signature = export.signature(fixed_shapes=fixed_shapes)
     config = config_text(name, signature, serving)
     check_config(config, name)
-    repository = ModelRepository(settings.repository)
+    repository = repository or ModelRepository(settings.repository)
     device = _export_device(serving)
     with repository.staged_version(name, settings.version) as staged:
         existing = repository.config_file(name)

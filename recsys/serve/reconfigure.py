@@ -79,16 +79,17 @@ def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[i
     Raises:
         UserError: there is no earlier version, or it is damaged.
     """
-    existing = repository.versions(name)
-    was = served_versions(policy_of(repository.config_file(name).read_text()), existing)
-    earlier = [version for version in existing if version < was[-1]][-len(was) :]
-    if not earlier:
-        raise RepositoryError(f"{repository.root / name}: no version before {was[-1]}")
-    for version in earlier:
-        Deployment.load(repository.root / name / str(version))
-    policy = f"specific:{','.join(map(str, earlier))}"
-    repository.change_configs(name, lambda file: with_policy(file.read_text(), policy))
-    return was, earlier
+    with repository.locked():
+        existing = repository.versions(name)
+        was = served_versions(policy_of(repository.config_file(name).read_text()), existing)
+        earlier = [version for version in existing if version < was[-1]][-len(was) :]
+        if not earlier:
+            raise RepositoryError(f"{repository.root / name}: no version before {was[-1]}")
+        for version in earlier:
+            Deployment.load(repository.root / name / str(version))
+        policy = f"specific:{','.join(map(str, earlier))}"
+        repository.change_configs(name, lambda file: with_policy(file.read_text(), policy))
+        return was, earlier
 
 
 def change_settings(
@@ -101,21 +102,22 @@ def change_settings(
     Raises:
         UserError: the settings are refused.
     """
-    file = repository.config_file(name)
     serving = section_from_dict(ServingSettings, values)
-    policy = serving.version_policy
-    if "version_policy" not in changed:
-        policy = policy_of(file.read_text())  # that of a roll-back holds
-    served = served_versions(policy, repository.versions(name))
-    signature = Deployment.load(repository.root / name / str(served[-1])).signature
+    with repository.locked():
+        file = repository.config_file(name)
+        policy = serving.version_policy
+        if "version_policy" not in changed:
+            policy = policy_of(file.read_text())  # that of a roll-back holds
+        served = served_versions(policy, repository.versions(name))
+        signature = Deployment.load(repository.root / name / str(served[-1])).signature
 
-    def text(config: Path) -> str:
-        own = serving if config == file else dataclasses.replace(serving, device="cpu")
-        written = with_policy(config_text(name, signature, own), policy)
-        check_config(written, name)
-        return comment_of(values) + written if config == file else written
+        def text(config: Path) -> str:
+            own = serving if config == file else dataclasses.replace(serving, device="cpu")
+            written = with_policy(config_text(name, signature, own), policy)
+            check_config(written, name)
+            return comment_of(values) + written if config == file else written
 
-    repository.change_configs(name, text)
+        repository.change_configs(name, text)
     return served
 
 

@@ -44,6 +44,7 @@ class ModelRepository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._is_locked = False
 
     def require_models(self, *, later: bool) -> None:
         """Refuses a folder that is something else than a repository.
@@ -104,7 +105,7 @@ class ModelRepository:
                 cannot be written.
         """
         check_name(name)
-        with self._locked():
+        with self.locked():
             existing = self.versions(name)
             number = max(existing, default=0) + 1 if version is None else version
             if number < 1:
@@ -134,7 +135,7 @@ class ModelRepository:
         Raises:
             RepositoryError: a deployment is under way, or the folder cannot be written.
         """
-        with self._locked():
+        with self.locked():
             model, staged = self.root / name, self.staging() / f"{_STAGED_PREFIX}{name}"
             self._clear_staging()
             try:
@@ -152,7 +153,7 @@ class ModelRepository:
         Raises:
             RepositoryError: the folder cannot be written.
         """
-        with contextlib.suppress(DeploymentUnderWay), self._locked():
+        with contextlib.suppress(DeploymentUnderWay), self.locked():
             self._clear_staging()
 
     def staging(self) -> Path:
@@ -169,7 +170,17 @@ class ModelRepository:
             shutil.rmtree(self.staging())
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Keeps others from changing the repository; blocks may be nested.
+
+        Who writes what follows from a file of the repository reads that file in such a block.
+
+        Raises:
+            RepositoryError: another process changes it, or the folder cannot be written.
+        """
+        if self._is_locked:
+            yield
+            return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock = (self.root / LOCK_FILE).open("w")
@@ -182,7 +193,11 @@ class ModelRepository:
                 raise DeploymentUnderWay(
                     f"{self.root}: another deployment is under way; wait until it has ended"
                 ) from error
-            yield
+            self._is_locked = True
+            try:
+                yield
+            finally:
+                self._is_locked = False
 
 
 class StagedVersion:

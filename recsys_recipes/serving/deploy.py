@@ -169,15 +169,18 @@ def run(flag_values: flags.FlagValues) -> None:
             "`version_policy`"
         )
     elif values["checkpoint"] is not None:
-        _deploy(values, given, repository)
+        kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
+        with repository.locked():  # settings that are kept are read and written as one change
+            _deploy(values, given, repository, kind)
     elif given & KEPT:
         require_changeable(given)
         name = only_model(repository, values["name"])
         chosen = {key: values[key] for key in given & KEPT}
-        kept = _read_kept(repository, name, chosen)
-        if not kept:
-            raise UserError("`checkpoint` is needed: the model is of an earlier release")
-        served = change_settings(repository, name, kept | chosen, given)
+        with repository.locked():
+            kept = _read_kept(repository, name, chosen)
+            if not kept:
+                raise UserError("`checkpoint` is needed: the model is of an earlier release")
+            served = change_settings(repository, name, kept | chosen, given)
         program.print_line(f"{name}: serves version {joined(served)}")
     else:
         raise UserError("`checkpoint` is needed (--help shows all flags)")
@@ -214,9 +217,10 @@ def _print_kept(kept: dict[str, Any], given: set[str], values: dict[str, Any], k
         program.print_line(f"Kept from the deployment before: {', '.join(lasting)}")
 
 
-def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository) -> None:
+def _deploy(
+    values: dict[str, Any], given: set[str], repository: ModelRepository, kind: str
+) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
-    kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
     chosen = {key: values[key] for key in given & KEPT}
     kept = _read_kept(repository, values["name"] or kind, chosen)
     _print_kept(kept, given, values, kind)
@@ -265,7 +269,7 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
 
     if options.dataset is not None and not isinstance(export, DlrmExport):
         raise UserError("--dataset: only DLRM is scored when it is deployed")
-    deployed = deploy(export, settings, measure)
+    deployed = deploy(export, settings, measure, repository)
     program.print_line(f"Checked: {deployed.parity}")
     if settings.quantize != "none" and options.dataset is None:
         program.print_line(

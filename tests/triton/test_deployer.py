@@ -2,6 +2,7 @@
 """The deployer's command line: what it prints, what it leaves behind, what it refuses."""
 
 import shutil
+import signal
 import sys
 
 import pytest
@@ -114,6 +115,25 @@ def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, dlrm, cap
     out = deploy("--checkpoint", dlrm, "--device", "cpu")
     assert out.splitlines()[0] == "--device: gpu -> cpu"
     assert "Kept" not in out
+
+
+def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(deploy, dlrm, models):
+    for _ in range(2):
+        deploy("--checkpoint", dlrm, "--max_batch_size=64")
+    arguments = (f"--checkpoint={dlrm}", f"--repository={models}")
+    with harness.started_forked(DEPLOYER, *arguments) as process:
+        harness.wait_for_line(process, lambda line: line.startswith("Kept from"))
+        process.send_signal(signal.SIGSTOP)
+        for change in ("--rollback", "--version_policy=specific:1", "--instances=2"):
+            error = deploy(change, status=2)
+            assert (
+                error
+                == f"error: {models}: another deployment is under way; wait until it has ended\n"
+            )
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(300) == 0
+    assert deploy("--version_policy=specific:1").endswith("serves version 1\n")
+    assert "It is not served" in deploy("--checkpoint", dlrm)
 
 
 @pytest.mark.parametrize(
