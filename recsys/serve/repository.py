@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import py_compile
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 LOCK_FILE = ".deploy.lock"
+LARGEST_VERSION = (1 << 63) - 1
+"""Triton reads the digits that a folder begins with as a signed integer, and ends at a larger one."""
 CONFIGS = "configs"
 """Folder of a model with its configurations for other devices."""
 _STAGED_PREFIX = "new."
@@ -52,8 +55,16 @@ class ModelRepository:
         Triton would take each folder in it for a model. With `later` there may be no model yet.
 
         Raises:
-            RepositoryError: says what the folder is and what to do.
+            RepositoryError: says what the folder is and what to do, or names a version that is too
+                large.
         """
+        for path in self.root.glob("[!.]*/[0-9]*"):
+            digits = re.match("[0-9]+", path.name)
+            if path.is_dir() and digits and int(digits[0]) > LARGEST_VERSION:
+                raise RepositoryError(
+                    f"{path}: no server starts on a version above {LARGEST_VERSION}; move this "
+                    "folder out of the repository"
+                )
         if self.models():
             return
         if (self.root / CONFIG_FILE).is_file():
@@ -108,8 +119,13 @@ class ModelRepository:
         with self.locked():
             existing = self.versions(name)
             number = max(existing, default=0) + 1 if version is None else version
-            if number < 1:
-                raise RepositoryError(f"`version` must be 1 or more, got {number}")
+            if not 1 <= number <= LARGEST_VERSION:
+                next_one = (
+                    "" if version is not None else ", the one after the latest; name a free one"
+                )
+                raise RepositoryError(
+                    f"`version` must lie in 1 to {LARGEST_VERSION}, got {number}{next_one}"
+                )
             if number in existing:
                 raise RepositoryError(
                     f"`version` {number}: {self.root / name} has it already, and a version is "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from recsys.errors import UserError
 
 DEFAULT_POLICY = "latest:1"
-_POLICY = re.compile(r"latest:[1-9]\d*|all|specific:[1-9]\d*(,[1-9]\d*)*")
+_POLICY = re.compile(r"latest:[1-9]\d{0,8}|all|specific:[1-9]\d*(,[1-9]\d*)*")
 _LINE = re.compile(r"^version_policy \{ (.*) \}\n", re.MULTILINE)
 
 

@@ -148,7 +148,10 @@ def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(de
         (("--checkpoint", "{dlrm}", "--format", "aoti"), "<eager|torchscript|onnx>"),
         (("--checkpoint", "{dlrm}", "--fp16"), "--fp16 is for --device gpu"),
         (("--checkpoint", "{dlrm}", "--name", "a/b"), "--name 'a/b'"),
-        (("--checkpoint", "{dlrm}", "--version", "0"), "--version must be 1 or more, got 0"),
+        (
+            ("--checkpoint", "{dlrm}", "--version", "0"),
+            "--version must lie in 1 to 9223372036854775807, got 0",
+        ),
         (("--checkpoint", "{dlrm}", "--verify", "0"), "--verify must be 1 or more, got 0"),
         (("--checkpoint", "{dlrm}", "--dataset", "{tmp}/none"), "is not a folder"),
         (("--checkpoint", "{dlrm}", "--preferred_batch_sizes", "a"), "must be integers"),
@@ -234,6 +237,19 @@ def test_only_a_repository_is_served(deploy, tmp_path, models, capsys):
             arguments = ["serve", f"--repository={folder}", f"--poll_secs={waiting}"]
             assert script("serve").main(arguments) == 1
             assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["9223372036854775808", "99999999999999999999.old"])
+@pytest.mark.parametrize("waiting", ["0", "1"])
+def test_a_version_that_no_server_starts_on_is_named(deploy, dlrm, models, capsys, folder, waiting):
+    deploy("--checkpoint", dlrm, "--version", str(2**63 - 1))
+    assert "got 9223372036854775808, the one after" in deploy("--checkpoint", dlrm, status=2)
+    (models / "dlrm" / folder).mkdir()
+    assert script("serve").main(["serve", f"--repository={models}", f"--poll_secs={waiting}"]) == 1
+    assert (
+        f"{models / 'dlrm' / folder}: no server starts on a version above 92"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.fixture

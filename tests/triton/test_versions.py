@@ -151,6 +151,10 @@ def test_deploying_again_keeps_the_settings_and_prints_what_changes(generations,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ("--version_policy=latest:9999999999",),
+            "must be latest:N, all, or specific: and versions",
+        ),
         (("--version_policy=latest:0",), "must be latest:N, all, or specific: and versions"),
         (("--version_policy=specific:1,9",), "specific:1,9: there is no version 9, only 1"),
         (("--rollback", "--instances=2"), "--rollback takes --repository and --name alone"),

@@ -92,12 +92,15 @@ def test_a_mounted_repository_has_nothing_beside_it(repository, tmp_path, monkey
     ("name", "version", "error", "message"),
     [
         ("m", 1, RepositoryError, r"`version` 1: .* has it already"),
-        ("m", 0, RepositoryError, "got 0"),
+        ("m", 0, RepositoryError, "must lie in 1 to 9223372036854775807, got 0"),
+        ("m", 2**63, RepositoryError, "must lie in 1 to 9223372036854775807, got 92"),
+        ("full", None, RepositoryError, "got 9223372036854775808, the one after the latest; name"),
         ("../m", 1, ConfigError, "`name`"),
     ],
 )
 def test_wrong_versions_and_names_are_refused(repository, name, version, error, message):
     add(repository)
+    add(repository, "full", 2**63 - 1)
     with pytest.raises(error, match=message), repository.staged_version(name, version):
         pass
     assert tree(repository.root)["m/1/weights"] == "weights"
