@@ -27,7 +27,7 @@ from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 LOCK_FILE = ".deploy.lock"
 LARGEST_VERSION = (1 << 63) - 1
-"""Triton reads the digits that a folder begins with as a signed integer, and ends at a larger one."""
+"""Triton reads the digits that a folder begins with into 64 bits; a larger number ends it."""
 CONFIGS = "configs"
 """Folder of a model with its configurations for other devices."""
 _STAGED_PREFIX = "new."
