@@ -26,7 +26,7 @@ from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
 from recsys.data.titles import read_titles
 from recsys.errors import UserError
-from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
 from recsys.serve.client.requests import Arrays
 from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
@@ -92,6 +92,11 @@ class Bert4RecExport(CheckpointExport):
     def origin(self) -> Origin:
         """The training dataset."""
         return self._stored.origin
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Dataset and best evaluation."""
+        return recorded_training(self._stored.checkpoint)
 
     def _read_names(self, dataset: Path, titles: bool, ignore_fingerprint: bool) -> ItemNames:
         raw_ids = read_item_map(dataset).raw.to_pylist()

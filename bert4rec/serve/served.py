@@ -17,7 +17,7 @@ from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, sc
 from bert4rec.serve.item_names import ItemNames
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
-from recsys.serve.manifest import Deployment, DeploymentError
+from recsys.serve.manifest import Deployment
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES, TITLES
 from recsys.settings import section_from_dict
@@ -56,9 +56,7 @@ class ServedBert4Rec(ServedModel):
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        deployment = Deployment.load(folder)
-        if deployment.kind != KIND:
-            raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
+        deployment = Deployment.open(folder, KIND)
         if deployment.format == "eager":
             values = deployment.model
             require_current(folder, values["config"] | values.get("adapter", {}))

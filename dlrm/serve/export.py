@@ -18,7 +18,7 @@ from dlrm.serve.native import NativeDlrm, check_native
 from dlrm.serve.network import build_network, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
 from recsys.errors import UserError
-from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
 from recsys.serve.client.requests import Arrays
 from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
@@ -71,6 +71,11 @@ class DlrmExport(CheckpointExport):
     def origin(self) -> Origin:
         """The training dataset."""
         return Origin.of_checkpoint({}, self.stored.values)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Dataset and best evaluation; of a checkpoint in NVIDIA's layout nothing."""
+        return {} if self.stored.native is None else recorded_training(self.stored.native)
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""

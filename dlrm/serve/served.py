@@ -12,7 +12,7 @@ from dlrm.config import ModelConfig, current_settings
 from dlrm.serve.network import build_network
 from recsys.serve.client.requests import Arrays, check_ids
 from recsys.serve.formats import Runner, open_artifact, read_weights
-from recsys.serve.manifest import Deployment, DeploymentError
+from recsys.serve.manifest import Deployment
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import CATEGORICAL
 from recsys.settings import section_from_dict
@@ -35,9 +35,7 @@ class ServedDlrm(ServedModel):
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        deployment = Deployment.load(folder)
-        if deployment.kind != KIND:
-            raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
+        deployment = Deployment.open(folder, KIND)
 
         def build() -> torch.nn.Module:
             return build_network(

@@ -37,14 +37,15 @@ _UNFINISHED = MANIFEST_FILE + ".tmp"
 _BLOCK_BYTES = 1 << 18
 
 
-def file_checksum(path: Path) -> str:
-    """Returns the XXH3-128 checksum of a file in hex."""
-    digest = xxhash.xxh3_128()
+def file_checksum(path: Path, algorithm: Callable[[], Any] = xxhash.xxh3_128) -> str:
+    """Returns the checksum of a file in hex, by default XXH3-128."""
+    digest = algorithm()
     block = memoryview(bytearray(_BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(block):
             digest.update(block[:size])
-    return digest.hexdigest()
+    checksum: str = digest.hexdigest()
+    return checksum
 
 
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:

@@ -13,7 +13,16 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.origin import Origin
+
+_RECORDED = ("dataset", "dataset_path", "dataset_type", "eval_split", "best_metric", "best_epoch")
+
+
+def recorded_training(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns what a checkpoint records of its dataset and of the best evaluation."""
+    values = checkpoint.config | checkpoint.state
+    return {name: values[name] for name in _RECORDED if values.get(name) is not None}
 
 
 class CheckpointExport(abc.ABC):
@@ -34,6 +43,11 @@ class CheckpointExport(abc.ABC):
     @abc.abstractmethod
     def origin(self) -> Origin:
         """The training dataset."""
+
+    @property
+    @abc.abstractmethod
+    def training(self) -> dict[str, Any]:
+        """Path of the training dataset and best evaluation, as far as they are recorded."""
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
+from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import (
@@ -41,6 +44,7 @@ class DeploySettings:
 
     Attributes:
         precision: type of matrix products.
+        release: version of this project.
         kept: flags of the command, for the next deployment of the model.
     """
 
@@ -53,9 +57,15 @@ class DeploySettings:
         "Treatment of ids outside their table: an error, or as id 0, the unknown value",
     )
     quantize: Quantize = setting("none", "Store the tables of DLRM in 8 bits")
+    checksums: bool = setting(
+        True,
+        "Compare the files of the version with their checksums whenever it is loaded, which reads "
+        "them whole",
+    )
     precision: str = "float32"
     verify: int = setting(1024, "Rows to compare with the checkpoint")
     tolerance: float | None = setting(None, "Largest difference allowed in that comparison")
+    release: str = ""
     kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +120,7 @@ class Deployed:
 def deploy(
     export: CheckpointExport,
     settings: DeploySettings,
-    measure: Callable[[ServedModel], None] = lambda _: None,
+    measure: Callable[[ServedModel], Mapping[str, Any]] = lambda _: {},
     repository: ModelRepository | None = None,
 ) -> Deployed:
     """Adds a version to a repository after `measure`, or changes nothing.
@@ -118,7 +128,7 @@ def deploy(
     Args:
         export: the trained model.
         settings: of the deployment.
-        measure: called with the version, as it is served, before it is installed.
+        measure: returns metrics of the version, as it is served, before it is installed.
         repository: the repository of the settings, where the caller has locked it.
 
     Raises:
@@ -151,9 +161,9 @@ def deploy(
             precision=settings.precision,
             model=export.model_values(),
             dataset=export.origin.values(),
+            card=_card(export, settings),
         )
         _compare_datasets(repository, name, deployment)
-        deployment.save(staged.folder)
         export.write_files(staged.folder)
         logger.info("Writing %s as %s", export.path, serving.format)
         weights = export.weights(settings.quantize)
@@ -161,13 +171,20 @@ def deploy(
         _write_network(export, settings, weights, staged.folder, device)
         if serving.backend == "python":
             shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)
+        if settings.checksums:
+            files = sorted(staged.folder.iterdir())
+            checksums = {file.name: file_checksum(file, xxhash.xxh64) for file in files}
+            deployment = dataclasses.replace(deployment, checksums=checksums)
+        deployment.save(staged.folder)
         served = served_class.open(staged.folder, device)
         tolerance = settings.tolerance
         if tolerance is None:
             tolerance = _default_tolerance(settings.quantize, settings.precision)
         logger.info("Comparing %d rows with the checkpoint", settings.verify)
         parity = _verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
-        measure(served)
+        if metrics := measure(served):
+            card = deployment.card | {"metrics": dict(metrics)}
+            dataclasses.replace(deployment, card=card).save(staged.folder)
         others = {}
         if serving.device == "gpu" and serving.format != "torchscript":
             on_cpu = dataclasses.replace(serving, device="cpu")
@@ -175,6 +192,12 @@ def deploy(
         now_served = staged.version in served_later
         folder = staged.install(comment_of(settings.kept) + config, others, served=now_served)
         return Deployed(folder, parity, served_later)
+
+
+def _card(export: CheckpointExport, settings: DeploySettings) -> dict[str, Any]:
+    """Returns what readers of deployment.json want to know, and no server."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"deployed": now, "release": settings.release, "training": export.training}
 
 
 def _compare_datasets(repository: ModelRepository, name: str, deployment: Deployment) -> None:

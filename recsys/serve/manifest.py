@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deployment.json`: describes a version, in its folder."""
+"""`deployment.json`: describes a version, in its folder.
+
+Its last line is its own checksum: XXH64 of the bytes before that line, as of the other files.
+dlrm/serve/csrc/checksum.cpp checks the same for the native backend.
+"""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any, Literal
 
+import xxhash
+
+from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.serve.signature import Signature
 
 DEPLOYMENT_FILE = "deployment.json"
 WEIGHTS_FILE = "weights.safetensors"
 FORMAT = "recsys-recipes deployment"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_FORMAT_WITHOUT_CHECKSUMS = 1
+"""That of earlier releases, which had no card either."""
 
 Backend = Literal["python", "native", "pytorch", "onnx"]
 ArtifactFormat = Literal["eager", "torchscript", "onnx"]
@@ -25,6 +34,10 @@ ARTIFACT_FILES: dict[ArtifactFormat, str] = {
     "onnx": "model.onnx",
 }
 """The file that each format is served from."""
+
+
+_CHECKSUM = ',\n "checksum": "'
+"""What stands before the checksum of deployment.json."""
 
 
 class DeploymentError(UserError):
@@ -44,6 +57,8 @@ class Deployment:
         precision: type of matrix products, `float32` or `float16`.
         model: plain values from which the network is rebuilt.
         dataset: fingerprint and settings of the training dataset.
+        card: date, release, path of the dataset and metrics, for readers.
+        checksums: file name -> XXH64 in hex; empty if the files are not checked.
     """
 
     kind: str
@@ -56,12 +71,34 @@ class Deployment:
     precision: str
     model: dict[str, Any]
     dataset: dict[str, Any]
+    card: dict[str, Any] = dataclasses.field(default_factory=dict)
+    checksums: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Writes deployment.json into a folder."""
         values: dict[str, Any] = {"format_name": FORMAT, "format_version": FORMAT_VERSION}
         values |= dataclasses.asdict(self)
-        (folder / DEPLOYMENT_FILE).write_text(json.dumps(values, indent=1) + "\n")
+        (folder / DEPLOYMENT_FILE).write_text(_signed(json.dumps(values, indent=1)))
+
+    @classmethod
+    def open(cls, folder: Path, kind: str) -> "Deployment":
+        """Reads the deployment.json of a version to serve and checks the version's files.
+
+        Raises:
+            DeploymentError: as `load`; a file differs from its checksum, or the kind does.
+        """
+        deployment = cls.load(folder)
+        if deployment.kind != kind:
+            raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {kind}")
+        for name, checksum in deployment.checksums.items():
+            file = folder / name
+            try:
+                is_same = file_checksum(file, xxhash.xxh64) == checksum
+            except OSError as error:
+                raise DeploymentError(f"{file}: {error}; deploy the checkpoint again") from error
+            if not is_same:
+                raise _damaged(file)
+        return deployment
 
     @classmethod
     def load(cls, folder: Path) -> "Deployment":
@@ -72,18 +109,27 @@ class Deployment:
         """
         file = folder / DEPLOYMENT_FILE
         try:
-            values = json.loads(file.read_text())
+            text = file.read_text()
+            values = json.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             raise DeploymentError(
                 f"{file}: not readable: {error}; deploy the checkpoint again"
             ) from error
         if not isinstance(values, dict) or values.pop("format_name", None) != FORMAT:
-            raise DeploymentError(f"{file}: not a deployment of this project")
-        version = values.pop("format_version", None)
-        if version != FORMAT_VERSION:
             raise DeploymentError(
-                f"{file}: format version {version}, this code reads {FORMAT_VERSION}"
+                f"{file}: not a deployment of this project; deploy the checkpoint again"
             )
+        version = values.pop("format_version", None)
+        if version not in (FORMAT_VERSION, _FORMAT_WITHOUT_CHECKSUMS):
+            raise DeploymentError(
+                f"{file}: format version {version}, this code reads {FORMAT_VERSION}; deploy the "
+                "checkpoint again"
+            )
+        if version == _FORMAT_WITHOUT_CHECKSUMS:
+            values = {"card": {}, "checksums": {}} | values
+        elif text != _signed(text.rpartition(_CHECKSUM)[0]):
+            raise _damaged(file)
+        values.pop("checksum", None)
         names = {field.name for field in dataclasses.fields(cls)}
         if values.keys() != names:
             raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
@@ -97,3 +143,16 @@ class Deployment:
         except (KeyError, TypeError) as error:
             raise DeploymentError(f"{file}: signature is malformed: {error}") from error
         return cls(**values)
+
+
+def _signed(text: str) -> str:
+    """Returns the text of a JSON object with its checksum as the last member."""
+    text = text.removesuffix("\n}")
+    return f'{text}{_CHECKSUM}{xxhash.xxh64_hexdigest(text.encode())}"\n}}\n'
+
+
+def _damaged(file: Path) -> DeploymentError:
+    return DeploymentError(
+        f"{file}: its checksum differs from that of the deployment; the file is damaged, deploy "
+        "the checkpoint again"
+    )

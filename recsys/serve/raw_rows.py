@@ -68,8 +68,8 @@ class ServedRawRows(ServedModel):
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        transform = cls.open_transform(folder / FEATURE_FILE)
-        return cls(cls.model_class.open(folder, device), transform)
+        model = cls.model_class.open(folder, device)  # which checks all files of the version
+        return cls(model, cls.open_transform(folder / FEATURE_FILE))
 
     def prepare(self, request: Arrays) -> Arrays:
         """Checks a request and transforms its raw rows, if any."""

@@ -51,6 +51,7 @@ from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import checked, declared, joined, section_from_dict, setting
 from recsys.train.origin import ignore_fingerprint
+from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
@@ -111,10 +112,11 @@ SECTIONS: dict[type, str] = {
 
 KEPT = {field.name for field in declared(ServingSettings)} | {
     *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids", "titles", "raw"),
+    "checksums",
 }
 """Settings that the next deployment of a model keeps."""
 
-_UNSAID = {("titles", False), ("raw", False)}
+_UNSAID = {("titles", False), ("raw", False), ("checksums", True)}
 """Kept by no deployment: those without them have the same bytes as before there were any."""
 
 
@@ -249,9 +251,9 @@ def _deploy(
             )
     settings = _settings(values, options, export.kind)
 
-    def measure(served: ServedModel) -> None:
+    def measure(served: ServedModel) -> dict[str, Any]:
         if not isinstance(export, DlrmExport) or options.dataset is None:
-            return
+            return {}
         scored = score_served_split(
             options.data,
             served.deployment.signature,
@@ -266,6 +268,8 @@ def _deploy(
             f"AUC on the {options.split} split: {now:.6f}, of the checkpoint {was:.6f}, "
             f"difference {now - was:+.6f}"
         )
+        scores = dataclasses.asdict(scored.served) | {"checkpoint_auc": was}
+        return {"dataset": options.dataset, "split": options.split} | scores
 
     if options.dataset is not None and not isinstance(export, DlrmExport):
         raise UserError("--dataset: only DLRM is scored when it is deployed")
@@ -304,6 +308,7 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
     deployment = {
         "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",
+        "release": __version__,
         "kept": {
             key: value
             for key, value in values.items()

@@ -4,9 +4,13 @@
 import numpy as np
 
 from dlrm.serve.export import DlrmExport
+from preproc.criteo.rules import NUM_NUMERICAL as NUM_RAW_NUMERICAL
+from preproc.criteo.rules import CriteoSemantics
+from recsys.data.manifest import Manifest
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES
+from tests.preproc.criteo.rows import good_text, run
+from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
 
 
 def deploy_checkpoint(checkpoint, repository, *, serving=None, **settings):
@@ -14,6 +18,19 @@ def deploy_checkpoint(checkpoint, repository, *, serving=None, **settings):
     serving = serving or ServingSettings()
     given = DeploySettings(repository=repository, serving=serving, **settings)
     return deploy(DlrmExport(checkpoint), given)
+
+
+def raw_checkpoint(folder):
+    """Writes a small dataset and a DLRM for it; returns the flags that deploy it with raw rows."""
+    (folder / "log").write_bytes(good_text(300, seed=5, vocabulary=60))
+    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
+    run(folder / "log", folder / "dataset", semantics=rules)
+    sizes = Manifest.load(folder / "dataset").cardinalities
+    dataset = {"dataset": str(folder / "dataset"), "dataset_type": "split"}
+    checkpoint, _ = dlrm_checkpoint(
+        folder / "checkpoint", sizes, num_numerical_features=NUM_RAW_NUMERICAL, **dataset
+    )
+    return (f"--checkpoint={checkpoint}", "--raw", f"--dataset={folder / 'dataset'}")
 
 
 def draw(rows, seed=0, table_sizes=TABLE_SIZES):

@@ -17,7 +17,13 @@ from recsys.serve.config_pbtxt import ConfigError, ServingSettings
 from recsys.serve.deploy import ParityError
 from recsys.serve.manifest import Deployment, DeploymentError
 from tests.dlrm.deployed import deploy_checkpoint, draw
-from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint, logits_of
+from tests.recsys.serve.checkpoints import (
+    NUM_NUMERICAL,
+    TABLE_SIZES,
+    dlrm_checkpoint,
+    logits_of,
+    without_checksums,
+)
 
 CPU = torch.device("cpu")
 
@@ -202,7 +208,8 @@ def test_a_version_that_is_not_the_checkpoint_is_refused(checkpoint, tmp_path):
     ids=["manifest", "weights", "format that went"],
 )
 def test_a_version_that_cannot_be_opened_says_so(checkpoint, tmp_path, name, old, new, message):
-    file = deployed(checkpoint, tmp_path / "models")[0].folder / name
+    file = without_checksums(deployed(checkpoint, tmp_path / "models")[0].folder) / name
+    assert ServedDlrm.open(file.parent, CPU)
     file.write_bytes(file.read_bytes().replace(old, new))
     with pytest.raises(DeploymentError, match=message):
         ServedDlrm.open(file.parent, CPU)

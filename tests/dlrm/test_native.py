@@ -16,7 +16,7 @@ from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
 from tests.dlrm.deployed import deploy_checkpoint, draw
-from tests.recsys.serve.checkpoints import TABLE_SIZES, dlrm_checkpoint
+from tests.recsys.serve.checkpoints import TABLE_SIZES, dlrm_checkpoint, without_checksums
 from tests.tools import needs
 
 pytestmark = needs("compiled Triton backend")
@@ -189,6 +189,7 @@ def swap(old, new):
 def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damage, message):
     for name in ("deployment.json", "weights.safetensors"):
         (tmp_path / name).write_bytes((version / name).read_bytes())
+    _open_by_the_library(without_checksums(tmp_path))
     if damage is None:
         (tmp_path / file).unlink()
     else:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.rules import NUM_NUMERICAL, CriteoSemantics
-from recsys.data.manifest import Manifest
 from tests import harness
+from tests.dlrm.deployed import raw_checkpoint
 from tests.harness import REPOSITORY
-from tests.preproc.criteo.rows import good_text, run
-from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.recsys.serve.checkpoints import without_checksums
 from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
-from tests.triton.conftest import deploy
+from tests.triton.conftest import deployer
 
 CSRC = REPOSITORY / "dlrm" / "serve" / "csrc"
 DRIVERS = Path(__file__).with_name("native_drivers")
@@ -36,17 +34,15 @@ pytestmark = [
 def version(tmp_path_factory):
     """A deployed DLRM of a small dataset that takes raw rows."""
     folder = tmp_path_factory.mktemp("raw")
-    (folder / "log").write_bytes(good_text(300, seed=5, vocabulary=60))
-    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
-    run(folder / "log", folder / "dataset", semantics=rules)
-    sizes = Manifest.load(folder / "dataset").cardinalities
-    dataset = {"dataset": str(folder / "dataset"), "dataset_type": "split"}
-    checkpoint, _ = dlrm_checkpoint(
-        folder / "checkpoint", sizes, num_numerical_features=NUM_NUMERICAL, **dataset
-    )
-    flags = ("--backend=native", "--raw", f"--dataset={folder / 'dataset'}", "--verify=8")
-    deploy(checkpoint, folder / "models", *flags)
+    flags = (*raw_checkpoint(folder), "--backend=native", "--verify=8")
+    assert deployer(folder / "models", *flags) == 0
     return folder / "models" / "dlrm" / "1"
+
+
+@pytest.fixture(scope="module")
+def unchecked(version, tmp_path_factory):
+    """That version without checksums, so that damages reach what they damage."""
+    return without_checksums(shutil.copytree(version, tmp_path_factory.mktemp("old") / "1"))
 
 
 def build(folder, *options, compiler=COMPILER):
@@ -72,14 +68,14 @@ def build(folder, *options, compiler=COMPILER):
     [("address,undefined", 400), ("thread", 20)],
     ids=["memory", "threads"],
 )
-def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
+def test_sanitizers_have_nothing_to_say(version, unchecked, tmp_path, sanitizer, rounds):
     programs = build(tmp_path, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     names = set()
     for kernels in ("portable", "avx2", "avx512"):
         damaged = tmp_path / kernels
         damaged.mkdir()
         done = harness.run(
-            *(programs / "native_damage", version, damaged, rounds),
+            *(programs / "native_damage", unchecked, damaged, rounds),
             status=None,
             RECSYS_CPU_KERNELS=kernels,
         )
@@ -101,11 +97,11 @@ def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
 
 
 @needs("aarch64 compiler and emulator")
-def test_aarch64_answers_and_refuses_the_same(version, tmp_path):
+def test_aarch64_answers_and_refuses_the_same(unchecked, tmp_path):
     def numbers(programs, *emulator):
         damaged = programs / "damaged"
         damaged.mkdir()
-        words = (*emulator, programs / "native_damage", version, damaged, 100)
+        words = (*emulator, programs / "native_damage", unchecked, damaged, 100)
         printed = harness.run(*words, RECSYS_CPU_KERNELS="portable").stdout
         return [float(number) for number in re.findall(r"-?[\d.]+", printed)]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployer's command line: what it prints, what it leaves behind, what it refuses."""
 
+import datetime
 import shutil
 import signal
 import sys
@@ -12,6 +13,7 @@ from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
 from recsys.data.manifest import Manifest
 from recsys.serve.manifest import Deployment
+from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
 from tests.mounts import tmpfs
@@ -86,7 +88,16 @@ def test_8_bits_are_scored_on_the_dataset(deploy, dlrm_run, dataset, models):
     assert was > 0.7
     assert abs(difference) < 0.005
     assert now - was == pytest.approx(difference, abs=2e-6)
-    assert ServedDlrm.open(models / "dlrm" / "1", CPU).deployment.quantize == "int8"
+    deployment = ServedDlrm.open(models / "dlrm" / "1", CPU).deployment
+    assert deployment.quantize == "int8"
+    card = deployment.card
+    assert card["release"] == __version__
+    assert datetime.datetime.fromisoformat(card["deployed"]).date() >= datetime.date(2026, 1, 1)
+    assert card["training"]["dataset"] == card["metrics"]["dataset"] == str(dataset)
+    assert card["training"]["best_metric"] > 0.7
+    assert card["metrics"]["split"] == "test"
+    assert card["metrics"]["auc"] == pytest.approx(now, abs=1e-6)
+    assert card["metrics"]["checkpoint_auc"] == pytest.approx(was, abs=1e-6)
     for bits, says in (("int8", True), ("none", False)):
         assert ("is printed with --dataset" in deploy(*run, "--quantize", bits)) is says
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "checksum.h"
+
 namespace recsys::serve {
 namespace {
 
@@ -40,9 +42,11 @@ Deployment::Deployment(const std::string& folder) {
   const std::string text = read_text(path);
   try {
     const Json json = Json::parse(text);
+    const int64_t version = json.at("format_version").integer();
     require(json.at("format_name").string() == "recsys-recipes deployment" &&
-                json.at("format_version").integer() == 1,
+                (version == 1 || version == 2),
             "deployments of this project");
+    if (version > 1) check_version(folder, text, json);  // earlier releases wrote no checksums
     require(json.at("kind").string() == "dlrm", "DLRM alone");
     require(json.at("format").string() == "eager", "the format eager");
     require(json.at("precision").string() == "float32", "float32");

@@ -29,6 +29,10 @@ std::string shown(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+std::runtime_error damaged(const std::string& path, const std::string& reason) {
+  return std::runtime_error(path + ": " + reason + kRemedy);
+}
+
 }  // namespace
 
 std::vector<float> StoredTensor::floats() const {
@@ -39,42 +43,37 @@ std::vector<float> StoredTensor::floats() const {
   return values;
 }
 
-WeightsFile::WeightsFile(const std::string& path) : path_(path) {
+MappedFile::MappedFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   // Not fstat, whose symbol glibc has since 2.33: wheels load into 2.28 (setup.py).
   const off_t bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
   if (bytes < 0) {
     const std::string reason = std::strerror(errno);
     if (fd >= 0) close(fd);
-    throw damaged(reason);
+    throw damaged(path, reason);
   }
-  size_ = static_cast<uint64_t>(bytes);
-  void* const data = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+  const auto size = static_cast<size_t>(bytes);
+  void* const data = size == 0 ? MAP_FAILED : mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   close(fd);
-  if (data == MAP_FAILED) throw damaged("cannot be mapped");
-  file_ = static_cast<const uint8_t*>(data);
-  try {
-    uint64_t header_bytes = 0;
-    if (size_ < sizeof(header_bytes)) throw damaged("is cut off");
-    std::memcpy(&header_bytes, file_, sizeof(header_bytes));
-    if (header_bytes > size_ - sizeof(header_bytes)) throw damaged("is cut off");
-    begin_ = sizeof(header_bytes) + header_bytes;
-    const char* const text = reinterpret_cast<const char*>(file_) + sizeof(header_bytes);
-    header_ = Json::parse({text, header_bytes});
-    header_.members();
-  } catch (const JsonError& error) {
-    munmap(data, size_);
-    throw damaged(error.what());
-  } catch (...) {
-    munmap(data, size_);
-    throw;
-  }
+  if (data == MAP_FAILED) throw damaged(path, "cannot be mapped");
+  bytes_ = {static_cast<const char*>(data), size};
 }
 
-WeightsFile::~WeightsFile() { munmap(const_cast<uint8_t*>(file_), size_); }
+MappedFile::~MappedFile() { munmap(const_cast<char*>(bytes_.data()), bytes_.size()); }
 
-std::runtime_error WeightsFile::damaged(const std::string& reason) const {
-  return std::runtime_error(path_ + ": " + reason + kRemedy);
+WeightsFile::WeightsFile(const std::string& path) : path_(path), file_(path) {
+  const std::string_view bytes = file_.bytes();
+  uint64_t header_bytes = 0;
+  if (bytes.size() < sizeof(header_bytes)) throw damaged(path, "is cut off");
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  if (header_bytes > bytes.size() - sizeof(header_bytes)) throw damaged(path, "is cut off");
+  begin_ = sizeof(header_bytes) + header_bytes;
+  try {
+    header_ = Json::parse(bytes.substr(sizeof(header_bytes), header_bytes));
+    header_.members();
+  } catch (const JsonError& error) {
+    throw damaged(path, error.what());
+  }
 }
 
 StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
@@ -87,20 +86,20 @@ StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int6
       fits = fits && !__builtin_mul_overflow(bytes, static_cast<uint64_t>(length), &bytes);
     }
     if (!fits) {
-      throw damaged(name + " is " + tensor.dtype + " " + shown(tensor.shape) + ", expected " +
-                    shown(shape));
+      throw damaged(path_, name + " is " + tensor.dtype + " " + shown(tensor.shape) +
+                               ", expected " + shown(shape));
     }
     const std::vector<int64_t> ends = entry.at("data_offsets").integers();
-    const uint64_t room = size_ - begin_;
+    const uint64_t room = file_.bytes().size() - begin_;
     if (ends.size() != 2 || ends[0] < 0 || static_cast<uint64_t>(ends[0]) > room ||
         bytes > room - static_cast<uint64_t>(ends[0]) ||
         static_cast<uint64_t>(ends[1] - ends[0]) != bytes) {
-      throw damaged(name + " lies outside the file");
+      throw damaged(path_, name + " lies outside the file");
     }
-    tensor.data = file_ + begin_ + ends[0];
+    tensor.data = reinterpret_cast<const uint8_t*>(file_.bytes().data()) + begin_ + ends[0];
     return tensor;
   } catch (const JsonError& error) {
-    throw damaged(name + ": " + error.what());
+    throw damaged(path_, name + ": " + error.what());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "json.h"
@@ -20,23 +21,32 @@ struct StoredTensor {
   std::vector<float> floats() const;
 };
 
+// A whole file, mapped.
+class MappedFile {
+ public:
+  // Throws std::runtime_error where the file is missing or empty.
+  explicit MappedFile(const std::string& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  std::string_view bytes_;
+};
+
 class WeightsFile {
  public:
   // Throws std::runtime_error where the file is missing or damaged.
   explicit WeightsFile(const std::string& path);
-  WeightsFile(const WeightsFile&) = delete;
-  WeightsFile& operator=(const WeightsFile&) = delete;
-  ~WeightsFile();
 
   // Throws std::runtime_error where it is missing, outside the file, or of another shape.
   StoredTensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
-  std::runtime_error damaged(const std::string& reason) const;
-
   std::string path_;
-  const uint8_t* file_ = nullptr;
-  uint64_t size_ = 0;
+  MappedFile file_;
   uint64_t begin_ = 0;  // of the data
   Json header_;
 };

@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged and foreign checkpoints end every program that reads one with a line, no traceback."""
+"""Damaged and foreign checkpoints and versions are refused with a line, and no traceback."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from bert4rec.scripts import main as bert4rec_main
+from bert4rec.serve.served import ServedBert4Rec
 from dlrm.scripts import main as dlrm_main
+from dlrm.serve.native import NativeDlrm
+from dlrm.serve.served import ServedDlrm
+from preproc.criteo.serving.line_transform import LineTransform
 from recsys.data.manifest import file_checksum
+from recsys.data.titles import write_titles
+from recsys.serve.manifest import Deployment, DeploymentError
+from recsys.serve.raw_rows import served_from_raw_rows
 from tests import harness
+from tests.bert4rec.conftest import NUM_ITEMS, make_sequences, write_dataset
+from tests.dlrm.deployed import raw_checkpoint
 from tests.recsys.data.damage import cut, each, edit, inside, put, remove
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from tests.triton.conftest import script
+from tests.tools import needs
+from tests.triton.conftest import deployer, script
 
 
 def edit_manifest(change):
@@ -136,3 +147,66 @@ def test_a_checkpoint_of_the_other_model(tmp_path, capsys, program, make, flag):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert str(folder) in error
+
+
+def dlrm(folder, *flags):
+    return (f"--checkpoint={dlrm_checkpoint(folder / 'checkpoint')[0]}", *flags)
+
+
+def named_bert4rec(folder):
+    write_dataset(folder, make_sequences())
+    write_titles(folder, [f"title {item}" for item in range(NUM_ITEMS)])
+    checkpoint, _ = bert4rec_checkpoint(folder / "checkpoint", NUM_ITEMS)
+    return (f"--checkpoint={checkpoint}", f"--raw_ids={folder}", "--titles", "--top_k=3")
+
+
+RAW = served_from_raw_rows(ServedDlrm, LineTransform)
+VERSIONS = {
+    "eager": (dlrm, ServedDlrm, "deployment.json weights.safetensors model.py"),
+    "torchscript": (dlrm, ServedDlrm, "model.pt"),
+    "onnx": (dlrm, ServedDlrm, "model.onnx model.onnx.data"),
+    "native": (raw_checkpoint, NativeDlrm, "deployment.json weights.safetensors features.bin"),
+    "raw": (raw_checkpoint, RAW, "features.bin"),
+    "names": (named_bert4rec, ServedBert4Rec, "weights.safetensors raw_ids.json titles.json"),
+}
+FLAGS = {
+    "torchscript": ["--format=torchscript"],
+    "onnx": ["--format=onnx"],
+    "native": ["--backend=native"],
+}
+
+
+@needs("compiled Triton backend")
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_a_version_with_a_flipped_bit_is_refused_when_it_is_loaded(tmp_path, kind):
+    make, served, files = VERSIONS[kind]
+    models, cpu = tmp_path / "models", torch.device("cpu")
+    flags = (*make(tmp_path), *FLAGS.get(kind, ()), "--verify=4")
+    assert deployer(models, *flags) == 0
+    (version,) = models.glob("*/1")
+    for name in files.split():
+        file = version / name
+        whole = file.read_bytes()
+        for place in (0, len(whole) // 2, len(whole) - 3):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 2]) + whole[place + 1 :])
+            with pytest.raises(DeploymentError) as refused:
+                served.open(version, cpu)
+            assert str(file) in str(refused.value)
+            assert "deploy the checkpoint again" in str(refused.value)
+        file.unlink()
+        with pytest.raises(DeploymentError, match=name):
+            served.open(version, cpu)
+        file.write_bytes(whole)
+    assert served.open(version, cpu)
+
+
+def test_files_without_checksums_are_not_read_whole_and_the_next_version_keeps_that(tmp_path):
+    flags, models = dlrm(tmp_path, "--verify=4"), tmp_path / "models"
+    assert deployer(models, *flags, "--nochecksums") == 0
+    assert deployer(models, *flags) == 0
+    for version in (models / "dlrm" / "1", models / "dlrm" / "2"):
+        flip_a_bit(version / "weights.safetensors")
+        assert ServedDlrm.open(version, torch.device("cpu"))
+        edit('"step": 7', '"step": 6')(version / "deployment.json")
+        with pytest.raises(DeploymentError, match="its checksum differs"):
+            Deployment.load(version)
