@@ -56,10 +56,11 @@ class DlrmExport(CheckpointExport):
         self.step = self.stored.step
         self.config = self.stored.config
         if not self.stored.table_sizes or not self.config.num_numerical_features:
+            kind = "numerical" if self.stored.table_sizes else "categorical"
             raise UserError(
-                f"{path}: a model with {self.config.num_numerical_features} numerical and "
-                f"{len(self.stored.table_sizes)} categorical features cannot be deployed: Triton "
-                "has no empty tensors"
+                f"{path}: a model without {kind} features cannot be deployed, because a request "
+                "has no empty tensors; train it with a column of zeros as one, or predict rows of "
+                "a dataset by python -m dlrm.scripts.main `mode` predict"
             )
 
     @functools.cached_property

@@ -12,6 +12,7 @@ from dlrm.model import nvidia_checkpoint
 from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
+from recsys.errors import UserError
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings
 from recsys.serve.deploy import ParityError
@@ -213,6 +214,17 @@ def test_a_version_that_cannot_be_opened_says_so(checkpoint, tmp_path, name, old
     file.write_bytes(file.read_bytes().replace(old, new))
     with pytest.raises(DeploymentError, match=message):
         ServedDlrm.open(file.parent, CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("numerical", {"num_numerical_features": 0}), ("categorical", {"table_sizes": ()})],
+)
+def test_a_model_without_features_of_a_kind_is_refused(tmp_path, kind, model):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint", **model)
+    with pytest.raises(UserError, match=f"without {kind} features cannot be deployed, because"):
+        deployed(checkpoint, tmp_path / "models")
+    assert not (tmp_path / "models").exists()
 
 
 def test_warming_up_is_a_valid_request(checkpoint, tmp_path):
