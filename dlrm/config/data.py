@@ -31,7 +31,8 @@ class DataConfig:
     num_embeddings_per_feature: tuple[int, ...] = setting(
         (),
         "Rows of each embedding table, for a dataset folder without feature specification "
-        "(TorchRec's), or instead of the cardinalities in it; by default those",
+        "(TorchRec's), or instead of the cardinalities in it; by default those, or those of the "
+        "checkpoint",
     )
     dataset_subset: float | None = setting(
         None,

@@ -7,7 +7,7 @@ placement of the tables.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,19 @@ import torch
 from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import ModelConfig, current_settings
+from dlrm.config import DataConfig, ModelConfig, current_settings
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
-from recsys.train.checkpoint import Checkpoint, CheckpointError, RowShard, read_checkpoint
+from recsys.train.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    RowShard,
+    read_checkpoint,
+    stored_settings,
+)
 from recsys.train.memory import require_memory
 from recsys.train.origin import Origin, check_same_dataset
 
@@ -29,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 MLP_GROUP = "mlp"
 WEIGHT = "weight"
+_SIZES = "num_embeddings_per_feature"
 
 _ROW_STATE = frozenset(
     name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
@@ -125,9 +132,13 @@ class OpenedCheckpoint:
         """Reads the model of a checkpoint in this project's layout.
 
         Raises:
-            CheckpointError: a file is missing or damaged.
+            CheckpointError: it is of another model, or a file is missing or damaged.
             UserError: a setting is of another type.
         """
+        if MLP_GROUP not in checkpoint.groups():
+            raise CheckpointError(
+                f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM"
+            )
         checkpoint = dataclasses.replace(checkpoint, config=current_settings(checkpoint.config))
         tables = range(_num_tables(checkpoint))
         return cls(
@@ -155,6 +166,14 @@ class OpenedCheckpoint:
         # apex depends on the machine and is for training.
         return section_from_dict(ModelConfig, {**self.settings, "optimized_mlp": False})
 
+    @property
+    def given_sizes(self) -> Sequence[int]:
+        """Rows of tables that the run was given, not its dataset; none if it has them."""
+        stored = (self.values if self.native is None else self.native.config).get(_SIZES, [])
+        stored = list(stored) if isinstance(stored, tuple) else stored
+        sizes: list[int] = stored_settings(self.path, {_SIZES: stored}, DataConfig)[_SIZES]
+        return sizes
+
     def check_dataset(self, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
         """Refuses another dataset than that of the training; see `check_same_dataset`.
 
@@ -167,10 +186,6 @@ class OpenedCheckpoint:
             CheckpointError: the datasets differ.
         """
         stored = self.table_sizes
-        if not stored:
-            raise CheckpointError(
-                f"{self.path}: holds no embedding tables: not a checkpoint of DLRM"
-            )
         if len(stored) == len(now.sizes):
             sizes = dict(zip(now.sizes, stored, strict=True))
         else:

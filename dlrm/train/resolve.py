@@ -18,13 +18,13 @@ _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 
 
 def take_model(config: DlrmConfig, checkpoint: OpenedCheckpoint) -> DlrmConfig:
-    """Takes the model settings of the checkpoint that a run loads.
+    """Takes the settings of the model and its tables' sizes from a checkpoint.
 
     Settings that the user gave are kept; each change is logged.
     """
     taken = {field.name for field in dataclasses.fields(ModelConfig)} - _CHOSEN_BY_MACHINE
     values = {name: value for name, value in checkpoint.settings.items() if name in taken}
-    return adopt(config, values)
+    return adopt(config, values | {"num_embeddings_per_feature": checkpoint.given_sizes})
 
 
 def resolve(

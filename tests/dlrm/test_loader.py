@@ -25,12 +25,14 @@ from recsys.data.parquet import ParquetReader, write_parquet_part
 from recsys.data.parquet.schema import arrow_schema
 from recsys.data.verify.run import verify
 from tests import harness
+from tests.checkpoints import latest
 from tests.dlrm.batches import CPU, FILE_TYPES, assert_same_batches, open_batches
 from tests.dlrm.conftest import (
     CARDINALITIES,
     NUM_NUMERICAL,
     ROWS,
     SPEC,
+    final,
     losses,
     make_columns,
 )
@@ -321,6 +323,31 @@ def test_files_of_other_software(program, tmp_path, id_type):
     assert torch.equal(batch.ids, torch.from_numpy(np.stack(ids, 1).astype(np.int64)))
     assert np.array_equal(batch.numerical.numpy(), columns.numerical.astype(np.float32))
     program(f"--dataset={tmp_path}", PARQUET, table_sizes(cardinalities), "--max_steps=3")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "tables", "lacking"), [(3, 4, None), (0, 4, "numerical"), (3, 0, "categorical")]
+)
+def test_a_checkpoint_knows_its_tables_and_may_have_none(
+    program, tmp_path, caplog, numbers, tables, lacking
+):
+    columns = make_columns(600, 0)
+    ids = tuple(c % 5 for c in columns.categorical[:tables])
+    table = plain_table(
+        dataclasses.replace(columns, categorical=ids), names=SPEC.numerical[:numbers]
+    )
+    for split in ("train", "test"):
+        write_plain(tmp_path / split, table)
+    run, sizes = tmp_path / "run", [table_sizes((5,) * tables)] if tables else []
+    trained = final(program.train(tmp_path, run, PARQUET, *sizes))
+    assert ("cannot be deployed" in caplog.text) == (lacking is not None)
+    assert f"without {lacking} features" in caplog.text or lacking is None
+    assert program.test(tmp_path, run, PARQUET, model=())["auc"] == trained["best_auc"]
+    program.train(tmp_path, run, PARQUET, "--epochs=2", "--resume", *sizes)
+    assert latest(run).state["step"] == 10
+    findings, report = verify(tmp_path)
+    assert findings.problems == []
+    assert ("by the largest ids `num_embeddings_per_feature` 5,5,5,5" in report) == bool(tables)
 
 
 def test_other_files_without_table_sizes_say_what_to_give(program, tmp_path):

@@ -141,7 +141,7 @@ def other_model(folder):
 
 
 CHECKPOINTS = [  # more of them: tests/recsys/serve/test_damaged_checkpoints.py
-    (other_model, [], "holds no embedding tables: not a checkpoint of DLRM"),
+    (other_model, [], "holds no tensors 'mlp': not a checkpoint of DLRM"),
     (change_table, [], "embedding_1.safetensors: missing or cut short"),
     (lambda f: harness.put_nan(f, "mlp"), [], "layers.0.bias: holds values that are NaN"),
     (lambda f: harness.put_nan(f, "embedding_1"), [], "embedding_1, weight: holds values that are"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recsys.data.click_columns import (
@@ -28,6 +29,7 @@ from recsys.data.parquet.schema import (
     column_names,
     describe_columns,
     label_rule,
+    plain_columns,
     spec_folder,
     spec_of,
     spec_of_plain,
@@ -279,6 +281,26 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
 def has_parquet(root: Path, *splits: str) -> bool:
     """Returns True if one of the splits (default: all) has parquet files."""
     return any(_folder_of(root, split) is not None for split in splits or SPLIT_FOLDERS)
+
+
+def spec_by_ids(root: Path) -> FeatureSpec:
+    """Derives the spec of files without one: tables end at the largest ids.
+
+    Raises:
+        DatasetError: a file is damaged or lacks a column, or an id is too large.
+    """
+    folders = filter(None, (_folder_of(root, split) for split in SPLIT_FOLDERS))
+    paths = [path for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    _, schema = _read_footer(paths[0])
+    _, names = plain_columns(schema)
+    sizes = dict.fromkeys(names, 1)
+    for path, name in itertools.product(paths, names):
+        try:
+            largest = pc.max(pq.read_table(path, columns=[name])[name]).as_py()
+        except (*_DAMAGE, KeyError) as error:
+            raise DatasetError(f"{path}: column {name} is not readable: {error}") from error
+        sizes[name] = max(sizes[name], (largest or 0) + 1)
+    return spec_of_plain(paths[0], schema, list(sizes.values()))
 
 
 def _folder_of(root: Path, split: str) -> Path | None:

@@ -10,6 +10,10 @@ from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import SPEC_FILE, CategoricalFeature, FeatureSpec
 
 
+class NoSpecError(DatasetError):
+    """Files of other software tell no sizes of tables."""
+
+
 def column_names(spec: FeatureSpec) -> list[str]:
     """Returns the names of all columns: label, numerical, categorical."""
     return [spec.label, *spec.numerical, *(f.name for f in spec.categorical)]
@@ -102,7 +106,8 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
     """Reads the spec from its file, else from our schema.
 
     Raises:
-        DatasetError: neither has a spec, or a cardinality is no number.
+        NoSpecError: neither has a spec.
+        DatasetError: a cardinality is no number.
     """
     folder = spec_folder(root, path)
     if folder is not None:
@@ -112,8 +117,10 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
         for field in schema
         if field.metadata and b"cardinality" in field.metadata
     ]
+    if not categorical and not plain_columns(schema)[1]:
+        return spec_of_plain(path, schema, ())
     if not categorical:
-        raise DatasetError(
+        raise NoSpecError(
             f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; write {SPEC_FILE} into "
             "the folder (docs/dataset_format.md describes it), or train by "
             "`num_embeddings_per_feature`"
@@ -138,9 +145,7 @@ def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
     Raises:
         DatasetError: there are more or fewer categorical columns.
     """
-    label = "label" if "label" in schema.names else schema.names[0]
-    columns = [field for field in schema if field.name != label]
-    categorical = [field.name for field in columns if pa.types.is_integer(field.type)]
+    label, categorical = plain_columns(schema)
     if len(categorical) != len(cardinalities):
         raise DatasetError(
             f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
@@ -149,10 +154,16 @@ def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
         )
     return FeatureSpec(
         categorical=tuple(map(CategoricalFeature, categorical, cardinalities)),
-        numerical=tuple(f.name for f in columns if pa.types.is_floating(f.type)),
+        numerical=tuple(f.name for f in schema if pa.types.is_floating(f.type) and f.name != label),
         label=label,
         numerical_dtype="float32",
     )
+
+
+def plain_columns(schema: pa.Schema) -> tuple[str, list[str]]:
+    """Returns (label, categorical columns) by the types of the columns."""
+    label = "label" if "label" in schema.names else schema.names[0]
+    return label, [f.name for f in schema if pa.types.is_integer(f.type) and f.name != label]
 
 
 def _cardinality(path: Path, field: pa.Field) -> int:

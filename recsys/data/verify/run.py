@@ -8,13 +8,15 @@ from pathlib import Path
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import CRITEO_KIND, SEQUENCES_KIND, Manifest
-from recsys.data.parquet import ParquetReader, has_parquet
+from recsys.data.parquet import ParquetReader, has_parquet, spec_by_ids
+from recsys.data.parquet.schema import NoSpecError
 from recsys.data.sequences import FOLDER
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.verify.files import check_files, check_spec, load_manifest, load_spec
 from recsys.data.verify.report import Findings
 from recsys.data.verify.sequences import check_sequences
 from recsys.data.verify.splits import check_splits
+from recsys.settings import joined
 
 _CLICK_KINDS = (CRITEO_KIND, "synthetic")
 
@@ -66,15 +68,31 @@ def _check_clicks(
 
 
 def _spec_of_parquet(root: Path, findings: Findings) -> FeatureSpec | None:
-    """Returns the spec in parquet files' schema; adds a problem without one."""
+    """Returns the spec of parquet files; adds a problem where they have none.
+
+    Files of other software end their tables at the largest ids.
+    """
     problems = []
     for split in filter(functools.partial(has_parquet, root), SPLIT_FOLDERS):
         try:
             return ParquetReader(root, split).spec
+        except NoSpecError:
+            return _spec_by_ids(root, findings)
         except DatasetError as error:
             problems.append(str(error))
     findings.problems += problems[:1]
     return None
+
+
+def _spec_by_ids(root: Path, findings: Findings) -> FeatureSpec | None:
+    try:
+        spec = spec_by_ids(root)
+    except DatasetError as error:
+        findings.problems.append(str(error))
+        return None
+    sizes = joined(spec.table_sizes)
+    findings.fact("spec", f"none; by the largest ids `num_embeddings_per_feature` {sizes}")
+    return spec
 
 
 def _format(findings: Findings, tables: list[str], seconds: float) -> str:
