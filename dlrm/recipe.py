@@ -49,6 +49,8 @@ from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
 
+_AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
+
 
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
     """Joins the processes of a run, see `join_processes`."""
@@ -145,7 +147,7 @@ class DlrmRecipe:
                 drop_last=self.config.data.drop_last,
             )
         )
-        num_rows = self._check_splits(source.num_batches * batch_size)
+        num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
             _refuse_batch_of_one(num_rows, batch_size)
         _warn_of_endless_warmup(self.config, source.num_batches)
@@ -158,36 +160,42 @@ class DlrmRecipe:
                     kind,
                 )
         step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
-        return DlrmTraining(self, source, train_step, step, num_rows)
+        return DlrmTraining(self, source, train_step, step, num_rows, metric)
 
     def _batches(self, wanted: SplitPass) -> BatchSource[Any]:
         return open_batches(self.config, self.dataset, wanted, self.model, self.machine.device)
 
-    def _check_splits(self, training_rows: int) -> int:
+    def _check_splits(self, training_rows: int) -> tuple[int, Metric]:
         """Refuses splits that training or evaluation could not read to their ends.
 
         Args:
             training_rows: rows of an epoch of training.
 
         Returns:
-            The rows of the training split.
+            (rows of the training split, metric that chooses the best checkpoint).
         """
-        run, data = self.config.run, self.config.data
+        run, data, print_line = self.config.run, self.config.data, self.machine.print_line
         if data.dataset_type == "synthetic_gpu":
-            return data.synthetic_dataset_num_entries
+            return data.synthetic_dataset_num_entries, _AUC
         if run.max_steps is not None and not data.shuffle_batch_order:
             training_rows = min(training_rows, run.max_steps * data.batch_size)
         check = functools.partial(
             check_rows,
             self.dataset,
             processes=self.machine.processes,
-            print_line=self.machine.print_line,
+            print_line=print_line,
             check_ids=not self.config.model.hash_indices,
         )
-        num_rows = check("train", training_rows)
+        train, metric = check("train", training_rows), _AUC
+        if train.only_class:
+            print_line(f"The train split has {train.only_class}: it teaches nothing but that")
         if run.test_after <= run.epochs:
-            check(data.eval_split, None)
-        return num_rows
+            evaluated = check(data.eval_split, None)
+            if evaluated.only_class:
+                metric = _LOG_LOSS
+                print_line(_undefined_auc(data.eval_split, evaluated.only_class))
+                print_line(f"The {metric.name} chooses the best checkpoint in its place")
+        return train.num_rows, metric
 
     def score(
         self,
@@ -270,6 +278,9 @@ class DlrmRecipe:
             f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
             f"{scores.samples_per_s:,.0f} samples/s"
         )
+        if metrics.base_rate in (0, 1):
+            only_class = "clicks alone" if metrics.base_rate else "no click"
+            self.machine.print_line(_undefined_auc(self.config.data.eval_split, only_class))
         gauc: dict[str, float] = {}
         if (within := scores.within_groups) is not None:
             left_out = (
@@ -385,6 +396,7 @@ class DlrmTraining:
         train_step: the eager training step, which owns the optimizers.
         step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
         num_rows: rows of the training split.
+        metric: the metric that chooses the best checkpoint.
     """
 
     recipe: DlrmRecipe
@@ -392,11 +404,7 @@ class DlrmTraining:
     train_step: DlrmTrainStep[Any]
     step: TrainStep[Batch[Any]]
     num_rows: int
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that chooses the best checkpoint."""
-        return Metric("auc")
+    metric: Metric
 
     @property
     def schedule(self) -> Schedule:
@@ -476,7 +484,8 @@ class DlrmTraining:
         recipe.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
-        return Evaluation(metrics.auc, dataclasses.asdict(metrics), scores.samples_per_s)
+        compared = metrics.auc if self.metric is _AUC else -metrics.log_loss
+        return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
@@ -506,8 +515,10 @@ class DlrmTraining:
         )
         if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
             yield self.recipe.explanation()
+        if self.metric is _LOG_LOSS:
+            yield {"best_log_loss": -state.best_metric}
         yield {
-            "best_auc": state.best_metric,
+            "best_auc": state.best_metric if self.metric is _AUC else math.nan,
             "best_epoch": state.best_epoch,
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,
@@ -536,6 +547,10 @@ class NvidiaLayout:
             self.recipe.config.to_dict() | self.recipe.origin.values(),
             self.recipe.machine.processes,
         )
+
+
+def _undefined_auc(split: str, only_class: str) -> str:
+    return f"The {split} split has {only_class}: its AUC is undefined"
 
 
 def _refuse_batch_of_one(num_rows: int, batch_size: int) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks every row that a run will read, before its first step."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,27 @@ _SILENT_S = 3.0
 """Seconds between lines of progress."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckedSplit:
+    """Rows and labels of a split that can be read.
+
+    Attributes:
+        num_rows: rows of the split.
+        num_checked: rows that the run reads.
+        positives: clicks among these.
+    """
+
+    num_rows: int
+    num_checked: int
+    positives: int
+
+    @property
+    def only_class(self) -> str:
+        """Names the class of all rows, if there is one alone."""
+        names = {0: "no click", self.num_checked: "clicks alone"}
+        return names.get(self.positives, "")
+
+
 def check_rows(
     dataset: OpenedDataset,
     split: str,
@@ -24,7 +46,7 @@ def check_rows(
     print_line: Callable[[str], None],
     *,
     check_ids: bool,
-) -> int:
+) -> CheckedSplit:
     """Refuses a split with values that a reader would refuse later.
 
     Rows are not read where the manifest vouches for the files: they have the sizes that it records
@@ -38,13 +60,10 @@ def check_rows(
         print_line: prints the progress, where it takes longer than seconds.
         check_ids: refuse ids outside their tables.
 
-    Returns:
-        The rows of the split.
-
     Raises:
         DatasetError: names file, row and feature.
     """
-    problem, num_rows = "", 0
+    problem, num_rows, checked, positives = "", 0, 0, 0
     try:
         source = dataset.rows(split, check_ids=check_ids)
         if dataset.manifest is not None:
@@ -55,17 +74,21 @@ def check_rows(
             raise DatasetError(
                 f"{source.files[0].parent}: no rows for the {split} split; prepare it again"
             )
-        if not _manifest_vouches(dataset, source.files):
-            rows = num_rows if most_rows is None else min(most_rows, num_rows)
-            rank, ranks = processes.rank, processes.world_size
-            first, after = rank * rows // ranks, (rank + 1) * rows // ranks
-            _read(source, split, first, after, print_line)
+        rank, ranks = processes.rank, processes.world_size
+        if dataset.manifest is not None and _manifest_vouches(dataset, source.files):
+            checked = num_rows
+            positives = dataset.manifest.positives.get(split, -1) if rank == 0 else 0
+        else:
+            checked = num_rows if most_rows is None else min(most_rows, num_rows)
+            first, after = rank * checked // ranks, (rank + 1) * checked // ranks
+            positives = _read(source, split, first, after, print_line)
     except DatasetError as error:
         problem = str(error)
-    problems = [p for p in processes.gather_values(problem) if p]
+    of_ranks = processes.gather_values((problem, positives))
+    problems = [p for p, _ in of_ranks if p]
     if problems:
         raise DatasetError(problems[0])
-    return num_rows
+    return CheckedSplit(num_rows, checked, sum(count for _, count in of_ranks))
 
 
 def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
@@ -82,26 +105,31 @@ def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
 
 def _read(
     source: RowSource, split: str, first: int, after: int, print_line: Callable[[str], None]
-) -> None:
-    done, printed = 0, time.monotonic()
-    for rows in _blocks(source, first, after):
+) -> int:
+    """Reads rows [first, after); returns the clicks among them."""
+    done, positives, printed = 0, 0, time.monotonic()
+    for rows, clicks in _blocks(source, first, after):
         done += rows
+        positives += clicks
         if time.monotonic() - printed >= _SILENT_S:
             printed = time.monotonic()
             print_line(
                 f"Checking the rows of the {split} split, for which no {MANIFEST_FILE} vouches: "
                 f"{min(done / (after - first), 1):.0%}"
             )
+    return positives
 
 
-def _blocks(source: RowSource, first: int, after: int) -> Iterator[int]:
-    """Yields the number of rows of each block that was read."""
+def _blocks(source: RowSource, first: int, after: int) -> Iterator[tuple[int, int]]:
+    """Yields the numbers of rows and clicks of each block that was read."""
     if not isinstance(source, StreamedRows):
         for start in range(first, after, _BLOCK_ROWS):
-            yield len(source.read(start, min(start + _BLOCK_ROWS, after)))
+            columns = source.read(start, min(start + _BLOCK_ROWS, after))
+            yield len(columns), int(columns.label.sum())
         return
     blocks = source.stream(first)
     while first < after:
-        rows = len(next(blocks))
-        first += rows
-        yield rows
+        columns = next(blocks)
+        clicks = int(columns.label[: after - first].sum())
+        first += len(columns)
+        yield len(columns), clicks

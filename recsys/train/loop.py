@@ -371,6 +371,7 @@ class Loop(Generic[BatchT]):
         )
         self.log.record((state.epoch, state.step), evaluation.values)
         counts = is_epoch_end or not self.config.only_epoch_ends_count
+        counts = counts and not math.isnan(evaluation.metric)  # which is no worse than another
         if not evaluation.metric > state.best_metric:
             state.evaluations_since_best += int(counts)
             state.plateaus += int(counts)

@@ -257,10 +257,10 @@ def test_rows_that_a_short_run_does_not_read_are_not_checked(program, copy):
     program(f"--dataset={copy}", "--max_steps=10")
 
 
-def vouch(root):
+def vouch(root, **positives):
     files = Manifest.describe_files(root)
     Manifest(
-        kind="criteo", engine={}, semantics={}, source_files=[], rows=ROWS, positives={},
+        kind="criteo", engine={}, semantics={}, source_files=[], rows=ROWS, positives=positives,
         rejected={}, cardinalities=list(CARDINALITIES), files=files,
         fingerprint=fingerprint(files),
     ).save(root)  # fmt: skip
@@ -278,6 +278,29 @@ def test_data_changed_after_its_manifest_is_compared_with_the_checksums(
     program(*flags)
     overwrite(copy, dataset_type, "train", "cat_0", 2)  # a valid id, though another one
     assert "was changed after manifest.json was written" in program.refused(*flags)
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_the_log_loss_decides_where_a_split_has_one_class(program, copy, tmp_path, vouched):
+    labels = copy / "validation" / "label.bin"
+    labels.write_bytes(bytes(labels.stat().st_size))
+    if vouched:
+        vouch(copy, train=ROWS["train"], validation=0)
+    flags = ("--eval_split=validation", "--epochs=9", "--patience=2", "--plateau_factor=0.5")
+    records = program.train(copy, tmp_path / "run", *flags)
+    said, trained = program.stdout.split("Training on")
+    assert "The validation split has no click: its AUC is undefined" in said
+    assert ("The train split has clicks alone" in said) == vouched
+    losses = [r["data"]["log_loss"] for r in records if "log_loss" in r["data"]]
+    assert len(losses) == losses.index(min(losses)) + 3
+    assert (
+        f"No better log loss in 2 evaluations: stopping; the best was {min(losses):.6f}" in trained
+    )
+    assert records[-2]["data"] == {"best_log_loss": min(losses)}
+    assert final(records)["best_auc"] is None
+    tested = program.test(copy, tmp_path / "run", "--eval_split=validation")
+    assert tested["log_loss"] == min(losses)
+    assert program.stdout.endswith("has no click: its AUC is undefined\n")
 
 
 def damage_unseen(root, split):

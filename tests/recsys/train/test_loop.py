@@ -244,6 +244,12 @@ def test_patience_stops_after_evaluations_without_a_better_one():
     assert "No better auc in 2 evaluations" in run.lines[-1]
 
 
+def test_an_undefined_metric_is_no_evaluation():
+    result = Run(epochs=4, patience=2, metrics=[math.nan, 0.6, math.nan, math.nan]).fit()
+    assert (result.reason, result.state.best_metric) == ("done", 0.6)
+    assert (result.state.evaluations_since_best, result.state.plateaus) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("test_freq", "at"), [(2, [2, 4, 5, 6, 8, 10, 12, 14, 15]), (7, [5, 7, 10, 14, 15])]
 )
