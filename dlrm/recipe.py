@@ -37,7 +37,7 @@ from dlrm.train.resolve import resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import Checkpoint, CheckpointError
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
@@ -48,6 +48,13 @@ from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
+
+_ROWS = "dataset_rows_fingerprint"
+"""Key of the fingerprint of the whole dataset, its rows included, in the state of a checkpoint."""
+_OTHER_ROWS = (
+    "name the dataset of the run with `dataset`, begin another run with `load_checkpoint_path`, or "
+    "add `ignore_fingerprint` to continue all the same"
+)
 
 _AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
 
@@ -115,8 +122,18 @@ class DlrmRecipe:
         )
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
-        """Refuses a checkpoint that was trained on another dataset."""
+        """Refuses to continue on another dataset, or on other rows of its ids."""
         self._check_dataset(OpenedCheckpoint.from_native(checkpoint))
+        was, now = checkpoint.state.get(_ROWS), self._rows()
+        if was and now and was != now and not self.config.run.ignore_fingerprint:
+            raise CheckpointError(
+                f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than "
+                f"{self.config.data.dataset} has ({now}); {_OTHER_ROWS}"
+            )
+
+    def _rows(self) -> str | None:
+        """Returns the fingerprint of all rows, if the dataset records one."""
+        return None if self.dataset.manifest is None else self.dataset.manifest.fingerprint
 
     def _check_dataset(self, checkpoint: OpenedCheckpoint) -> None:
         data, ignore = self.config.data, self.config.run.ignore_fingerprint
@@ -492,10 +509,24 @@ class DlrmTraining:
         """Yields weights and optimizer states to save; draws follow from the step."""
         recipe = self.recipe
         state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
-        yield dataclasses.replace(state, values=recipe.origin.values())
+        rows = recipe._rows()
+        values = recipe.origin.values() | ({} if rows is None else {_ROWS: rows})
+        yield dataclasses.replace(state, values=values)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores the state of a checkpoint."""
+        """Restores the state of a checkpoint.
+
+        Raises:
+            CheckpointError: its epochs had more or fewer batches.
+        """
+        state, batches = LoopState.from_dict(checkpoint.state), self.source.num_batches
+        is_within = state.batch <= batches and state.step == state.epoch * batches + state.batch
+        if not is_within and not self.recipe.config.run.ignore_fingerprint:
+            raise CheckpointError(
+                f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
+                f"{state.epoch}, which it is not in epochs of {batches} batches, as "
+                f"{self.recipe.config.data.dataset} has; {_OTHER_ROWS}"
+            )
         restore_state(checkpoint, self.recipe.model, self.train_step)
 
     def report(

@@ -84,6 +84,25 @@ def test_a_resumed_run_keeps_its_dataset(program, folder, tmp_path):
     assert latest(run).state["step"] == 3
 
 
+def test_a_resumed_run_keeps_its_rows(program, folder, tmp_path):
+    """Rows of the same ids are another dataset too, to go on in the middle of an epoch."""
+    run, fewer = tmp_path / "run", tmp_path / "fewer"
+    options = ("--progress=none", f"--input={folder / 'log' / 'day_0'}", f"--output={fewer}")
+    applied = (f"--dictionaries={folder / 'mine'}", "--split_rows=1000,200,-1")
+    assert prepare(["criteo", *options, *applied]) == 0
+    program.train(folder / "mine", run, "--max_steps=9", model=HASHED)
+    for message in (
+        "was trained on other rows",
+        "is batch 9 of epoch 0, which it is not in epochs of 8",
+    ):
+        program.train(fewer, run, "--resume", model=HASHED, status=2)
+        assert message in program.stderr
+        (fewer / "manifest.json").unlink(missing_ok=True)
+    assert program.test(fewer, run, model=HASHED)["num_rows"] == 300
+    program.train(fewer, run, "--resume", "--ignore_fingerprint", model=HASHED)
+    assert latest(run).state["step"] == 9
+
+
 def test_checkpoints_in_nvidias_layout_keep_it_too(program, folder, tmp_path):
     layout = ("--checkpoint_format=nvidia", "--max_steps=2")
     program.train(folder / "mine", tmp_path / "run", *layout, model=HASHED)
