@@ -5,7 +5,7 @@
 
 prints each command before it runs it, so every step can be repeated by hand. The logs are
 generated from a known model, so the best possible AUC is known; the demo fails if the trained
-model's is more than 0.01 below it.
+model's is more than 0.01 below it. With fewer rows than by default it only says so.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class DemoOptions:
     """Settings of this program."""
 
     folder: Path = setting(Path("demo"), "Folder of everything that is written")
-    rows: int = setting(ROWS, "Rows of the generated log")
+    rows: int = setting(ROWS, "Rows of the generated log; fewer widen the gap to the best AUC")
     report: bool = setting(
         False, "Draw report.html in the folder, with curves and metrics, and open it in a browser"
     )
@@ -84,6 +84,18 @@ def run_step(title: str, module: str, *arguments: str) -> None:
     if code:
         raise SystemExit(f"demo: `{shlex.join(command)}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
+
+
+def missed_goal(problem: str, size: int, default: int, unit: str) -> int:
+    """Prints that a model is worse than expected; returns the exit status.
+
+    Less data than by default teach less: that is no failure.
+    """
+    if size < default:
+        print(f"{problem}, as {size:,} {unit} are fewer than the {default:,} it is meant for.")
+        return 0
+    print(f"demo: {problem}", file=sys.stderr)
+    return FAILED
 
 
 def show_report(folder: Path, title: str) -> None:
@@ -171,8 +183,9 @@ def run(flag_values: flags.FlagValues) -> int:
     if options.report:
         show_report(options.folder, "Demo of DLRM")
     if gap > MAX_AUC_GAP:
-        print(f"demo: the gap of {gap:.4f} is above {MAX_AUC_GAP}", file=sys.stderr)
-        return FAILED
+        problem = f"the gap of {gap:.4f} is above {MAX_AUC_GAP}"
+        if status := missed_goal(problem, options.rows, ROWS, "rows"):
+            return status
     print(
         f"To serve the model: recsys-recipes deploy --checkpoint {options.folder}/checkpoint "
         f"--repository {options.folder}/models"

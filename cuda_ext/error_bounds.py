@@ -24,8 +24,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from cuda_ext import reference
-from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
+from cuda_ext import RowOptimizer, reference
+from cuda_ext.row_rules import ROW_RULES, RowStep
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
+from cuda_ext import RowOptimizer
+from cuda_ext.row_rules import ROW_RULES, RowStep
 
 PAD_MULTIPLE = 8
 """Interaction rows are padded to this many columns, so that GEMMs read aligned rows."""

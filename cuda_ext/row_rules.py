@@ -8,14 +8,13 @@ Letters: U distinct rows of a step, R rows of a table, D columns.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from cuda_ext import RowOptimizer
 from cuda_ext.huge_pages import use_huge_pages
-
-RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 
 class RowStep(NamedTuple):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `recsys-recipes`: finds the program of the words and runs it."""
 
+import difflib
 import runpy
 import sys
 import textwrap
@@ -99,13 +100,13 @@ def main() -> int:
     word, *arguments = arguments
     command = COMMANDS.get(word)
     if command is None:
-        return _refuse(f"there is no command {word!r}, only", COMMANDS)
+        return _refuse(f"there is no command {word!r}, only", COMMANDS, word)
     names = [] if "" in command.programs else arguments[:1]
     if names and names[0] in command.programs:
         run((word, names[0]), command.programs[names[0]], arguments[1:])
     elif names and (names[0] in _HELP or not names[0].startswith("-")):
         if names[0] not in _HELP:
-            return _refuse(f"there is no {names[0]!r} to {word}, only", command.programs)
+            return _refuse(f"there is no {names[0]!r} to {word}, only", command.programs, names[0])
         print(choices(word, command))
     elif command.default is None:
         return _refuse(f"say what to {word}", command.programs)
@@ -115,6 +116,8 @@ def main() -> int:
     return 0
 
 
-def _refuse(problem: str, known: Iterable[str]) -> int:
+def _refuse(problem: str, known: Iterable[str], typed: str = "") -> int:
     """Prints what is wrong with the words; returns the exit status."""
-    return fail(f"{problem}: {', '.join(known)} ({NAME} --help)")
+    meant = difflib.get_close_matches(typed, [*known], n=1)
+    hint = f". Did you mean {meant[0]}?" if meant else ""
+    return fail(f"{problem}: {', '.join(known)}{hint} ({NAME} --help)")

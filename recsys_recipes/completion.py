@@ -14,7 +14,6 @@ from recsys import program
 from recsys.errors import UserError
 from recsys_recipes.command import NAME
 from recsys_recipes.commands import COMMANDS
-from recsys_recipes.program_flags import flag_names
 
 SHELLS = ("bash", "zsh")
 
@@ -36,6 +35,8 @@ complete -o default -F _recsys_recipes {name}
 
 def script(shell: str) -> str:
     """Returns the script for a shell."""
+    from recsys_recipes.program_flags import flag_names  # with the flags of all programs
+
     cases = [f"      'completion '*) words='{' '.join(SHELLS)}' ;;"]
     for word, command in COMMANDS.items():
         names = [name for name in command.programs if name]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, require_positive, setting
-from recsys.train.optimizers.precision import AmpDtype
+from recsys.train.optimizers import AmpDtype
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,8 @@
 
 from bert4rec.config import AdapterConfig, Bert4RecConfig, ModelConfig
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
-from cuda_ext.row_rules import ROW_RULES, RowOptimizer
+from cuda_ext import RowOptimizer
+from cuda_ext.row_rules import ROW_RULES
 from recsys.train.memory import ModelMemory, count_bytes
 
 _FLOAT = 4

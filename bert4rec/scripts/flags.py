@@ -11,8 +11,6 @@ from bert4rec.config import SECTIONS, Bert4RecConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
-from recsys.train.checkpoint import MANIFEST_FILE
-from recsys.train.saving.run_folder import CheckpointFolder
 
 _ALIASES = {
     "use_amp": "amp",
@@ -137,6 +135,9 @@ def _continue_from(path: Path, values: dict[str, Any], explicit: set[str]) -> No
         UserError: there is no such run, the checkpoint is not its latest, or `export_root` is
             another folder.
     """
+    from recsys.train.checkpoint import MANIFEST_FILE
+    from recsys.train.saving.run_folder import CheckpointFolder
+
     is_checkpoint = (path / MANIFEST_FILE).is_file()
     run = path.resolve().parent if is_checkpoint else path
     latest = CheckpointFolder(run).latest()

@@ -12,14 +12,10 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-import bert4rec  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from bert4rec.config import Bert4RecConfig
-from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
-from bert4rec.train.recommend import recommend
 from recsys import program
 from recsys.errors import UserError
-from recsys.train.run import Run, execute
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +26,10 @@ def run(flag_values: flags.FlagValues) -> None:
     if config.run.mode == "recommend":
         _recommend(config)
         return
+    # With torch, which takes seconds: a typo is refused before.
+    from bert4rec.recipe import Bert4RecRecipe, join_run
+    from recsys.train.run import Run, execute
+
     joined = join_run(config)
     result = execute(
         *(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined),
@@ -47,6 +47,8 @@ def run(flag_values: flags.FlagValues) -> None:
 
 def _recommend(config: Bert4RecConfig) -> None:
     """Recommends for each line of a file or standard input."""
+    from bert4rec.train.recommend import recommend
+
     name, output = config.run.recommend_input, config.run.output_format
     as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
     with contextlib.ExitStack() as stack:

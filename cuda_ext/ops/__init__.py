@@ -6,7 +6,7 @@ within rounding. `python -m cuda_ext` tells which path runs and why. A module ho
 its fake kernel and its gradient together.
 """
 
-from cuda_ext import library
+from cuda_ext import RowOptimizer, library
 from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
@@ -45,7 +45,7 @@ from cuda_ext.ops.update import (
     update_rows,
 )
 from cuda_ext.reference import bag_of_lookup
-from cuda_ext.row_rules import RowOptimizer, RowStep
+from cuda_ext.row_rules import RowStep
 from cuda_ext.side_stream import SideStream
 
 __all__ = [

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_ext import reference
+from cuda_ext import RowOptimizer, reference
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
-from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
+from cuda_ext.row_rules import ROW_RULES, RowStep
 
 
 def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Tensor]:

@@ -4,11 +4,10 @@
 import dataclasses
 from typing import Literal
 
-from cuda_ext.row_rules import RowOptimizer
+from cuda_ext import RowOptimizer
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, setting
-from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
-from recsys.train.optimizers.precision import AmpDtype
+from recsys.train.optimizers import AmpDtype
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +56,6 @@ class OptimizerConfig:
         )  # fmt: skip
         if not 0 < self.plateau_factor <= 1:
             raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
-
-    @property
-    def mlp_rule(self) -> DenseRule:
-        """Optimizer of the MLPs, which goes with that of the embeddings."""
-        return dense_rule_beside(self.optimizer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

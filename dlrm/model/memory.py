@@ -8,7 +8,7 @@ from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.network import Dlrm
 from recsys.train.memory import ModelMemory, count_bytes
-from recsys.train.optimizers.dense import count_state_tensors
+from recsys.train.optimizers.dense import count_state_tensors, dense_rule_beside
 
 _FLOAT = 4
 
@@ -84,7 +84,7 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     if config.run.mode != "train":
         return loaded
     parts, sizes, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
-    copies = 2 + count_state_tensors(config.optimizer.mlp_rule)
+    copies = 2 + count_state_tensors(dense_rule_beside(config.optimizer.optimizer))
     parts["MLPs, their gradients and optimizer"] = parts.pop("MLPs") * copies
     state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.embedding_dim)
     sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}

@@ -8,16 +8,17 @@ from typing import Any
 
 from absl import flags
 
-import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
-from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
-from recsys.train.run import Run, execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
+    # With torch, which takes seconds: a typo is refused before.
+    from dlrm.recipe import DlrmRecipe, join_run
+    from recsys.train.run import Run, execute
+
     joined = join_run(config)
     if config.run.mode == "predict":
         with joined as processes:

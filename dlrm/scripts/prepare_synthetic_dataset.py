@@ -8,8 +8,6 @@ from pathlib import Path
 
 from absl import flags
 
-import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
-from dlrm.data.synthetic import write_synthetic_dataset
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
 from recsys.data.feature_spec import FeatureSpec
@@ -18,6 +16,8 @@ from recsys.data.feature_spec import FeatureSpec
 def run(flag_values: flags.FlagValues) -> None:
     """Writes the dataset of the --synthetic_* flags; never into an existing folder."""
     config = config_from_flags(flag_values)
+    from dlrm.data.synthetic import write_synthetic_dataset  # with torch
+
     root = Path(config.data.synthetic_dataset_dir)
     spec = FeatureSpec.criteo(
         config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features

@@ -11,23 +11,21 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from dlrm.config import DlrmConfig
-from dlrm.data.opened import OpenedDataset
-from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts import flags as dlrm_flags
-from dlrm.train.evaluate import SplitScores
 from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
 from recsys.settings import setting
-from recsys.train.processes import Processes
-from recsys.train.run import Run, set_up_machine
 from recsys.train.run_log import RunLog
+
+if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
+    from dlrm.train.evaluate import SplitScores
+    from recsys.train.processes import Processes
 
 NUM_CATEGORICAL = 26
 
@@ -142,6 +140,8 @@ def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfi
     Raises:
         DatasetError: the dataset, whose size gives the number of steps, is missing or malformed.
     """
+    from dlrm.data.opened import OpenedDataset
+
     dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
     rows = dataset.rows("train", check_ids=False).num_rows
     steps = config.run.epochs * (rows // config.data.batch_size)
@@ -204,7 +204,7 @@ class PrintedLog(RunLog):
             program.print_line(line)
 
 
-def with_all_processes(config: DlrmConfig, processes: Processes) -> DlrmConfig:
+def with_all_processes(config: DlrmConfig, processes: "Processes") -> DlrmConfig:
     """Multiplies the batch size, which TorchRec gives per rank, by the ranks."""
     batch_size = config.data.batch_size * processes.world_size
     return DlrmConfig.from_dict(config.to_dict() | {"batch_size": batch_size}, config.explicit)
@@ -219,6 +219,9 @@ def run(flag_values: flags.FlagValues) -> None:
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
         raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+    from dlrm.recipe import DlrmRecipe, join_run
+    from recsys.train.run import Run, set_up_machine
+
     with join_run(config) as processes:
         config = with_all_processes(config, processes)
         if flag_values.change_lr:
@@ -243,7 +246,7 @@ def run(flag_values: flags.FlagValues) -> None:
             _print_test_split(scores)
 
 
-def _print_test_split(scores: SplitScores) -> None:
+def _print_test_split(scores: "SplitScores") -> None:
     for line in quality_lines("test", dataclasses.asdict(scores.metrics)):
         program.print_line(line)
 

@@ -11,7 +11,7 @@ from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra, mixed_seed
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.dense import build_dense_optimizer, dense_rule_beside
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowGradients, RowwiseOptimizer
 
@@ -115,7 +115,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
         self._mlp_parameters = parameters
         self.mlp_optimizer = build_dense_optimizer(
-            config.mlp_rule, parameters, config.mlp_weight_decay
+            dense_rule_beside(config.optimizer), parameters, config.mlp_weight_decay
         )
         model.embeddings.trainable = bool(model.embeddings.table_sizes)
         model.embeddings.finds_overflow = precision.loss_scale != 1.0

@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 from recsys.errors import UserError
 from recsys.serve.manifest import ArtifactFormat, Backend
-from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.server import native_backend
 from recsys.serve.signature import Signature, TensorSignature
 from recsys.serve.version_policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.settings import setting
 
 CONFIG_FILE = "config.pbtxt"
+THREADS_PARAMETER = "threads"
+WARMUP_PARAMETER = "warmup_rows"
+"""Keys of `parameters` that our Python backend reads."""
 
 Device = Literal["cpu", "gpu"]
 

@@ -8,14 +8,12 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import xxhash
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
-from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import (
     ConfigError,
     ServingSettings,
@@ -23,14 +21,18 @@ from recsys.serve.config_pbtxt import (
     check_same_tensors,
     config_text,
 )
-from recsys.serve.formats import export_network, write_weights
 from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
 from recsys.serve.reconfigure import comment_of
 from recsys.serve.repository import ModelRepository
-from recsys.serve.served import ServedModel
 from recsys.serve.version_policy import served_versions
 from recsys.settings import REQUIRED, setting
 from recsys.train.origin import FINGERPRINT
+
+if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
+    import torch
+
+    from recsys.serve.checkpoint_export import CheckpointExport
+    from recsys.serve.served import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +120,9 @@ class Deployed:
 
 
 def deploy(
-    export: CheckpointExport,
+    export: "CheckpointExport",
     settings: DeploySettings,
-    measure: Callable[[ServedModel], Mapping[str, Any]] = lambda _: {},
+    measure: "Callable[[ServedModel], Mapping[str, Any]]" = lambda _: {},
     repository: ModelRepository | None = None,
 ) -> Deployed:
     """Adds a version to a repository after `measure`, or changes nothing.
@@ -194,7 +196,7 @@ def deploy(
         return Deployed(folder, parity, served_later)
 
 
-def _card(export: CheckpointExport, settings: DeploySettings) -> dict[str, Any]:
+def _card(export: "CheckpointExport", settings: DeploySettings) -> dict[str, Any]:
     """Returns what readers of deployment.json want to know, and no server."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"deployed": now, "release": settings.release, "training": export.training}
@@ -215,7 +217,9 @@ def _compare_datasets(repository: ModelRepository, name: str, deployment: Deploy
                 )
 
 
-def _export_device(serving: ServingSettings) -> torch.device:
+def _export_device(serving: ServingSettings) -> "torch.device":
+    import torch
+
     if serving.device == "cpu":
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -234,12 +238,16 @@ def _export_device(serving: ServingSettings) -> torch.device:
 
 
 def _write_network(
-    export: CheckpointExport,
+    export: "CheckpointExport",
     settings: DeploySettings,
-    weights: dict[str, torch.Tensor],
+    weights: "dict[str, torch.Tensor]",
     folder: Path,
-    device: torch.device,
+    device: "torch.device",
 ) -> None:
+    import torch
+
+    from recsys.serve.formats import export_network, write_weights
+
     serving = settings.serving
     if serving.format == "eager":
         write_weights(folder, weights)
@@ -269,8 +277,8 @@ def _default_tolerance(quantize: Quantize, precision: str) -> float:
 
 
 def _verify(
-    export: CheckpointExport,
-    served: ServedModel,
+    export: "CheckpointExport",
+    served: "ServedModel",
     rows: int,
     tolerance: float,
     *,

@@ -15,11 +15,8 @@ import numpy as np
 import torch
 
 from recsys.serve.client.requests import Arrays, BadRequestError
+from recsys.serve.config_pbtxt import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.served import ServedModel
-
-THREADS_PARAMETER = "threads"
-WARMUP_PARAMETER = "warmup_rows"
-"""Keys of `parameters` in config.pbtxt."""
 
 
 class PythonBackendModel:

@@ -23,7 +23,6 @@ from pathlib import Path
 from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
-from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 LOCK_FILE = ".deploy.lock"
 LARGEST_VERSION = (1 << 63) - 1
@@ -72,6 +71,8 @@ class ModelRepository:
                 f"`repository`: {self.root} is the folder of one model; give the one that it lies "
                 f"in, {self.root.absolute().parent}"
             )
+        from recsys.train.checkpoint import CheckpointError, read_checkpoint  # with torch
+
         try:
             checkpoint = read_checkpoint(self.root)
         except CheckpointError:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from recsys.settings import setting
-from recsys.train.checkpoint import CheckpointError
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +84,8 @@ def check_same_dataset(
     Raises:
         CheckpointError: the sizes, the settings or the fingerprints differ.
     """
+    from recsys.train.checkpoint import CheckpointError  # with torch, which flags do without
+
     sizes = _differing(trained_on.sizes, now.sizes)
     if sizes:
         was, have = _sized(trained_on, sizes), _sized(now, sizes)

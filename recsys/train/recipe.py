@@ -21,7 +21,8 @@ from recsys.train.loop import (
     Metric,
     TrainStep,
 )
-from recsys.train.optimizers.precision import AmpDtype, Precision
+from recsys.train.optimizers import AmpDtype
+from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import Processes
 from recsys.train.saving.run_folder import CheckpointFolder

@@ -19,7 +19,7 @@ from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
-from recsys.train.measure import step_observers, write_report
+from recsys.train.measure.observers import step_observers, write_report
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
 from recsys.train.processes import ALONE, Processes, set_threads

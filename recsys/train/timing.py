@@ -6,9 +6,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # latencies of a server are measured without torch
+    import torch
 
 DISTINCT_INPUTS = 64
 """Different inputs to measure with, since a single one would stay in the cache."""
@@ -17,9 +20,11 @@ _WARMUP_STEPS = 10
 TABLE_HEAD = "   batch   mean ms    p50 ms    p90 ms    p99 ms     samples/s"
 
 
-def synchronize(device: torch.device) -> None:
+def synchronize(device: "torch.device") -> None:
     """Waits for the work queued on a GPU."""
     if device.type == "cuda":
+        import torch
+
         torch.cuda.synchronize(device)
 
 
@@ -34,7 +39,7 @@ class ThroughputWindow:
         device: device of the model.
     """
 
-    def __init__(self, warmup_steps: int, device: torch.device) -> None:
+    def __init__(self, warmup_steps: int, device: "torch.device") -> None:
         self._warmup_steps = warmup_steps
         self._device = device
         self._steps = 0
@@ -129,11 +134,10 @@ class InferenceLatency:
         }
 
 
-@torch.inference_mode()
 def measure_latency(
     calls: Sequence[Callable[[], object]],
     batch_size: int,
-    device: torch.device,
+    device: "torch.device",
     num_steps: int,
 ) -> InferenceLatency:
     """Measures the latency of one batch size.
@@ -144,14 +148,17 @@ def measure_latency(
         device: device to wait for after each step.
         num_steps: measured steps, after ten warm-up steps.
     """
+    import torch
+
     durations = []
     steps = range(-_WARMUP_STEPS, num_steps)
-    for step, call in zip(steps, itertools.cycle(calls), strict=False):
-        synchronize(device)
-        started = time.perf_counter()
-        call()
-        synchronize(device)
-        if step >= 0:
-            durations.append(time.perf_counter() - started)
+    with torch.inference_mode():
+        for step, call in zip(steps, itertools.cycle(calls), strict=False):
+            synchronize(device)
+            started = time.perf_counter()
+            call()
+            synchronize(device)
+            if step >= 0:
+                durations.append(time.perf_counter() - started)
     latency = LatencySummary.of(durations)
     return InferenceLatency(batch_size, latency, batch_size / latency.mean_s)

@@ -36,12 +36,8 @@ from typing import Any, Literal
 
 from absl import flags
 
-from bert4rec.model.weights import OpenedCheckpoint as Bert4RecCheckpoint
-from bert4rec.serve import score as bert4rec_split
 from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
-from dlrm.model.weights import OpenedCheckpoint as DlrmCheckpoint
-from dlrm.serve.score import check_dataset_of, read_requests, score_served_split
 from recsys import program
 from recsys.data.sequences import read_item_map
 from recsys.errors import FAILED, UserError
@@ -293,6 +289,10 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
+    # With torch, which takes seconds: a typo is refused before.
+    from dlrm.model.weights import OpenedCheckpoint as DlrmCheckpoint
+    from dlrm.serve.score import check_dataset_of, score_served_split
+
     model = None
     if options.checkpoint is not None:
         stored = DlrmCheckpoint.open(options.checkpoint)
@@ -326,6 +326,9 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
 
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
     """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
+    from bert4rec.model.weights import OpenedCheckpoint as Bert4RecCheckpoint
+    from bert4rec.serve import score as bert4rec_split
+
     stored = None if options.checkpoint is None else Bert4RecCheckpoint.open(options.checkpoint)
     sequences = bert4rec_split.open_dataset(
         options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
@@ -390,9 +393,13 @@ def dataset_requests(
     """Yields (rows, request) of --eval_split; `size` rows, the last may have fewer."""
     signature = endpoint.signature
     if not signature.recommends:
+        from dlrm.serve.score import read_requests
+
         for batch, request in read_requests(options.data, signature, size):
             yield len(batch), request
         return
+    from bert4rec.serve import score as bert4rec_split
+
     sequences = bert4rec_split.open_dataset(options.dataset_folder, None)
     names, history = raw_ids(options, signature), signature.inputs[0].name
     for users in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):

@@ -16,27 +16,17 @@ import dataclasses
 import sys
 import typing
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from absl import flags
 
-from bert4rec.model.weights import is_bert4rec_checkpoint
-from bert4rec.serve.export import Bert4RecExport
 from dlrm.config import DataConfig
-from dlrm.serve.export import DlrmExport
-from dlrm.serve.score import check_dataset_of, score_served_split
-from dlrm.serve.served import ServedDlrm
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.criteo.serving.feature_file import NumberType, write_feature_file
-from preproc.criteo.serving.line_transform import LineTransform
 from recsys import program
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
-from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
 from recsys.serve.reconfigure import (
     change_settings,
     changes,
@@ -47,19 +37,19 @@ from recsys.serve.reconfigure import (
     roll_back,
 )
 from recsys.serve.repository import ModelRepository
-from recsys.serve.served import ServedModel
-from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import checked, declared, joined, section_from_dict, setting
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 
+if TYPE_CHECKING:
+    from recsys.serve.checkpoint_export import CheckpointExport
+    from recsys.serve.served import ServedModel
+
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Default of --max_batch_size: larger batches raise the latency, not the throughput."""
 _SCORED_ROWS = 16384
 """Rows of --dataset that are evaluated at a time."""
-_NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
-"""Types of datasets that a model of --raw is trained on -> the type of their numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,37 +110,6 @@ _UNSAID = {("titles", False), ("raw", False), ("checksums", True)}
 """Kept by no deployment: those without them have the same bytes as before there were any."""
 
 
-class RawDlrmExport(DlrmExport):
-    """A trained DLRM that takes raw rows of its dataset.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged or of another model.
-        UserError: the dataset is not named, or its type has other numbers.
-    """
-
-    served_class: ClassVar[type[ServedModel]] = served_from_raw_rows(ServedDlrm, LineTransform)
-    model_file: ClassVar[Path] = Path(__file__).with_name("raw_dlrm_model.py")
-
-    def __init__(self, options: DeployerOptions) -> None:
-        assert options.checkpoint is not None
-        super().__init__(options.checkpoint)
-        if options.dataset is None:
-            raise UserError("`raw` needs `dataset`, the dataset of the training")
-        if options.dataset_type not in _NUMBERS:
-            raise UserError(f"`raw` needs `dataset_type` {joined(_NUMBERS)}")
-        self._dataset = Path(options.dataset)
-        self._numbers = _NUMBERS[options.dataset_type]
-
-    def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns the network's tensors and those of raw rows."""
-        signature = super().signature(fixed_shapes=fixed_shapes)
-        return with_raw_rows(signature, NUM_NUMERICAL, NUM_CATEGORICAL)
-
-    def write_files(self, folder: Path) -> None:
-        """Writes the rules and dictionaries to a version folder."""
-        write_feature_file(self._dataset, folder / FEATURE_FILE, self._numbers)
-
-
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines every flag; two defaults depend on backend and model."""
     defaults = {"format": None, "max_batch_size": None}
@@ -171,6 +130,8 @@ def run(flag_values: flags.FlagValues) -> None:
             "`version_policy`"
         )
     elif values["checkpoint"] is not None:
+        from bert4rec.model.weights import is_bert4rec_checkpoint
+
         kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
         with repository.locked():  # settings that are kept are read and written as one change
             _deploy(values, given, repository, kind)
@@ -223,6 +184,12 @@ def _deploy(
     values: dict[str, Any], given: set[str], repository: ModelRepository, kind: str
 ) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
+    # With torch, which takes seconds: a typo is refused before.
+    from bert4rec.serve.export import Bert4RecExport
+    from dlrm.serve.export import DlrmExport
+    from dlrm.serve.score import check_dataset_of, score_served_split
+    from recsys_recipes.serving.raw_rows import RawDlrmExport
+
     chosen = {key: values[key] for key in given & KEPT}
     kept = _read_kept(repository, values["name"] or kind, chosen)
     _print_kept(kept, given, values, kind)
@@ -244,14 +211,18 @@ def _deploy(
         name = "titles" if options.raw_ids is None else "raw_ids"
         raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
     else:
-        export = RawDlrmExport(options) if options.raw else DlrmExport(options.checkpoint)
+        export = (
+            RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)
+            if options.raw
+            else DlrmExport(options.checkpoint)
+        )
         if options.dataset is not None:
             check_dataset_of(
                 export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint
             )
     settings = _settings(values, options, export.kind)
 
-    def measure(served: ServedModel) -> dict[str, Any]:
+    def measure(served: "ServedModel") -> dict[str, Any]:
         if not isinstance(export, DlrmExport) or options.dataset is None:
             return {}
         scored = score_served_split(

@@ -31,6 +31,20 @@ def test_the_report_puts_the_model_beside_popularity():
     assert popularity.split() == ["popularity", "0.2500", "0.2500", "0.2500"]
 
 
+@pytest.mark.parametrize(
+    ("size", "status", "out", "err"),
+    [
+        (100, 1, "", "demo: the gap of 0.03 is above 0.01\n"),
+        (99, 0, "the gap of 0.03 is above 0.01, as 99 rows are fewer than the 100 it is meant", ""),
+    ],
+)
+def test_a_missed_goal_fails_unless_there_were_fewer_rows(size, status, out, err, capsys):
+    code = demo.missed_goal("the gap of 0.03 is above 0.01", size, 100, "rows")
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (status, err)
+    assert printed.out.startswith(out)
+
+
 def test_a_step_that_fails_ends_the_demo(capfd):
     with pytest.raises(SystemExit, match="failed with exit code 2"):
         demo.run_step("Train", "bert4rec.scripts.main", "--mode=recommend", "--num_threads=1")

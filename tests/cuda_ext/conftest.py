@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from cuda_ext import library
+from cuda_ext import RowOptimizer, library
 from cuda_ext.emu import build
 from cuda_ext.ops.update import call_update_rows
-from cuda_ext.row_rules import RowOptimizer, RowStep
+from cuda_ext.row_rules import RowStep
 from tests.tools import require
 
 

@@ -6,7 +6,8 @@ from typing import get_args
 import pytest
 import torch
 
-from cuda_ext.row_rules import ROW_RULES, RowOptimizer
+from cuda_ext import RowOptimizer
+from cuda_ext.row_rules import ROW_RULES
 from recsys.errors import UserError
 from recsys.train.optimizers.dense import dense_rule_beside
 

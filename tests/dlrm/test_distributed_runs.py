@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from cuda_ext.row_rules import RowOptimizer
+from cuda_ext import RowOptimizer
 from dlrm.config import DatasetType, EmbeddingStorage
 from dlrm.recipe import DlrmRecipe
 from dlrm.scripts import main

@@ -15,6 +15,7 @@ from dlrm.scripts import train_torchrec
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.program import new_flags
+from recsys.train.optimizers.dense import dense_rule_beside
 from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, CheckedProgram, losses
 
@@ -129,7 +130,8 @@ def test_flags_mean_what_they_do_in_the_example(command, rules, expected):
     assert values(["train_torchrec", *words])[1:] == []
     config = train_torchrec.config_from_flags(values)
     assert expected.items() <= config.to_dict().items()
-    assert (config.optimizer.optimizer, config.optimizer.mlp_rule) == rules
+    rule = config.optimizer.optimizer
+    assert (rule, dense_rule_beside(rule)) == rules
     sizes = config.data.num_embeddings_per_feature
     assert (len(sizes), sizes[:1]) == ((26, (40_000_000,)) if command else (0, ()))
 

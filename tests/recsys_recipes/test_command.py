@@ -31,6 +31,21 @@ PROGRAMS = [
 ABSL = ("dlrm.scripts.main", "bert4rec.scripts.main", "recsys_recipes.serving.deploy")
 """Programs whose flags are absl's own for the whole process: they need one of their own."""
 
+REFUSED_WITHOUT_TORCH = """
+import sys
+import recsys.program
+from recsys_recipes.command import main
+
+for line in sys.argv[1:]:
+    recsys.program._callers.clear()
+    sys.argv = ["recsys-recipes", *line.split()]
+    try:
+        status = main()
+    except SystemExit as stop:
+        status = stop.code
+    print(f"{line}: {status} {'torch' in sys.modules}")
+"""
+
 
 def recipes(*arguments, **options):
     """Runs the command in a process of its own."""
@@ -82,6 +97,20 @@ def test_the_command_itself_starts_without_heavy_imports():
     assert not names & {"torch", "numpy", "pyarrow", "yaml"}
 
 
+def test_a_typo_is_refused_before_torch_is_imported():
+    """By every program, in one process: torch takes six seconds of a processor."""
+    lines = [" ".join((*param.values[0], "--fodler=x")) for param in PROGRAMS]
+    lines += [
+        "completion fish",
+        "train dlrm --lr=-1",
+        "train bert4rec --lr=-1",
+        "ask --url=x --p99_ms=1",
+    ]
+    done = harness.python("-c", REFUSED_WITHOUT_TORCH, *lines)
+    assert done.stdout.splitlines() == [f"{line}: 2 False" for line in lines]
+    assert done.stderr.count("error: ") == len(lines)
+
+
 @pytest.mark.parametrize(("words", "program"), PROGRAMS)
 def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here):
     with_absl = program.module in ABSL
@@ -119,6 +148,8 @@ def test_a_command_of_several_programs_lists_them(word, here):
     ("words", "message"),
     [
         (["trian"], "there is no command 'trian', only: demo, generate, prepare,"),
+        (["trian"], "doctor, completion. Did you mean train? (recsys-recipes --help)"),
+        (["prepare", "moveilens"], "movielens, amazon. Did you mean movielens? (recsys-"),
         (["train"], "say what to train: dlrm, bert4rec"),
         (["train", "--dataset=x"], "say what to train: dlrm, bert4rec"),
         (["prepare", "netflix"], "there is no 'netflix' to prepare, only: criteo, movielens"),

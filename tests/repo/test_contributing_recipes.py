@@ -71,7 +71,7 @@ EDITS = {
         ("dlrm/config/model.py", 'InteractionOp = Literal[@"cuda_dot",', '"toy_sum", '),
     ],
     "Add an optimizer": [
-        ("cuda_ext/row_rules.py", 'RowOptimizer = Literal[@"sgd",', '"toy_sign", '),
+        ("cuda_ext/__init__.py", 'RowOptimizer = Literal[@"sgd",', '"toy_sign", '),
         (
             "cuda_ext/row_rules.py",
             '@        "sgd": RowRule(_sgd),\n',

@@ -1,6 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures training steps of a run: benchmark and profile."""
+"""Settings of benchmark and profile; without torch, for flags."""
 
-from recsys.train.measure.settings import MeasureConfig, step_observers, write_report
+import dataclasses
 
-__all__ = ["MeasureConfig", "step_observers", "write_report"]
+from recsys.settings import require_positive, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureConfig:
+    """Settings of benchmark and profile."""
+
+    run_benchmark: bool = setting(
+        False,
+        "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 if not given): "
+        "throughput, step time, peak memory. Each waits for the device; then training goes on",
+        resumable=True,
+    )
+    benchmark_steps: int = setting(100, "Steps of --run_benchmark", resumable=True)
+    run_profiler: bool = setting(
+        False,
+        "Write a Chrome trace and a table of operators of three steps after the warm-up and the "
+        "benchmark, into the folder profile of the checkpoints, or else beside the log",
+        resumable=True,
+    )
+
+    report: str | None = setting(
+        None,
+        "File of a page with the curves, times, metrics and settings of a training, FILE.html",
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a benchmark without steps."""
+        require_positive(self, "benchmark_steps")

@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from cuda_ext.row_rules import ADAGRAD, ADAM, RowOptimizer
+from cuda_ext import RowOptimizer
+from cuda_ext.row_rules import ADAGRAD, ADAM
 from recsys.errors import UserError
 
 DenseRule = Literal["sgd", "adagrad", "adam"]

@@ -7,16 +7,14 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from recsys.errors import UserError
+from recsys.train.optimizers import AmpDtype
 
 logger = logging.getLogger(__name__)
-
-AmpDtype = Literal["float16", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

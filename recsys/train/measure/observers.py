@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of benchmark and profile, and what they add to a run."""
+"""Additions of benchmark, profile and report to a run."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 from recsys.errors import UserError
 from recsys.pages.page import write_page
 from recsys.pages.run_page import run_page
-from recsys.settings import require_positive, setting
 from recsys.train.loop import BatchT, StepObserver
 from recsys.train.measure.benchmark import Counts, StepBenchmark
 from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
@@ -17,35 +15,6 @@ from recsys.train.recipe import Config, Machine
 from recsys.train.run_log import read_run_log
 
 _WARMUP_STEPS = 10
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class MeasureConfig:
-    """Settings of benchmark and profile."""
-
-    run_benchmark: bool = setting(
-        False,
-        "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 if not given): "
-        "throughput, step time, peak memory. Each waits for the device; then training goes on",
-        resumable=True,
-    )
-    benchmark_steps: int = setting(100, "Steps of --run_benchmark", resumable=True)
-    run_profiler: bool = setting(
-        False,
-        "Write a Chrome trace and a table of operators of three steps after the warm-up and the "
-        "benchmark, into the folder profile of the checkpoints, or else beside the log",
-        resumable=True,
-    )
-
-    report: str | None = setting(
-        None,
-        "File of a page with the curves, times, metrics and settings of a training, FILE.html",
-        resumable=True,
-    )
-
-    def __post_init__(self) -> None:
-        """Refuses a benchmark without steps."""
-        require_positive(self, "benchmark_steps")
 
 
 def profile_folder(config: Config) -> Path:
