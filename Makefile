@@ -42,8 +42,11 @@ help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): requirements.txt pyproject.toml setup.py
+	@echo "Setting up $(VENV), once: packages are downloaded and unpacked, torch above all (some" \
+		"minutes), then the native code is compiled (some more)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) -r requirements.txt
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 

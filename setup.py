@@ -41,6 +41,12 @@ TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 OBJECTS = CACHE / "recsys-recipes" / "objects"
+TIMES = {
+    "preproc.criteo.kernel.criteo_kernel": "some seconds",
+    TORCH_OPS: "some minutes, with CUDA kernels half an hour",
+    BACKEND: "a minute or two",
+}
+"""Library -> time that it takes to build on two cores."""
 KEPT_S = 30 * 24 * 3600
 """Seconds for which an object that nothing uses is kept."""
 WHEEL = os.environ.get("RECIPES_WHEEL", "")
@@ -106,10 +112,16 @@ def version_of(compiler):
     return subprocess.run(command, capture_output=True, check=False).stdout
 
 
-def kept_object(output, contents, compile_to_output):
+def say(line):
+    """Prints a line at once, under --quiet too: compiling takes minutes."""
+    print(line, flush=True)
+
+
+def kept_object(source, output, contents, compile_to_output):
     """Makes an object file, or copies one of the same contents.
 
     Args:
+        source: path that is compiled.
         output: path of the object.
         contents: bytes of all that the object depends on.
         compile_to_output: makes it.
@@ -124,7 +136,9 @@ def kept_object(output, contents, compile_to_output):
         with contextlib.suppress(OSError):  # another user's
             kept.touch()
         return
+    started = time.monotonic()
     compile_to_output()
+    say(f"  {source}: {time.monotonic() - started:.0f} s")
     with contextlib.suppress(OSError):  # a folder that nobody may write to: nothing is kept
         OBJECTS.mkdir(parents=True, exist_ok=True)
         unfinished = kept.with_suffix(f".{os.getpid()}")
@@ -160,6 +174,8 @@ class BuildSharedLibrary(build_ext):
         newest = max(Path(source).stat().st_mtime for source in [*ext.sources, *ext.depends])
         if self.force or not target.exists() or target.stat().st_mtime <= newest:
             target.parent.mkdir(parents=True, exist_ok=True)
+            name = ext.name.replace(".", "/")
+            say(f"Building {name}, {TIMES[ext.name]} the first time; compiled files:")
             build(ext, target)
 
     def build_torch_ops(self, ext, target):
@@ -207,6 +223,7 @@ class BuildSharedLibrary(build_ext):
                 words = words.replace(path, meaning)
             (output,) = self.compiler.object_filenames([source], output_dir=self.build_temp)
             kept_object(
+                source,
                 Path(output),
                 [words.encode(), version_of(command[0]), Path(source).read_bytes(), *headers],
                 lambda: self.compiler.compile(
@@ -254,6 +271,7 @@ class BuildSharedLibrary(build_ext):
         words = "\0".join([source, *flags, os.environ.get("NVCC_APPEND_FLAGS", "")])
         files = [Path(path).read_bytes() for path in (source, *ext.depends)]
         kept_object(
+            source,
             output,
             [words.encode(), version_of(nvcc), *files],
             lambda: self.spawn([nvcc, *flags, "-c", source, "-o", str(output)]),

@@ -67,6 +67,26 @@ def test_built_without_a_compiler_the_ops_run_in_plain_pytorch_and_say_so_once(s
     assert "cpu: plain PyTorch, without compiled kernels: they are not built" in described
 
 
+def test_a_build_says_what_it_compiles_and_how_long_that_takes(sources, tmp_path):
+    """With a compiler that writes empty files; unchanged files are not compiled again."""
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; : > "$2"\n')
+    compiler.chmod(0o755)
+    tools = dict.fromkeys(("CC", "CXX", "LDSHARED", "LDCXXSHARED"), str(compiler))
+    build = ("setup.py", "--quiet", *BUILD[1:])
+    options = {**tools, "FORCE_CUDA": "0", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    said = python(sources, *build, **options).stdout.splitlines()
+    heads = [line for line in said if line.startswith("Building ")]
+    assert "Building cuda_ext/_kernels, some minutes" in heads[1]
+    assert len(heads) == 3
+    compiled = [line for line in said if re.fullmatch(r"  [\w/]+\.cpp: \d+ s", line)]
+    assert len(compiled) + len(heads) == len(said) > 20
+    for library in sources.rglob("*.so"):
+        library.unlink()
+    shutil.rmtree(sources / "build")
+    assert python(sources, *build, **options).stdout.splitlines() == heads
+
+
 def test_a_library_that_does_not_load_is_named(sources):
     (sources / "cuda_ext" / "_kernels.so").write_bytes(b"no library")
     answer = run_example(sources)
