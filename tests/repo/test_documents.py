@@ -154,6 +154,55 @@ def test_the_files_that_a_document_names_exist(document):
     assert sorted(name for name in ours if not (REPOSITORY / name).exists()) == []
 
 
+WRITING = {
+    *("output", "save_checkpoint_path", "export_root", "report", "predictions", "perf_input"),
+    *("folder", "log_path", "work-dir"),
+}
+"""Flags that name what a program writes; --repository is what `deploy` writes."""
+
+
+def written_by(command):
+    """Returns the relative paths that a documented command writes."""
+    words = shlex.split(command, posix=False)
+    flags = WRITING | ({"repository"} if re.search(r"\bdeploy", command) else set())
+    paths = {
+        value
+        for word, following in itertools.pairwise([*words, ""])
+        for flag, _, value in [word.removeprefix("--").partition("=")]
+        if flag in flags or word == ">"
+        for value in [value or following]
+    }
+    return {path for path in paths if not path.startswith(("/", "$", "&"))}
+
+
+def test_no_two_pages_write_one_folder():
+    """Whoever follows two pages would find the first one's data under the second one's words."""
+    pages = [*DOCUMENTS, REPOSITORY / "triton" / "README.md"]
+    commands = {page: commands_of(page.read_text()) for page in pages}
+    written = {
+        page: {path for command in commands[page] for path in written_by(command)} for page in pages
+    }
+    assert sum(map(len, written.values())) > 40
+    assert [
+        f"{one.relative_to(REPOSITORY)} and {other.relative_to(REPOSITORY)} write {path}"
+        for one, other in itertools.combinations(pages, 2)
+        for path in written[one]
+        for theirs in written[other]
+        if f"{path}/".startswith(f"{theirs}/") or f"{theirs}/".startswith(f"{path}/")
+    ] == []
+
+
+def test_a_page_reads_datasets_that_it_or_the_readme_writes():
+    prepared = [c for c in commands_of(README.read_text()) if ".generate_" not in c]
+    of_readme = {path for command in prepared for path in written_by(command)}
+    flag = r"--(?:dataset|dataset_path|dictionaries|load_checkpoint_path|checkpoint)[ =](data/\S+)"
+    for page in DOCUMENTS:
+        commands = commands_of(page.read_text())
+        own = {path for command in commands for path in written_by(command)}
+        named = {path for command in commands for path in re.findall(flag, command)}
+        assert named - own - of_readme == set(), page
+
+
 def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= MAX_README_LINES
 

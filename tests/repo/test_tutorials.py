@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tutorials run from top to bottom, and print what they show, but for numbers and titles.
 
+They run in one folder beside the quickstarts, in two orders, as who follows several pages does.
+
 `make tutorials` (RECIPES_REWRITE_GOLDEN=1) writes the outputs into the documents; it needs the real
 data with MovieLens' titles.
 """
@@ -19,17 +21,23 @@ from tests import harness
 from tests.repo.document_commands import OF_SHELL, commands_of
 from tests.tools import require
 
-TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
+DOCS = harness.REPOSITORY / "docs"
+TUTORIALS = DOCS / "tutorials"
 STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 """Commands, and their output below them, if they have any."""
 REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
 FILMS = 1682
-OF_SERVER = "deploy_and_monitor"
-"""The tutorial that runs in the environment of the Triton server."""
+PAGES = (
+    *("quickstarts/ml_engineer", "quickstarts/researcher"),
+    *("tutorials/criteo", "tutorials/movielens"),
+)
+OF_SERVER = ("tutorials/criteo", "tutorials/deploy_and_monitor", "quickstarts/ml_engineer")
+"""Pages that run in the environment of the Triton server."""
+SPARK = "tutorials/spark"
 
 
 @pytest.fixture
-def raw(real_data, tmp_path, name):
+def raw(real_data, tmp_path):
     """The folder of raw data, with MovieLens' titles, or made up ones for the same ids."""
     folder = tmp_path / "raw"
     (folder / "ml-100k").mkdir(parents=True)
@@ -38,8 +46,7 @@ def raw(real_data, tmp_path, name):
         (folder / "ml-100k" / file.name).symlink_to(file.resolve())
     titles = folder / "ml-100k" / "u.item"
     if not titles.exists():
-        made_up = REWRITES and name == "movielens"
-        assert not made_up, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
+        assert not REWRITES, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
         lines = (f"{film}|Film {film} (1990)|01-Jan-1990||0\n" for film in range(1, FILMS + 1))
         titles.write_text("".join(lines))
     return folder
@@ -74,45 +81,57 @@ def shape(text):
 def stops_servers(tmp_path):
     """Ends what a tutorial left in the background."""
     yield
-    for file in tmp_path.glob("*.pid"):
+    for file in tmp_path.rglob("*.pid"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(file.read_text()), signal.SIGKILL)
 
 
-def tutorials():
-    """Returns the names of the tutorials, marked by the environment that runs them."""
-    names = sorted(path.stem for path in TUTORIALS.glob("*.md"))
-    marks = {OF_SERVER: pytest.mark.triton_server}
-    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
-
-
 @pytest.mark.release
+@pytest.mark.timeout(7200)
 @pytest.mark.usefixtures("stops_servers")
-@pytest.mark.parametrize("name", tutorials())
-def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
-    if name == "spark":
+@pytest.mark.parametrize(
+    "pages",
+    [
+        PAGES,
+        (SPARK, *PAGES[::-1]),
+        pytest.param(OF_SERVER, marks=pytest.mark.triton_server),
+        pytest.param(OF_SERVER[::-1], marks=pytest.mark.triton_server),
+    ],
+    ids=["forward", "backward", "server-forward", "server-backward"],
+)
+def test_pages_print_what_they_show_in_one_folder(pages, raw, tmp_path):
+    if SPARK in pages:
         require("Spark")
-    document = TUTORIALS / f"{name}.md"
     (tmp_path / "data").mkdir()
-    text = document.read_text()
+    for page in pages:
+        document = DOCS / f"{page}.md"
+        text = document.read_text()
+        outputs = []
+        for step in STEP.finditer(text):
+            commands = step[1].replace("\\\n", " ").splitlines()[1:-1]
+            outputs.append("".join(printed(command, tmp_path, raw) for command in commands))
+        if page.startswith("quickstarts/"):
+            continue  # they show no outputs
+        assert len(outputs) > 4
+        check_or_rewrite(document, text, outputs)
+
+
+def check_or_rewrite(document, text, outputs):
+    """Compares the outputs with those of a tutorial, or writes them into it."""
     steps = list(STEP.finditer(text))
-    outputs = []
-    for step in steps:
-        commands = step[1].replace("\\\n", " ").splitlines()[1:-1]
-        outputs.append("".join(printed(command, tmp_path, raw) for command in commands))
-    assert len(outputs) > 4
-    if REWRITES:
-        for step, output in reversed(list(zip(steps, outputs, strict=True))):
-            shown = f"\n```text\n{output}```\n" if output else ""
-            text = text[: step.start()] + step[1] + shown + text[step.end() :]
-        document.write_text(text)
+    if not REWRITES:
+        for step, output in zip(steps, outputs, strict=True):
+            assert shape(output) == shape(step[2] or ""), step[1]
         return
-    for step, output in zip(steps, outputs, strict=True):
-        assert shape(output) == shape(step[2] or ""), step[1]
+    for step, output in reversed(list(zip(steps, outputs, strict=True))):
+        shown = f"\n```text\n{output}```\n" if output else ""
+        text = text[: step.start()] + step[1] + shown + text[step.end() :]
+    document.write_text(text)
 
 
 def test_every_output_of_a_tutorial_stands_below_its_commands():
     for document in TUTORIALS.glob("*.md"):
         text = document.read_text()
+        assert f"tutorials/{document.stem}" in (*PAGES, SPARK, *OF_SERVER)
         assert text.count("\n```text\n") == sum(step[2] is not None for step in STEP.finditer(text))
         assert commands_of(text)
