@@ -50,6 +50,7 @@ def render_table(records: list[Record]) -> str:
         if (record.config_hash, record.machine) == (newest.config_hash, newest.machine)
     ]
     metrics = list(dict.fromkeys((record.metric, record.unit) for record in shown))
+    metrics.sort(key=lambda metric: metric[1] != "x")  # ratios first
     candidates = list(dict.fromkeys(record.candidate for record in shown))
     values = {(record.candidate, record.metric): record for record in shown}
 

@@ -164,10 +164,10 @@ def timers(
 
 
 def speed_ups(row: str, values: Mapping[str, Values], peers: Iterable[str]) -> dict[Key, float]:
-    """Returns how many times longer than ours each peer took."""
+    """Returns how many times as fast as each peer ours is."""
     ours = values[OURS][Key(row, OURS, "ms")]
     return {
-        Key(row, f"ours over {peer}", "x"): values[peer][Key(row, peer, "ms")] / ours
+        Key(row, f"times as fast as {peer}", "x"): values[peer][Key(row, peer, "ms")] / ours
         for peer in peers
         if peer in values
     }

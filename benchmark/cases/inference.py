@@ -8,7 +8,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,8 +50,7 @@ class Inference(Case):
         """Yields a candidate for each model and precision."""
         pairs = itertools.product(MODELS, PRECISIONS)
         yield Group(
-            candidates={f"{m} {p}": functools.partial(self._measure, m, p) for m, p in pairs},
-            derive=_over_float32,
+            candidates={f"{m} {p}": functools.partial(self._measure, m, p) for m, p in pairs}
         )
 
     def _measure(self, model: str, precision: str, _seed: int) -> Values:
@@ -74,18 +73,6 @@ class Inference(Case):
             throughput = measured[f"mean_inference_throughput_batch_{size}"]
             values[Key(row, "throughput", "samples/s")] = throughput
         return values
-
-
-def _over_float32(rounds: Mapping[str, Values]) -> Values:
-    ratios = {}
-    for values in rounds.values():
-        for key, rate in values.items():
-            if key.metric == "throughput":
-                model, _, rest = key.row.partition(" ")
-                plain = f"{model} float32,{rest.partition(',')[2]}"
-                base = rounds[f"{model} float32"][key._replace(row=plain)]
-                ratios[Key(key.row, "over float32", "x")] = rate / base
-    return ratios
 
 
 CASE = Inference

@@ -155,7 +155,7 @@ class Serving(Case):
                     row = f"batch {rows}, {counted}, {name}"
                     values |= _latencies(row, loaded.latency, loaded.rows_per_s)
                     ratio = loaded.rows_per_s / (rows * len(beside) / sum(beside))
-                    values[Key(row, "of in-process", "x")] = ratio
+                    values[Key(row, "throughput over in-process", "x")] = ratio
                     alone += beside
                 if is_load and serving.dynamic_batching:
                     rate = self._largest_rate(endpoint, requests) * rows

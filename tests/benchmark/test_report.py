@@ -17,15 +17,15 @@ def test_a_table_has_a_row_per_candidate_and_a_column_per_metric():
         record(1.0, rows=99),  # Other settings than the newest: not shown.
         record(5.0, unit="rows/s"),
         record(1_923_456.7, unit="rows/s"),
-        record(1.0, metric="lead"),
+        record(1.0, metric="lead", unit="x"),
         record(candidate="theirs", unit="rows/s", failed=1),
     ]
     lines = report.render_table(records).splitlines()
     assert lines[:4] == [
-        "| candidate | rows_per_s (rows/s) | lead |",
+        "| candidate | lead (x) | rows_per_s (rows/s) |",
         "| --- | ---: | ---: |",
-        "| ours | 1,923,457 | 1 |",
-        "| theirs | failed |  |",
+        "| ours | 1 | 1,923,457 |",
+        "| theirs |  | failed |",
     ]
     assert "rows 10" in lines[5]
     other = dataclasses.replace(records[-1], hardware={**records[-1].hardware, "cpu": "new"})

@@ -40,7 +40,7 @@ def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
             p50, p90, p99 = (values[f"batch {rows}, {cell}", p] for p in ("p50", "p90", "p99"))
             assert 0 < p50 <= p90 <= p99
             assert values[f"batch {rows}, {cell}", "throughput"] > 0
-            assert values[f"batch {rows}, {cell}", "of in-process"] > 0
+            assert values[f"batch {rows}, {cell}", "throughput over in-process"] > 0
         assert values[f"batch {rows}, in process", "throughput"] > 0
         assert not NATIVE or values[f"batch {rows}, in process, native", "throughput"] > 0
         assert values[f"batch {rows}, arrivals, batching", "within the p99"] > 0

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences of the documents beside the records that they speak of, and directions of ratios."""
+
+import pytest
+
+from benchmark.record import RESULTS, read_records
+from tests.harness import REPOSITORY
+
+
+def rows(benchmark, commit=None):
+    """Returns candidate -> metric -> newest value, of all records or those of a commit."""
+    values = {}
+    for record in read_records(RESULTS / f"{benchmark}.jsonl"):
+        if commit in (None, record.commit):
+            values.setdefault(record.candidate, {})[record.metric] = record.value
+    return values
+
+
+def ends(values):
+    """Returns the smallest and the largest."""
+    return min(values), max(values)
+
+
+SAMPLE = {name.removeprefix("DLRM, "): row for name, row in rows("criteo_sample").items()}
+LEAD = {name: row["AUC above the linear model"] for name, row in SAMPLE.items()}
+PRESET = SAMPLE["preset criteo_sample"]
+SERVED, ALONE = (
+    {name: row.get(metric) for name, row in rows("serving").items()}
+    for metric in ("throughput", "p50")
+)
+NEWER = "632cf8795b7f+"
+"""Commit that was measured on a Zen 5."""
+QUALITY = rows("bert4rec_quality", "6a659ecabd7e")["ours"]
+RECBOLE = rows("bert4rec_recbole", NEWER)
+
+
+def as_fast(benchmark, commit=None, among=""):
+    """Returns the ratios to TorchRec of the rows whose names hold a text."""
+    found = rows(benchmark, commit).items()
+    return [row["times as fast as TorchRec"] for name, row in found if among in name]
+
+
+SENTENCES = [
+    (
+        "docs/dlrm.md",
+        "leads by {:.4f} (95% of other rows: {:.4f} to {:.4f}), the mean prediction of five seeds "
+        "by {:.4f}",
+        [
+            PRESET["AUC above the linear model"],
+            PRESET["from (95%)"],
+            PRESET["to (95%)"],
+            LEAD["mean prediction of 5 seeds"],
+        ],
+    ),
+    ("docs/dlrm.md", "leads it by {:.3f} of AUC", [LEAD["16 columns, one epoch, no bins"]]),
+    (
+        "docs/dlrm.md",
+        "(`--bin_numerical`): {:.3f} with three epochs, {:.3f} with one.",
+        [
+            LEAD["preset criteo_sample"] - LEAD["without bins of numbers"],
+            LEAD["one epoch"] - LEAD["16 columns, one epoch, no bins"],
+        ],
+    ),
+    (
+        "docs/dlrm.md",
+        "(`--reset_embeddings`): {:.3f}.",
+        [LEAD["preset criteo_sample"] - LEAD["one epoch"]],
+    ),
+    (
+        "docs/dlrm.md",
+        "**32 columns** instead of 16: {:.4f}.",
+        [LEAD["preset criteo_sample"] - LEAD["16 columns"]],
+    ),
+    (
+        "docs/dlrm.md",
+        "Three epochs of the same embeddings end with the model of {}, and its figures",
+        ["one" if SAMPLE["one epoch"] == SAMPLE["three epochs of the same embeddings"] else "all"],
+    ),
+    (
+        "docs/deployment.md",
+        "the server adds {:.2f} ms to the native backend's {:.2f} ms, and {:.2f} ms to Python's "
+        "{:.2f} ms",
+        [
+            ALONE["batch 1, 1 client, native"] - ALONE["batch 1, in process, native"],
+            ALONE["batch 1, in process, native"],
+            ALONE["batch 1, 1 client, batching"] - ALONE["batch 1, in process"],
+            ALONE["batch 1, in process"],
+        ],
+    ),
+    (
+        "docs/deployment.md",
+        "answers {:.1f} times as many requests as Python with batching, and {:.1f} times as many "
+        "as without",
+        [
+            SERVED["batch 1, 16 clients, native"] / SERVED[f"batch 1, 16 clients, {other}"]
+            for other in ("batching", "plain")
+        ],
+    ),
+    (
+        "docs/results.md",
+        "TorchRec took {:.1f} to {:.1f} times as long as ours (commit 632cf87",
+        ends(as_fast("train_step", NEWER)),
+    ),
+    (
+        "docs/results.md",
+        "on Zen 5 TorchRec took {:.1f} to {:.1f} times as long.",
+        ends(as_fast("train_step_bfloat16", NEWER)),
+    ),
+    (
+        "docs/kernels.md",
+        "TorchRec takes {:.1f}, {:.1f} and {:.1f} times as long as ours for 1, 64 and 4,096 "
+        "samples of the big model, {:.1f}, {:.1f} and {:.1f} of the small one",
+        [*as_fast("inference_step", NEWER, "big"), *as_fast("inference_step", NEWER, "small")],
+    ),
+    (
+        "docs/bert4rec.md",
+        "| **{:.4f}** | **{:.4f}** | {:.4f} | **{:.4f}** | {:.4f} | **{:.4f}** | **{:.4f}** |",
+        [
+            QUALITY[f"mean test {metric}"]
+            for metric in (
+                *("popular hr@1", "popular hr@5", "popular hr@10", "popular ndcg@5"),
+                *("popular ndcg@10", "full hr@10", "full ndcg@10"),
+            )
+        ],
+    ),
+    (
+        "docs/bert4rec.md",
+        "| RecBole as shipped | {:.0f} | {:.1f}x | {:.0f} | {:.1f}x |",
+        [
+            value
+            for threads in ("1 thread", "2 threads")
+            for metric in (f"train samples/s, {threads}",)
+            for shipped in (RECBOLE["RecBole 1.2.1 as shipped"][metric],)
+            for value in (shipped, RECBOLE["ours, preset recbole"][metric] / shipped)
+        ],
+    ),
+]
+"""Document, sentence with places for figures, the figures from the records."""
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence", "figures"), SENTENCES, ids=[s[1][:40] for s in SENTENCES]
+)
+def test_a_sentence_says_what_its_rows_say(document, sentence, figures):
+    text = " ".join((REPOSITORY / document).read_text().split())
+    assert sentence.format(*figures) in text
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_a_ratio_names_its_direction_and_agrees_with_its_row(file):
+    for name, row in rows(file.stem).items():
+        for metric, ratio in row.items():
+            peer = metric.removeprefix("times as fast as ")
+            if peer != metric:
+                assert (ratio > 1) == (row[peer] > row["ours"]), (name, metric)
+    ratios = {record.metric for record in read_records(file) if record.unit == "x"}
+    told = ("times as fast as ", "time_over_", "throughput over ")
+    assert [metric for metric in ratios if not metric.startswith(told)] == []
