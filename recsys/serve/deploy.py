@@ -14,6 +14,7 @@ import xxhash
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
+from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import (
     ConfigError,
     ServingSettings,
@@ -24,6 +25,7 @@ from recsys.serve.config_pbtxt import (
 from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
 from recsys.serve.reconfigure import comment_of
 from recsys.serve.repository import ModelRepository
+from recsys.serve.server.probe import write_probe
 from recsys.serve.version_policy import served_versions
 from recsys.settings import REQUIRED, setting
 from recsys.train.origin import FINGERPRINT
@@ -187,6 +189,8 @@ def deploy(
         if metrics := measure(served):
             card = deployment.card | {"metrics": dict(metrics)}
             dataclasses.replace(deployment, card=card).save(staged.folder)
+        (first, *_) = export.example_requests(1, fixed_shapes=fixed_shapes)
+        _record_answer(staged.folder, served, first, serving, settings.precision)
         others = {}
         if serving.device == "gpu" and serving.format != "torchscript":
             on_cpu = dataclasses.replace(serving, device="cpu")
@@ -200,6 +204,21 @@ def _card(export: "CheckpointExport", settings: DeploySettings) -> dict[str, Any
     """Returns what readers of deployment.json want to know, and no server."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"deployed": now, "release": settings.release, "training": export.training}
+
+
+def _record_answer(
+    folder: Path, served: "ServedModel", request: Arrays, serving: ServingSettings, precision: str
+) -> None:
+    """Writes the first row of a request and its answer, for the probe of a server."""
+    row: Arrays = {name: array[:1] for name, array in request.items()}
+    (answer,) = served.predict([row])
+    here = served.deployment.signature
+    there = here.positional() if serving.backend == "pytorch" else here
+    pairs = zip((*here.inputs, *here.outputs), (*there.inputs, *there.outputs), strict=True)
+    names = {tensor.name: as_served.name for tensor, as_served in pairs}
+    row, answer = ({names[n]: values for n, values in side.items()} for side in (row, answer))
+    # Other processors add in another order.
+    write_probe(folder, row, answer, 0.1 if precision == "float16" else 1e-3)
 
 
 def _compare_datasets(repository: ModelRepository, name: str, deployment: Deployment) -> None:

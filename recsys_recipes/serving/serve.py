@@ -9,6 +9,7 @@ instance, is started again. Arguments after -- are passed on to tritonserver.
 """
 
 import dataclasses
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,11 +18,12 @@ from pathlib import Path
 from absl import flags
 
 from recsys import program
-from recsys.errors import FAILED
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
+from recsys.serve.server.guard import Restarts, fork_watcher
 from recsys.serve.server.health import HealthEndpoint
-from recsys.serve.server.process import ServerSettings, TritonServer, url_host
+from recsys.serve.server.ports import url_host
+from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
 from recsys.settings import section_from_dict, setting
 
@@ -42,29 +44,39 @@ SECTIONS: dict[type, str] = {
 
 
 def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    """Runs the server until a signal; returns 1 if it fails."""
+    """Runs the server until a signal; returns the exit status."""
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(SupervisorSettings, values)
     settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = section_from_dict(ServeOptions, values).log_file
     if log_file is None:
         log_file = Path(tempfile.mkdtemp(prefix="recipes-serve-")) / "server.log"
-    with StopRequest() as stop, HealthEndpoint(settings.host, options.health_port) as health:
+    settings = settings.with_ports()  # of all servers that follow one another
+    health = HealthEndpoint(settings.host, options.health_port)
+    guard = os.getpid()
+    with StopRequest() as stop:
+
+        def stopped() -> bool:
+            return bool(stop.signal_name) or guard not in (os.getpid(), os.getppid())
+
         health_url = f"http://{url_host(settings.host)}:{health.port}/healthz"
         program.print_line(f"Loading {settings.repository} (health {health_url}) ...")
+        say = program.print_with_flags
+        restarts = Restarts(options.max_restarts, say, stopped)
+        if (status := fork_watcher(restarts, stop)) is not None:
+            return status
 
         def print_addresses(server: TritonServer) -> None:
             http = f"HTTP http://{server.http_url}  " if server.http_url else ""
             program.print_line(
                 f"{http}gRPC {server.grpc_url}  metrics http://{server.metrics_url}/metrics  "
-                f"health {health_url}\nlog {server.log_file}\nReady. Ctrl-C stops it."
+                f"health {health_url}\nlog {server.log.file}\nReady. Ctrl-C stops it."
             )
 
-        supervisor = Supervisor(
-            settings, options, log_file, health, program.print_line, lambda: bool(stop.signal_name)
-        )
-        code = supervisor.run(print_addresses)
-    return 0 if code == 0 else FAILED
+        with health:
+            supervisor = Supervisor(settings, options, log_file, health, restarts, say, stopped)
+            supervisor.run(print_addresses)
+    return 0
 
 
 def main(argv: Sequence[str]) -> int:

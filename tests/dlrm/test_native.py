@@ -230,6 +230,6 @@ def test_without_the_library_it_is_refused(tmp_path, monkeypatch):
 
 def test_a_version_needs_no_code(version):
     assert sorted(file.name for file in version.iterdir()) == [
-        *("deployment.json", "weights.safetensors")
+        *("deployment.json", "probe.json", "weights.safetensors")
     ]
     assert json.loads((version / "deployment.json").read_text())["format"] == "eager"

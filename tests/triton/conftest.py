@@ -15,6 +15,7 @@ from dlrm.serve.export import DlrmExport
 from preproc.criteo.rules import CriteoSemantics
 from recsys.data.titles import write_titles
 from recsys.serve.client.connection import Endpoint
+from recsys.serve.server.instances import processes
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
@@ -91,6 +92,11 @@ def replay(endpoint, file):
             values = np.array(tensor["content"], inputs[name].numpy_dtype)
             request[name] = values.reshape(1, *tensor["shape"])
         yield request, endpoint.predict(request)
+
+
+def supervisor_of(program):
+    """Returns the process id of the supervisor of a running triton/serve.py, its guard."""
+    return next(p.pid for p in processes() if p.parent == program.pid and p.state != "Z")
 
 
 class Server(TritonServer):

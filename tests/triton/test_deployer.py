@@ -53,7 +53,7 @@ def test_the_script_deploys_from_any_folder(dlrm, tmp_path):
     assert "Deployed" in done.stdout
     version = tmp_path / "models" / "dlrm" / "1"
     assert sorted(p.name for p in version.iterdir()) == [
-        *("__pycache__", "deployment.json", "model.py", "weights.safetensors")
+        *("__pycache__", "deployment.json", "model.py", "probe.json", "weights.safetensors")
     ]
     assert Deployment.load(version).step == 7
 

@@ -15,6 +15,8 @@ import pytest
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import EndpointError
+from recsys.serve.server.probe import Prober
+from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS
 
 pytestmark = [pytest.mark.triton_server, pytest.mark.usefixtures("recommenders")]
@@ -67,6 +69,19 @@ def test_answers_are_those_of_the_checkpoint(server, exports, name, protocol):
             assert endpoint.signature.input("exclude_seen").optional == (name not in EXPORTED)
         answers = [endpoint.predict(request) for request in requests]
     assert exports[name].largest_difference(requests, answers) <= MODELS[name]
+
+
+@pytest.mark.parametrize("name", [*MODELS, *CONTAINER, "named"])
+def test_the_row_recorded_at_deployment_is_answered_as_it_was(server, exports, name):
+    prober, version = Prober(0.01), (name, "1")
+
+    def last_right():
+        prober.look(server, [version])
+        return prober.right[version]
+
+    first = last_right()
+    harness.wait_for(lambda: last_right() > first or prober.faults, "an answer")
+    assert prober.faults == {}
 
 
 @pytest.mark.parametrize("name", EXPORTED)

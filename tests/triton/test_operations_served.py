@@ -88,6 +88,7 @@ def test_the_supervisor_says_what_triton_does_not(live, served):
         ("recsys_server_restarts_total", OF_THE_SCRAPE),
         ("recsys_version_ready", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
         ("recsys_version_failed", {"model": "broken", "version": "1"} | OF_THE_SCRAPE),
+        ("recsys_probe_age_seconds", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
     ]
     text = served.metrics()
     assert "\nrecsys_serving 1.0\n" in text

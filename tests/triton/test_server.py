@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's life: start, failures, the closed parts of its interface, and its end."""
 
+import http.client
 import os
 import re
 import signal
@@ -16,10 +17,10 @@ import pytest
 
 from recsys.serve.client.connection import EndpointError
 from recsys.serve.server.install import ServerError
-from recsys.serve.server.log import failure_reason
+from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
-from tests.triton.conftest import Server, client, script
+from tests.triton.conftest import Server, client, supervisor_of
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -31,7 +32,7 @@ def shared_memory(pid):
 
 @pytest.fixture
 def repository(tmp_path):
-    folder = tmp_path / "repository"
+    folder = tmp_path / "my répository"  # the Python backend alone would take no such path
     write_version(folder, "tiny", 1, 2.0)
     return folder
 
@@ -39,13 +40,14 @@ def repository(tmp_path):
 def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_path):
     log = tmp_path / "log"
     command = ("triton/serve.py", f"--repository={repository}", f"--log_file={log}")
-    with harness.started(*command) as program:
+    with harness.started(*command, "--", "--exit-timeout-secs=1") as program:
         said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
         assert "tiny version 1: READY" in said
         url = re.search(r"HTTP (http://127\.0\.0\.1:\d+) ", said)[1]
         with urllib.request.urlopen(f"{url}/v2/models/tiny/ready") as response:
             assert response.status == 200
-        assert shared_memory(program.pid)
+        supervisor = supervisor_of(program)
+        assert shared_memory(supervisor)
         # What runs uploaded code, writes files or maps memory is closed to whoever has no key.
         for path in ("repository/index", "repository/models/tiny/unload"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -53,27 +55,30 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
         for path in ("trace/setting", "logging", "systemsharedmemory/status"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(f"{url}/v2/{path}")
+        idle = http.client.HTTPConnection(url.removeprefix("http://"))
+        idle.request("GET", "/v2/health/ready")  # a client that keeps its connection
+        idle.getresponse().read()
         program.send_signal(signal.SIGINT)
         assert program.wait(harness.PATIENCE_S) == 0
-    assert not shared_memory(program.pid)
+    idle.close()
+    assert not shared_memory(supervisor)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
 
 
-def test_models_that_do_not_load_end_a_program_without_another(tmp_path, capsys):
+def test_models_that_do_not_load_end_a_program_without_another(tmp_path):
     broken = "raise FileNotFoundError('weights.bin is missing')"
     write_version(tmp_path / "m", "broken", 1, 2.0, broken)
     (tmp_path / "m" / "notes" / "1").mkdir(parents=True)
     arguments = [f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'log'}"]
-    assert script("serve").main(["serve", *arguments]) == 1
-    said = capsys.readouterr()
-    assert "no model could be loaded:\n  broken version 1: Internal: " in said.err
-    assert "FileNotFoundError: weights.bin is missing" in said.err
-    assert "broken/1/model.py(7): initialize" in said.err
-    assert "\n  notes: Poll failed for model directory" in said.err
-    assert "Traceback" not in said.err
-    assert "weights.bin" not in said.out  # once is enough
-    assert "Ready" not in said.out
+    said = harness.forked("triton/serve.py", *arguments, status=1)
+    assert "no model could be loaded:\n  broken version 1: Internal: " in said.stderr
+    assert "FileNotFoundError: weights.bin is missing" in said.stderr
+    assert "broken/1/model.py(7): initialize" in said.stderr
+    assert "\n  notes: Poll failed for model directory" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert "weights.bin" not in said.stdout  # once is enough
+    assert "Ready" not in said.stdout
 
 
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
@@ -118,13 +123,12 @@ def test_addresses_as_the_server_prints_them(server, capsys):
         assert remedy in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port"])
-def test_a_port_that_another_server_has_is_named(server, flag, capsys):
+@pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port", "health_port"])
+def test_a_port_that_another_server_has_is_named(server, flag):
     """It would answer for the new server, and tell that its key is wrong."""
-    taken = getattr(server.settings, flag)
-    arguments = ["serve", f"--repository={server.repository}", f"--{flag}={taken}"]
-    assert script("serve").main(arguments) == 1
-    said = capsys.readouterr().err
+    taken = getattr(server.settings, flag, server.settings.http_port)
+    arguments = (f"--repository={server.repository}", f"--{flag}={taken}")
+    said = harness.forked("triton/serve.py", *arguments, status=1).stderr
     assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in said
     assert "choose another port" in said
 
@@ -154,12 +158,13 @@ def test_cores_are_shared_out_among_instances(tmp_path):
 
 
 def test_a_log_without_a_failed_model_gives_its_errors(tmp_path):
-    log = tmp_path / "log"
-    log.write_text(
+    log = ServerLog(tmp_path / "log")
+    log.file.write_text(
         'E1121 17:13:28.061370 1 server.cc:241] "CudaDriverHelper has not been initialized."\n'
         "error: creating server: Internal - failed to load all models\n"
     )
-    assert failure_reason(log).startswith("error: creating server: Internal")
+    assert log.failure_reason().startswith("error: creating server: Internal")
+    log.close()
 
 
 def test_the_last_step_of_the_image_deploys_serves_and_asks(tmp_path):

@@ -6,6 +6,8 @@ import http.client
 import json
 import os
 import re
+import resource
+import select
 import shutil
 import signal
 import socket
@@ -18,10 +20,14 @@ import numpy as np
 import pytest
 
 from recsys.serve.client.connection import Endpoint
-from recsys.serve.server.instances import find_instances
-from recsys.serve.server.log import limit_log
+from recsys.serve.server import health, probe
+from recsys.serve.server.health import HealthEndpoint
+from recsys.serve.server.install import ServerError
+from recsys.serve.server.instances import find_instances, processes
+from recsys.serve.server.probe import Prober, write_probe
+from recsys.serve.server.process import remove_leftovers
 from tests import harness
-from tests.triton.conftest import Server, client
+from tests.triton.conftest import Server, client, supervisor_of
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -50,8 +56,13 @@ class Served:
 
     @property
     def server_pid(self):
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return next(p for p in map(int, children.split()) if _name(p) == "tritonserver")
+        servers = [p for p in processes() if p.command == "tritonserver"]
+        return next(p.pid for p in servers if p.parent == self.pid)
+
+    @property
+    def pid(self):
+        """Process id of the supervisor."""
+        return supervisor_of(self.process)
 
     def health(self, model=""):
         """Returns status code and body."""
@@ -60,6 +71,12 @@ class Served:
                 return response.status, json.loads(response.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
+
+    def answers(self):
+        """Asks the model `tiny`."""
+        with Endpoint(self.grpc, "tiny") as endpoint:
+            answer = endpoint.predict({"x": np.ones((3, 2), np.float32)})
+        assert answer["y"].tolist() == [[2, 2]] * 3
 
     def metrics(self):
         """Returns the text of /metrics."""
@@ -100,25 +117,19 @@ def post(url, body):
 def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0, instances=2)
     with serving(tmp_path / "models", "--max_restarts=3") as served:
-
-        def answers():
-            with Endpoint(served.grpc, "tiny") as endpoint:
-                answer = endpoint.predict({"x": np.ones((3, 2), np.float32)})
-            assert answer["y"].tolist() == [[2, 2]] * 3
-
-        answers()
+        served.answers()
         url = re.search(r"HTTP (\S+)", served.said[0])[1]
         with pytest.raises((urllib.error.URLError, http.client.HTTPException, ConnectionError)):
             post(f"{url}/v2/models/tiny/infer", TOO_LARGE)
-        served.wait_for("restart 1: the server ended with signal SIGABRT")
+        served.wait_for("restart 1: the server ended with signal SIGABRT; a request may have")
         served.wait_for_restart(1)
-        answers()
+        served.answers()
         (instance, _) = find_instances(served.server_pid)
         os.kill(instance.pid, signal.SIGKILL)
         served.wait_for(f"restart 2: instance {instance.name} (process {instance.pid}) died")
         assert served.health()[0] == 503
         served.wait_for_restart(2)
-        answers()
+        served.answers()
         os.kill(served.server_pid, signal.SIGKILL)
         served.wait_for("restart 3: the server ended with signal SIGKILL")
         assert served.health("/tiny")[0] == 503
@@ -128,7 +139,7 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         assert "recsys_version_ready{" not in metrics
         served.wait_for_restart(3)
         assert 'recsys_version_ready{model="tiny",version="1"} 1.0\n' in served.metrics()
-        answers()
+        served.answers()
         reasons = served.health()[1]["restarts"]
         assert [re.search("SIGABRT|instance|SIGKILL", r)[0] for r in reasons] == [
             "SIGABRT", "instance", "SIGKILL",
@@ -138,22 +149,137 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         served.wait_for("started again 3 times within ten minutes (--max_restarts)")
 
 
-def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path):
+@pytest.mark.parametrize("killed", [["program"], ["supervisor", "program"]], ids="-".join)
+def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path, killed):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
-    before = set(Path("/tmp").glob("recipes-triton-*"))
     with serving(tmp_path / "models") as served:
-        pids = [served.server_pid, *(i.pid for i in find_instances(served.server_pid))]
-        assert len(pids) == 2
-        served.process.kill()
-        harness.wait_for(lambda: all(_name(pid) is None for pid in pids), "the end of all", 30)
-        harness.wait_for(
-            lambda: not list(Path("/dev/shm").glob(f"recipes_{served.process.pid}_*")),
-            "removal",
-            30,
-        )
-        harness.wait_for(
-            lambda: set(Path("/tmp").glob("recipes-triton-*")) <= before, "removal", 30
-        )
+        left = [served.pid, served.server_pid, *(i.pid for i in find_instances(served.server_pid))]
+        assert len(left) == 3
+
+        def files():
+            names = {"/dev/shm": f"recipes_{pid}_*", "/tmp": f"recipes-triton-{pid}-*"}
+            return [list(Path(folder).glob(name)) for folder, name in names.items()]
+
+        pid = served.pid
+        assert all(files())
+        pids = {"program": served.process.pid, "supervisor": pid}
+        for process in killed:
+            os.kill(pids[process], signal.SIGKILL)
+        harness.wait_for(lambda: not any(map(_name, left)), "the end of all", 60)
+        if len(killed) > 1:  # the next server removes what nobody could
+            remove_leftovers()
+        harness.wait_for(lambda: not any(files()), "removal", 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM])
+def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path, number):
+    """The alarm is what it sets itself, before each look at the server."""
+    write_version(tmp_path / "models", "tiny", 1, 2.0)
+    with serving(tmp_path / "models") as served:
+        supervisor, before = served.pid, served.server_pid
+        os.kill(supervisor, number)
+        served.wait_for(f"restart 1: the supervisor (process {supervisor}) ")
+        served.wait_for_restart(1)
+        assert served.server_pid != before
+        served.answers()
+        served.process.terminate()
+        assert served.process.wait(60) == 0
+    assert _name(before) is None
+
+
+def test_a_supervisor_without_descriptors_leaves_its_server_alone(tmp_path):
+    write_version(tmp_path / "models", "tiny", 1, 2.0)
+    with serving(tmp_path / "models") as served:
+        _, most = normal = resource.prlimit(served.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (3, most))
+        served.wait_for("cannot watch the server at the moment: OSError: [Errno 24]")
+        served.answers()
+        resource.prlimit(served.pid, resource.RLIMIT_NOFILE, normal)
+        (instance,) = find_instances(served.server_pid)
+        os.kill(instance.pid, signal.SIGSTOP)
+        served.wait_for(f"restart 1: instance tiny_0_0 (process {instance.pid}) was stopped")
+        served.wait_for_restart(1)
+        served.answers()
+
+
+def test_faults_of_the_surroundings_are_waited_out(tmp_path):
+    models, log, port = tmp_path / "models", tmp_path / "logs" / "log", harness.free_port()
+    write_version(models, "tiny", 1, 2.0)
+    with serving(models, f"--log_file={log}", f"--grpc_port={port}") as served:
+        log.rename(tmp_path / "moved")
+        served.wait_for(f"{log} was moved or deleted")
+        log.parent.rmdir()
+        models.rename(tmp_path / "away")
+        os.kill(served.server_pid, signal.SIGKILL)
+        served.wait_for(f"restart 2: --repository: {models} is not a folder")
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            (tmp_path / "away").rename(models)
+            served.wait_for(f": --grpc_port {port}: cannot listen")
+            assert served.health()[0] == 503
+        harness.wait_for(lambda: served.health()[0] == 200, f"health: {served.said}", 120)
+        served.answers()
+        assert log.exists()
+
+
+def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, monkeypatch):
+    factor, held = tmp_path / "factor", tmp_path / "held"
+    factor.write_text("2.0")
+    held_up = f"len(list(iter(lambda: __import__('os').path.exists({str(held)!r}), False)))"
+    code = f"(float(open({str(factor)!r}).read()) + 0 * {held_up})"
+    write_version(server.repository, "probed", 1, code)
+    row = {"x": np.ones((1, 2), np.float32)}
+    write_probe(server.repository / "probed" / "1", row, {"y": 2 * row["x"]}, 1e-3)
+    server.load("probed")
+    version, prober = ("probed", "1"), Prober(0.01)
+
+    def look(until):
+        def looked():
+            prober.look(server, [version])
+            return until()
+
+        harness.wait_for(looked, "an answer")
+
+    look(lambda: prober.right)
+    first = prober.right[version]
+    look(lambda: prober.right[version] > first)
+    factor.write_text("3.0")
+    look(lambda: prober.faults)
+    assert prober.faults[version] == "its recorded row gets y [[3.0, 3.0]] instead of [[2.0, 2.0]]"
+    factor.write_text("2.0")
+    look(lambda: not prober.faults)
+    monkeypatch.setattr(probe, "SILENCE_S", 1.0)
+    held.touch()
+    with pytest.raises(ServerError, match="probed version 1 answered nothing for 1 s"):
+        look(lambda: False)
+    held.unlink()
+
+
+def test_connections_to_the_health_port_are_few_and_short(monkeypatch):
+    monkeypatch.setattr(health, "_CONNECTION_S", 3.0)
+    with HealthEndpoint("127.0.0.1", 0) as endpoint, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", endpoint.port)
+        trickling = []
+
+        def ended():
+            """Tells how many of them the server has ended, however often they send a byte."""
+            for connection in trickling:
+                with contextlib.suppress(OSError):
+                    connection.send(b"G")
+            readable, _, _ = select.select(trickling, [], [], 0)
+            return len(readable)
+
+        for _ in range(200):
+            trickling.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+            ended()
+        harness.wait_for(lambda: ended() >= 200 - 64, "the oldest to be ended")
+        request = http.client.HTTPConnection(*address, timeout=30)
+        request.request("HEAD", "/healthz")
+        with request.getresponse() as response:
+            assert (response.status, response.read()) == (503, b"")
+            assert int(response.headers["Content-Length"]) > 0
+        harness.wait_for(lambda: ended() == 200, "the end of all")
 
 
 def test_a_damaged_model_and_a_load_without_an_end_leave_the_others(tmp_path):
@@ -186,6 +312,14 @@ def test_a_damaged_model_and_a_load_without_an_end_leave_the_others(tmp_path):
         write_version(tmp_path, "tiny", 3, 4.0)
         served.wait_for("tiny version 3: READY")
         harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health", 60)
+        config = tmp_path / "tiny" / "config.pbtxt"
+        good = config.read_text()
+        config.write_text("backend: [")
+        served.wait_for("tiny: does not load: Poll failed for model directory 'tiny'")
+        assert served.health("/tiny")[1]["models"]["tiny"] == [3]
+        assert "Poll failed" in served.health()[1]["failures"]["tiny"]
+        config.write_text(good)
+        harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health", 60)
         assert served.health()[1]["restarts"] == []
 
 
@@ -209,10 +343,10 @@ def test_an_address_of_ipv6_and_a_server_without_http(tmp_path, capsys):
 def test_a_log_is_cut_while_the_server_writes_to_it(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     with Server(tmp_path) as server:
-        log = server.log_file
-        limit_log(log, 1 << 30)
+        log = server.log.file
+        server.log.limit(1 << 30)
         before = log.read_bytes()
-        limit_log(log, len(before) - 1)
+        server.log.limit(len(before) - 1)
         assert log.with_name("log.1").read_bytes() == before
         server.unload("tiny")
         harness.wait_for(lambda: log.stat().st_size, "a line")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of a supervised server over HTTP, for probes and for Prometheus."""
 
+import contextlib
 import dataclasses
 import http.client
 import http.server
@@ -19,6 +20,9 @@ from prometheus_client import (
     generate_latest,
 )
 
+from recsys.serve.server.install import ServerError
+from recsys.serve.server.ports import address_family, free_ports, port_taken
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # would be metrics of their own
 
 Status = Literal["starting", "ok", "degraded", "restarting"]
@@ -29,6 +33,10 @@ _STALE_S = 60.0
 """A report older than this is not believed."""
 _METRICS_S = 5.0
 """Longest wait for the server's own metrics; Prometheus waits 10 s by default."""
+_CONNECTION_S = 10.0
+"""Longest life of a connection, however slowly its bytes come."""
+_MOST_CONNECTIONS = 64
+"""A further one ends the oldest: who holds connections does not keep probes out."""
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -42,6 +50,7 @@ class HealthReport:
         failures: version -> reason why it does not answer.
         restarts: time and reason of each of the last restarts.
         num_restarts: restarts since the program began.
+        probes: version -> monotonic time at which its recorded row was last answered right.
         metrics_url: host:port of the server's own metrics; empty before its first start.
     """
 
@@ -50,6 +59,7 @@ class HealthReport:
     failures: dict[Version, str] = dataclasses.field(default_factory=dict)
     restarts: tuple[str, ...] = ()
     num_restarts: int = 0
+    probes: dict[Version, float] = dataclasses.field(default_factory=dict)
     metrics_url: str = ""
     made: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -80,8 +90,6 @@ class HealthEndpoint:
         endpoint = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 5  # a silent connection does not keep its thread
-
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] == "/metrics":
                     code, kind, text = 200, _METRICS_TYPE, endpoint.metrics()
@@ -92,16 +100,19 @@ class HealthEndpoint:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
-                self.wfile.write(text)
+                if self.command != "HEAD":
+                    self.wfile.write(text)
+
+            do_HEAD = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:
                 """Leaves probes out of the program's output."""
 
-        class Server(http.server.ThreadingHTTPServer):
-            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        self._server = Server((host, port), Handler)
-        self.port = int(self._server.server_address[1])
+        self.port = port or free_ports(host, ["health_port"])["health_port"]
+        try:
+            self._server = _HealthServer(host, self.port, Handler)
+        except OSError as error:
+            raise ServerError(port_taken(host, "health_port", self.port, error)) from error
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -144,6 +155,48 @@ class HealthEndpoint:
             return own
 
 
+class _HealthServer(http.server.ThreadingHTTPServer):
+    """A server with few and short connections, so that nobody uses up its descriptors."""
+
+    request_queue_size = _MOST_CONNECTIONS
+
+    def __init__(self, host: str, port: int, handler: type[Any]) -> None:
+        self.address_family = address_family(host)
+        self._deadlines: dict[socket.socket, float] = {}
+        super().__init__((host, port), handler)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is left, and the connection waits for one
+            time.sleep(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._deadlines) >= _MOST_CONNECTIONS:
+            self._end(next(iter(self._deadlines)))
+        self._deadlines[request] = time.monotonic() + _CONNECTION_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        for request, deadline in list(self._deadlines.items()):
+            if deadline < time.monotonic():
+                self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        """Has the thread of a connection end it."""
+        self._deadlines.pop(request, None)
+        with contextlib.suppress(OSError):  # it has ended
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Leaves out connections that broke, or found no thread."""
+
+
 def version_text(version: Version) -> str:
     """Returns a model and version for readers."""
     return " version ".join(filter(None, version))
@@ -156,7 +209,8 @@ def _own_metrics(report: HealthReport) -> bytes:
     serving = ("recsys_serving", "1 while the server answers requests, else 0")
     restarts = ("recsys_server_restarts", "Times that the server was started again")
     ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
-    failed = ("recsys_version_failed", "1 for each version that does not load", of_version)
+    failed = ("recsys_version_failed", "1 for each version with a failure", of_version)
+    probed = ("recsys_probe_age_seconds", "Time since a right answer to the probe", of_version)
     Gauge(*serving, registry=registry).set(report.serves)
     Counter(*restarts, registry=registry).inc(report.num_restarts)
     ready_versions = Gauge(*ready, registry=registry)
@@ -166,4 +220,7 @@ def _own_metrics(report: HealthReport) -> bytes:
     failed_versions = Gauge(*failed, registry=registry)
     for version in report.failures:
         failed_versions.labels(*version).set(1)
+    ages = Gauge(*probed, registry=registry)
+    for version, right in report.probes.items():
+        ages.labels(*version).set(time.monotonic() - right)
     return generate_latest(registry)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of the Python backend's models: child processes of a server (Linux)."""
+"""Processes of this machine, and which of them are instances of a server (Linux)."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 _COMMAND = "triton_python_backend_stub"
@@ -12,17 +13,34 @@ _NAME_FIELD = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """A process of this machine.
+
+    Attributes:
+        command: name of its program, of 15 characters at most.
+        state: letter of the kernel: Z has ended, T was stopped by a signal.
+        session: process id of the session's leader.
+    """
+
+    pid: int
+    command: str
+    state: str
+    parent: int
+    session: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
     """A process of one instance.
 
     Attributes:
-        dead: it has ended and the server has not noticed.
+        fault: why it does not work, unnoticed by the server; empty if it does.
         name: name of the instance, such as dlrm_0_0; empty once it is dead.
         version_folder: folder of its model.py; the version's unless a backend has its own.
     """
 
     pid: int
-    dead: bool
+    fault: str
     name: str
     version_folder: Path
 
@@ -32,24 +50,36 @@ class Instance:
         return self.name.rsplit("_", 2)[0]
 
 
+def processes() -> Iterator[Process]:
+    """Yields the processes of this machine."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        # The name in brackets may have spaces; the other fields follow it.
+        start, _, rest = text.rpartition(")")
+        state, parent, _, session = rest.split()[:4]
+        command = start.partition("(")[2]
+        yield Process(int(folder.name), command, state, int(parent), int(session))
+
+
 def find_instances(server_pid: int) -> list[Instance]:
     """Returns the instances of a server, by process id."""
     instances = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for process in processes():
+        if process.parent != server_pid or process.command != _COMMAND_SHOWN:
+            continue
         try:
-            # The name in brackets may have spaces; state and parent's id follow it.
-            start, _, rest = (folder / "stat").read_text().rpartition(")")
-            state, parent = rest.split()[:2]
-            if int(parent) != server_pid or not start.endswith("(" + _COMMAND_SHOWN):
-                continue
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
+        words = command_line.decode(errors="replace").split("\0")
         named = len(words) > _NAME_FIELD  # a dead process has no arguments left
         instances.append(
             Instance(
-                pid=int(folder.name),
-                dead=state == "Z",
+                pid=process.pid,
+                fault={"Z": "died", "T": "was stopped by a signal"}.get(process.state, ""),
                 name=words[_NAME_FIELD] if named else "",
                 version_folder=Path(words[1]).parent if named else Path(),
             )

@@ -1,56 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log of a server: its size and what it says about failures."""
 
+import os
 import re
 import shutil
+import time
 from pathlib import Path
-from typing import BinaryIO
 
 _REASON_LINES = 12
 _ERROR_LINE = re.compile(r"E\d{4} |error: ")
 _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
 """Messages of the server on every machine without a GPU."""
 _LOADED = re.compile(r"successfully loaded '(.+?)'")
+_REFUSED = re.compile(r"^E.*\"(Poll failed for model directory '(.+?)'.*)\"$", re.MULTILINE)
+"""Line that a polling server repeats at each poll."""
 
 
-def begin_log(log_file: Path) -> BinaryIO:
-    """Opens a new log; the one before is kept as FILE.1."""
-    if log_file.exists():
-        log_file.replace(_earlier(log_file))
-    return log_file.open("ab")  # its writer goes on at the end when it is cut
+class ServerLog:
+    """A new log; the one before is kept as FILE.1.
 
+    It is kept open, and so read and cut where logrotate or a cleaner took its file away.
 
-def limit_log(log_file: Path, most_bytes: int) -> None:
-    """Moves a log that is too large to FILE.1, under its writer."""
-    if log_file.stat().st_size > most_bytes:
-        shutil.copyfile(log_file, _earlier(log_file))
-        with log_file.open("r+b") as log:
-            log.truncate(0)
+    Attributes:
+        file: its path.
+        writer: descriptor for its writer, who goes on at the end when the log is cut.
+    """
 
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            file.replace(self._earlier)
+        self._opened = file.open("a+b")
+        self.writer = self._opened.fileno()
+        self._read = 0
+        self._refused: dict[str, tuple[str, float]] = {}
 
-def _earlier(log_file: Path) -> Path:
-    return log_file.with_name(log_file.name + ".1")
+    @property
+    def _earlier(self) -> Path:
+        return self.file.with_name(self.file.name + ".1")
 
+    def close(self) -> None:
+        """Closes the log, which can still be read by its path."""
+        self._opened.close()
 
-def loaded_models(log_file: Path) -> set[str]:
-    """Returns the models that were loaded, before the server answers."""
-    return set(_LOADED.findall(log_file.read_text(errors="replace")))
+    def is_in_place(self) -> bool:
+        """Tells if the path still names what the server writes to."""
+        return self.file.exists() and os.path.samestat(self.file.stat(), os.fstat(self.writer))
 
+    def limit(self, most_bytes: int) -> None:
+        """Moves a log that is too large to FILE.1, under its writer."""
+        if os.fstat(self.writer).st_size > most_bytes:
+            self._opened.seek(0)
+            with self._earlier.open("wb") as earlier:
+                shutil.copyfileobj(self._opened, earlier)
+            self._opened.truncate(0)
+            self._read = 0
 
-def model_error(log_file: Path, model: str) -> str:
-    """Returns the last error that names a model."""
-    errors = [line for line in log_file.read_text(errors="replace").splitlines() if line[:1] == "E"]
-    named = [line.partition("] ")[2].strip('"') for line in errors if f"'{model}'" in line]
-    return named[-1] if named else f"the log {log_file} does not say why"
+    def text(self, start: int = 0) -> str:
+        """Returns the log from a byte on."""
+        size = os.fstat(self.writer).st_size
+        return os.pread(self.writer, max(size - start, 0), start).decode(errors="replace")
 
+    def refused_models(self, newest_s: float) -> dict[str, str]:
+        """Returns models whose folder was refused within some seconds, with the reason."""
+        now = time.monotonic()
+        new = self.text(self._read)
+        self._read += new.rfind("\n") + 1
+        self._refused |= {model: (reason, now) for reason, model in _REFUSED.findall(new)}
+        return {model: why for model, (why, at) in self._refused.items() if now - at < newest_s}
 
-def failure_reason(log_file: Path) -> str:
-    """Returns the log lines that explain a failure."""
-    lines = log_file.read_text(errors="replace").splitlines()
-    errors = [line for line in lines if _ERROR_LINE.match(line)]
-    failed = [line for line in errors if "failed to load" in line]
-    relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
-    messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
-    # The log writes a line break inside a message as backslash and n.
-    shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
-    return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
+    def loaded_models(self) -> set[str]:
+        """Returns the models that were loaded, before the server answers."""
+        return set(_LOADED.findall(self.text()))
+
+    def model_error(self, model: str) -> str:
+        """Returns the last error that names a model."""
+        errors = [line for line in self.text().splitlines() if line[:1] == "E"]
+        named = [line.partition("] ")[2].strip('"') for line in errors if f"'{model}'" in line]
+        return named[-1] if named else f"the log {self.file} does not say why"
+
+    def failure_reason(self) -> str:
+        """Returns the log lines that explain a failure."""
+        lines = self.text().splitlines()
+        errors = [line for line in lines if _ERROR_LINE.match(line)]
+        failed = [line for line in errors if "failed to load" in line]
+        relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
+        messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
+        # The log writes a line break inside a message as backslash and n.
+        shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
+        return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {self.file})"])

@@ -12,28 +12,32 @@ import importlib
 import os
 import re
 import secrets
+import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
-from recsys.serve.server.guard import start_guard
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
-from recsys.serve.server.log import begin_log, failure_reason
+from recsys.serve.server.log import ServerLog
+from recsys.serve.server.ports import check_port, free_ports, port_taken, url_host
 from recsys.settings import REQUIRED, setting
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
 _SHM = Path("/dev/shm")
 _SHM_NAME = "recipes_{pid}_{token}_"
-_SHM_OF = re.compile(r"recipes_(\d+)_")
+_FOLDER_NAME = "recipes-triton-{pid}-"
+_LEFTOVER = re.compile(r"recipes_(\d+)_|recipes-triton-(\d+)-")
+"""Shared memory or a folder of a server, by the process that started it."""
+_PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
+"""Paths that the Python backend can take: it starts an instance by a line of shell."""
 _EXIT_TIMEOUT_S = 20
 """The server waits this long for open connections; killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
@@ -87,6 +91,11 @@ class ServerSettings:
         except RepositoryError as error:
             raise ServerError(str(error)) from error
 
+    def with_ports(self) -> Self:
+        """Returns them with free ports in the place of 0."""
+        unset = [name for name in _PORTS if not getattr(self, name)]
+        return dataclasses.replace(self, **cast(Any, free_ports(self.host, unset)))
+
 
 class NotReadyError(ServerError):
     """A server took too long to load its models."""
@@ -102,31 +111,41 @@ class TritonServer:
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
-        self.log_file = log_file
         self._key = secrets.token_hex(16)
         self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
-        ports = _free_ports(settings.host)
         for name in _PORTS:
-            if port := getattr(settings, name):
-                ports[name] = port
-                if not (name == "http_port" and settings.no_http):
-                    _check_port(settings.host, name, port)
-        self.settings = dataclasses.replace(settings, **ports)
+            if (port := getattr(settings, name)) and not (name == "http_port" and settings.no_http):
+                check_port(settings.host, name, port)
+        self.settings = settings = settings.with_ports()
         shown = url_host(settings.host)
-        self.http_url = "" if settings.no_http else f"{shown}:{ports['http_port']}"
-        self.grpc_url = f"{shown}:{ports['grpc_port']}"
-        self.metrics_url = f"{shown}:{ports['metrics_port']}"
+        self.http_url = "" if settings.no_http else f"{shown}:{settings.http_port}"
+        self.grpc_url = f"{shown}:{settings.grpc_port}"
+        self.metrics_url = f"{shown}:{settings.metrics_port}"
         folders = sorted(p.name for p in settings.repository.iterdir() if p.is_dir())
         staged = "."  # begins their names
         self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
-        self._folder = tempfile.TemporaryDirectory(prefix="recipes-triton-")
-        install = find_server(Path(self._folder.name))
         remove_leftovers()
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER_NAME.format(pid=os.getpid()))
+        install = find_server(Path(self._folder.name))
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
             ModelRepository(settings.repository).remove_leftovers()
+        self.log = ServerLog(log_file)
         self._process = self._start(install)
         self.pid = self._process.pid
-        self._guard = start_guard(self.pid, self._shm_prefix, self._folder.name)
+
+    def _plain_repository(self) -> Path:
+        """Returns a path of the repository that the Python backend can take."""
+        repository, folder = self.settings.repository, Path(self._folder.name)
+        if _PLAIN_PATH.fullmatch(str(repository)):
+            return repository
+        if not _PLAIN_PATH.fullmatch(str(folder)):
+            raise ServerError(
+                f"{folder.parent}: Triton's Python backend takes no temporary folder whose path "
+                "has other characters than letters of ASCII, digits and ./+_-; set TMPDIR"
+            )
+        link = folder / "repository"
+        link.symlink_to(repository.absolute())
+        return link
 
     def _start(self, install: ServerInstall) -> "subprocess.Popen[bytes]":
         settings = self.settings
@@ -135,7 +154,9 @@ class TritonServer:
         else:
             control = ["--model-control-mode=explicit"]
             control += [f"--load-model={name}" for name in self.names or ("*",)]
-        arguments = [str(install.binary), f"--model-repository={settings.repository}"]
+        arguments = [str(install.binary), f"--model-repository={self._plain_repository()}"]
+        if setpriv := shutil.which("setpriv"):  # of util-linux; ends the server with this process
+            arguments = [setpriv, "--pdeathsig=KILL", *arguments]
         host = settings.host
         for name in _PORTS:
             kind = name.removesuffix("_port")
@@ -156,21 +177,20 @@ class TritonServer:
             *settings.arguments,
         ]
         threads = str(settings.threads or threads_per_instance(settings.repository))
-        with begin_log(self.log_file) as log:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
-                start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
-            )
+        return subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log.writer,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
+            process_group=0,  # a Ctrl-C reaches this process, which then stops it
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop(at_once=kind is not None)
 
     def poll(self) -> int | None:
         """Returns the server's exit code; None while it runs."""
@@ -192,17 +212,17 @@ class TritonServer:
                 return
             if time.monotonic() > deadline:
                 raise NotReadyError(
-                    f"the server is not ready after {timeout_s:.0f} s; its log is {self.log_file}"
+                    f"the server is not ready after {timeout_s:.0f} s; its log is {self.log.file}"
                 )
             time.sleep(_POLL_S)
 
     def _reason_of_end(self) -> str:
-        reason = failure_reason(self.log_file)
+        reason = self.log.failure_reason()
         for name in _PORTS:
             port = getattr(self.settings, name)
             # Another program took it after this one's constructor looked.
             if re.search(rf"Socket '\S+:{port}' already in use", reason):
-                return _port_taken(self.settings.host, name, port, "Address already in use")
+                return port_taken(self.settings.host, name, port, "Address already in use")
         return f"the server ended with code {self._process.returncode}: {reason}"
 
     def responds(self) -> bool:
@@ -215,7 +235,7 @@ class TritonServer:
         except (OSError, http.client.HTTPException, ServerError):
             return False
 
-    def _ask(self, method: str) -> Any:
+    def _ask(self, method: str, *arguments: str) -> Any:
         # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
@@ -224,7 +244,8 @@ class TritonServer:
         headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
         with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
             try:
-                return getattr(client, method)(headers=headers, client_timeout=_ANSWER_S)
+                call = getattr(client, method)
+                return call(*arguments, headers=headers, client_timeout=_ANSWER_S)
             except refused as error:
                 raise ServerError(f"{method}: {error}") from error
 
@@ -236,6 +257,15 @@ class TritonServer:
         """
         models = self._ask("get_model_repository_index").models
         return [{field.name: value for field, value in model.ListFields()} for model in models]
+
+    def executions(self, model: str, version: str) -> int:
+        """Returns the number of executions that a version has completed.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        (statistics,) = self._ask("get_inference_statistics", model, version).model_stats
+        return int(statistics.execution_count)
 
     def stop(self, *, at_once: bool = False) -> int:
         """Stops the server and cleans up; returns its exit code.
@@ -258,8 +288,7 @@ class TritonServer:
         for segment in _SHM.glob(self._shm_prefix + "*"):
             segment.unlink(missing_ok=True)
         self._folder.cleanup()
-        self._guard.kill()
-        self._guard.communicate()
+        self.log.close()
         return code
 
 
@@ -275,51 +304,10 @@ def threads_per_instance(repository: Path) -> int:
     return max(1, available_cores() // max(instances, 1))
 
 
-def url_host(host: str) -> str:
-    """Returns a host for a URL: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host else host
-
-
 def remove_leftovers() -> None:
-    """Removes the shared memory of servers whose parent process has ended."""
-    for segment in _SHM.glob("recipes_*"):
-        named = _SHM_OF.match(segment.name)
-        if named and not Path(f"/proc/{named[1]}").exists():
-            with contextlib.suppress(PermissionError):
-                segment.unlink(missing_ok=True)
-
-
-def _check_port(host: str, name: str, port: int) -> None:
-    """Refuses a port that the server could not listen on.
-
-    Another server there would answer for the new one until that gives up.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections count not
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServerError(_port_taken(host, name, port, error)) from error
-
-
-def _port_taken(host: str, name: str, port: int, reason: object) -> str:
-    return (
-        f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({reason}); choose "
-        "another port, or end the program that has it"
-    )
-
-
-def _free_ports(host: str) -> dict[str, Any]:
-    """Returns a port for each of `_PORTS` that nothing listens on."""
-    with contextlib.ExitStack() as stack:
-        ports = {}
-        for name in _PORTS:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            try:
-                probe.bind((host, 0))
-            except OSError as error:
-                raise ServerError(f"`host` {host}: cannot listen there: {error}") from error
-            ports[name] = int(probe.getsockname()[1])
-        return ports
+    """Removes what servers left whose parent process has ended."""
+    for left in (*_SHM.glob("recipes_*"), *Path(tempfile.gettempdir()).glob("recipes-triton-*")):
+        named = _LEFTOVER.match(left.name)
+        if named and not Path(f"/proc/{named[1] or named[2]}").exists():
+            with contextlib.suppress(OSError):  # another user's
+                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)

@@ -8,25 +8,23 @@ ends loading keeps a polling server from every later one. Both are seen from out
 import collections
 import contextlib
 import dataclasses
-import datetime
+import math
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from recsys.serve.server.guard import TICK_S, Restarts, exit_text, sign_of_life
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status, Version, version_text
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance, find_instances
-from recsys.serve.server.log import limit_log, loaded_models, model_error
+from recsys.serve.server.probe import SILENCE_S, Prober
 from recsys.serve.server.process import NotReadyError, ServerSettings, TritonServer
 from recsys.settings import setting
 
-_TICK_S = 0.5
-_SILENCE_S = 30.0
-"""A server that does not answer for this long stands still."""
-_WINDOW_S = 600.0
-_LONGEST_PAUSE_S = 30.0
+_LONGEST_TICKS = 16
+"""Most ticks from a look that failed to the next one."""
 _UNLOADED = "unloaded"
 """Reason that Triton gives for a version that another one replaced."""
 
@@ -36,6 +34,7 @@ class SupervisorSettings:
     """Settings of the supervision."""
 
     ready_timeout_s: float = setting(300.0, "Give up loading a version after this long")
+    probe_secs: int = setting(10, "Ask each version its recorded row this often; 0: never")
     max_restarts: int = setting(10, "Most restarts of the server within ten minutes")
     health_port: int = setting(0, "Port of /healthz; 0 takes a free one")
     log_mib: int = setting(64, "Size above which the log moves to FILE.1")
@@ -44,10 +43,14 @@ class SupervisorSettings:
         """Refuses settings without a sense."""
         if not self.ready_timeout_s > 0:
             raise ServerError(f"`ready_timeout_s` must be above 0, got {self.ready_timeout_s}")
-        if self.max_restarts < 0 or self.log_mib < 1 or not 0 <= self.health_port < 1 << 16:
+        if (
+            min(self.max_restarts, self.probe_secs, self.log_mib - 1) < 0
+            or not 0 <= self.health_port < 1 << 16
+        ):
             raise ServerError(
-                "expected `max_restarts` of 0 or more, `log_mib` of 1 or more and a `health_port` "
-                f"below 65536, got {self.max_restarts}, {self.log_mib} and {self.health_port}"
+                "expected `max_restarts` and `probe_secs` of 0 or more, `log_mib` of 1 or more and "
+                f"a `health_port` below 65536, got {self.max_restarts}, {self.probe_secs}, "
+                f"{self.log_mib} and {self.health_port}"
             )
 
 
@@ -55,6 +58,7 @@ class Supervisor:
     """Runs a server until it is stopped, or fails too often.
 
     Args:
+        restarts: those of this supervisor, earlier ones of its guard included.
         stopped: tells that the end was asked for.
     """
 
@@ -64,6 +68,7 @@ class Supervisor:
         options: SupervisorSettings,
         log_file: Path,
         health: HealthEndpoint,
+        restarts: Restarts,
         say: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
@@ -73,38 +78,41 @@ class Supervisor:
         self._health = health
         self._say = say
         self._stopped = stopped
-        self._served = False
-        self._restarts: list[str] = []
-        self._num_restarts = 0
+        self._served = restarts.number > 0  # by another supervisor
+        self._restarts = restarts
         self._metrics_url = ""
-        self._recent: collections.deque[float] = collections.deque()
         self._states: dict[Version, str] = {}
         self._failures: dict[Version, str] = {}
+        self._wrong: dict[Version, str] = {}
+        self._log_fault = ""
+        self._prober = Prober(options.probe_secs)
 
-    def run(self, on_ready: Callable[[TritonServer], None]) -> int:
-        """Serves until `stopped`; returns the last exit code. Calls `on_ready` once.
+    def run(self, on_ready: Callable[[TritonServer], None]) -> None:
+        """Serves until `stopped`; calls `on_ready` once.
 
         Raises:
             ServerError: the first start failed, or there were too many restarts.
         """
-        while True:
-            with TritonServer(self._settings, self._log_file) as server:
-                # Clients find a later server at the same ports.
-                self._settings = server.settings
-                self._metrics_url = server.metrics_url
-                try:
+        while not self._stopped():
+            sign_of_life()
+            try:
+                with TritonServer(self._settings, self._log_file) as server:
+                    self._metrics_url = server.metrics_url
                     self._load(server)
                     if not self._stopped() and not self._served:
                         on_ready(server)
                     self._served = True
                     self._watch(server)
                     self._say("stopping (a client that keeps its connection open may delay it)")
-                    return server.stop()
-                except ServerError as error:
-                    if not self._served:
-                        raise  # settings or models are wrong
-                    server.stop(at_once=True)
-                    self._note_restart(error)
+                    sign_of_life()
+            except Exception as error:  # of the server or its surroundings
+                if not self._served:
+                    raise  # settings or models are wrong
+                self._states, self._failures = {}, {}
+                self._prober = Prober(self._options.probe_secs)
+                self._restarts.note(_text(error))
+                self._report("restarting")
+                self._restarts.pause()
 
     def _load(self, server: TritonServer) -> None:
         """Waits for the first load; ends models that do not finish."""
@@ -113,7 +121,7 @@ class Supervisor:
                 server.wait_ready(self._options.ready_timeout_s, self._stopped_while_loading)
                 break
             except NotReadyError:
-                loaded = loaded_models(self._log_file)
+                loaded = server.log.loaded_models()
                 hung = [i for i in find_instances(server.pid) if i.model and i.model not in loaded]
                 if not hung:
                     raise
@@ -130,43 +138,72 @@ class Supervisor:
                     f"{version_text(version)}: {why}" for version, why in self._failures.items()
                 )
                 raise ServerError(
-                    f"no model could be loaded:\n  {reasons}\n  (log {self._log_file})"
+                    f"no model could be loaded:\n  {reasons}\n  (log {server.log.file})"
                 )
             for line in news:
                 self._say(line)
 
     def _stopped_while_loading(self) -> bool:
+        sign_of_life()
         self._report("restarting" if self._served else "starting")
         return self._stopped()
 
     def _watch(self, server: TritonServer) -> None:
         """Returns when `stopped`; raises why the server died or does not serve."""
-        seen = {instance.pid: instance for instance in find_instances(server.pid)}
-        died: set[int] = set()
-        loading: dict[Version, float] = {}
-        answered = time.monotonic()
+        watched = _Watched({instance.pid: instance for instance in find_instances(server.pid)})
+        faults: list[str] = []
         while not self._stopped():
-            time.sleep(_TICK_S)
-            limit_log(self._log_file, self._options.log_mib << 20)
-            now = time.monotonic()
-            if (code := server.poll()) is not None:
-                raise ServerError(f"the server ended with {_exit_text(code)}")
-            if server.responds():
-                with contextlib.suppress(ServerError):
-                    for line in self._observe(server):
-                        self._say(line)
-                    answered = now
-            elif now - answered > _SILENCE_S:
-                raise ServerError(f"the server did not answer for {_SILENCE_S:.0f} s")
-            instances = find_instances(server.pid)
-            seen |= {instance.pid: instance for instance in instances if instance.model}
-            earlier, died = died, {instance.pid for instance in instances if instance.dead}
-            # An instance that ends in order is dead for a moment only.
-            for pid in earlier & died:
-                if self._is_ready(seen.get(pid)):
-                    name = seen[pid].name if pid in seen else "of a model"
-                    raise ServerError(f"instance {name} (process {pid}) died")
-            self._end_hung_loads(loading, instances, now)
+            time.sleep(TICK_S * min(2 ** len(faults), _LONGEST_TICKS))
+            try:
+                self._look(server, watched)
+            except ServerError:
+                raise
+            except Exception as error:  # noqa: BLE001  (no descriptor or thread is left, say)
+                if _text(error) not in faults:
+                    self._say(f"cannot watch the server at the moment: {_text(error)}")
+                faults.append(_text(error))
+            else:
+                sign_of_life()
+                faults.clear()
+
+    def _look(self, server: TritonServer, watched: "_Watched") -> None:
+        """Looks at the server once; raises why it does not serve."""
+        self._limit_log(server)
+        now = time.monotonic()
+        if (code := server.poll()) is not None:
+            raise ServerError(f"the server ended with {exit_text(code)}{_blame(code)}")
+        if server.responds():
+            with contextlib.suppress(ServerError):
+                for line in self._observe(server):
+                    self._say(line)
+                watched.answered = now
+            self._prober.look(server, (v for v, state in self._states.items() if state == "READY"))
+        elif now - watched.answered > SILENCE_S:
+            raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s")
+        instances = find_instances(server.pid)
+        seen = watched.seen
+        seen |= {instance.pid: instance for instance in instances if instance.model}
+        earlier, watched.faulty = watched.faulty, {i.pid: i.fault for i in instances if i.fault}
+        # An instance that ends in order is dead for a moment only.
+        for pid, fault in watched.faulty.items():
+            if pid in earlier and self._is_ready(seen.get(pid)):
+                name = seen[pid].name if pid in seen else "of a model"
+                raise ServerError(f"instance {name} (process {pid}) {fault}")
+        self._end_hung_loads(watched.loading, instances, now)
+
+    def _limit_log(self, server: TritonServer) -> None:
+        """Keeps the log small; a fault of its disk leaves the server alone."""
+        try:
+            server.log.limit(self._options.log_mib << 20)
+            gone = (
+                f"{server.log.file} was moved or deleted: it stays the server's log until the next"
+            )
+            fault = "" if server.log.is_in_place() else f"{gone} start (logrotate: copytruncate)"
+        except OSError as error:
+            fault = f"the log cannot be kept small: {error}"
+        if fault and fault != self._log_fault:
+            self._say(fault)
+        self._log_fault = fault
 
     def _is_ready(self, instance: Instance | None) -> bool:
         """Tells if the version of an instance, None is any, answers."""
@@ -193,7 +230,7 @@ class Supervisor:
             spent = now - loading.setdefault(version, now)
             if spent < self._options.ready_timeout_s:
                 continue
-            if spent > self._options.ready_timeout_s + _SILENCE_S:
+            if spent > self._options.ready_timeout_s + SILENCE_S:
                 raise ServerError(f"the load of {version_text(version)} does not end")
             self._end(i for i in instances if (i.model, i.version_folder.name) == version)
 
@@ -212,9 +249,12 @@ class Supervisor:
         states: dict[Version, str] = {}
         listed = [model for model in server.models() if model.get("state")]
         missing = set(server.names) - {model["name"] for model in listed}
-        for name in sorted(missing):  # its configuration cannot be read, or it has no version
+        poll_secs = self._settings.poll_secs
+        refused = server.log.refused_models(3 * poll_secs + 5 if poll_secs else math.inf)
+        # Its configuration cannot be read, or it has no version.
+        for name in sorted(missing | refused.keys()):
             if (self._settings.repository / name).is_dir():
-                reason = model_error(self._log_file, name)
+                reason = refused.get(name) or server.log.model_error(name)
                 listed.append({"name": name, "state": "UNAVAILABLE", "reason": reason})
         for model in listed:
             version = (model["name"], model.get("version", ""))
@@ -234,9 +274,14 @@ class Supervisor:
         self._failures = {  # a version that a newer one replaced is not missed
             (name, v): why
             for (name, v), why in self._failures.items()
-            if (name, v) in states and int(v or 0) > newest.get(name, -1)
+            if (name, v) in states and (not v or int(v) > newest.get(name, -1))
         }
         self._states = states
+        for version, why in self._prober.faults.items():
+            if version not in self._wrong:
+                news.append(f"  {version_text(version)}: {why}")
+        self._wrong = self._prober.faults
+        self._failures |= self._wrong
         self._report("degraded" if self._failures else "ok")
         return news
 
@@ -244,39 +289,42 @@ class Supervisor:
         ready: dict[str, list[int]] = collections.defaultdict(list)
         if status in ("ok", "degraded"):
             for (model, version), state in self._states.items():
-                if state == "READY":
+                if state == "READY" and (model, version) not in self._failures:
                     ready[model].append(int(version))
         self._health.report = HealthReport(
             status=status,
             models=dict(ready),
             failures=dict(self._failures),
-            restarts=tuple(self._restarts),
-            num_restarts=self._num_restarts,
+            restarts=tuple(self._restarts.reasons),
+            num_restarts=self._restarts.number,
+            probes=self._prober.right,
             metrics_url=self._metrics_url,
         )
 
-    def _note_restart(self, reason: ServerError) -> None:
-        """Says why the server starts again, and pauses; refuses too many restarts."""
-        now = time.monotonic()
-        self._recent.append(now)
-        while self._recent[0] < now - _WINDOW_S:
-            self._recent.popleft()
-        when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._restarts = [*self._restarts[-99:], f"{when} {reason}"]
-        self._num_restarts += 1
-        self._states, self._failures = {}, {}
-        self._report("restarting")
-        if len(self._recent) > self._options.max_restarts:
-            raise ServerError(
-                f"{reason}; it was started again {self._options.max_restarts} times within ten "
-                f"minutes (`max_restarts`); its log is {self._log_file}"
-            )
-        pause = min(2.0 ** (len(self._recent) - 1) - 1, _LONGEST_PAUSE_S)
-        self._say(f"{when} restart {self._num_restarts}: {reason}; starting again in {pause:.0f} s")
-        deadline = now + pause
-        while time.monotonic() < deadline and not self._stopped():
-            time.sleep(_TICK_S)
+
+@dataclasses.dataclass(slots=True)
+class _Watched:
+    """State of one server between two looks at it.
+
+    Attributes:
+        seen: process id -> instance, of all that ever lived.
+        faulty: process id -> fault, at the last look.
+        loading: version -> time from which it was seen to load.
+        answered: time of the last answer.
+    """
+
+    seen: dict[int, Instance]
+    faulty: dict[int, str] = dataclasses.field(default_factory=dict)
+    loading: dict[Version, float] = dataclasses.field(default_factory=dict)
+    answered: float = dataclasses.field(default_factory=time.monotonic)
 
 
-def _exit_text(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+def _text(error: Exception) -> str:
+    """Returns an error for readers; others than our own with their type."""
+    return str(error) if isinstance(error, ServerError) else f"{type(error).__name__}: {error}"
+
+
+def _blame(code: int) -> str:
+    """Returns the usual cause of a signal of the server's own."""
+    own = (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV)
+    return "; a request may have caused it (Security in docs/deployment.md)" if code in own else ""

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row and its answer, recorded at deployment, that a server is asked again and again.
+
+A server calls a model ready whose instance hangs, or whose weights were damaged in memory.
+"""
+
+import dataclasses
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.serve.client.connection import (
+    Endpoint,
+    EndpointError,
+    OverloadedError,
+    request_from_json,
+)
+from recsys.serve.client.requests import Arrays
+from recsys.serve.server.health import Version
+from recsys.serve.server.install import ServerError
+from recsys.serve.server.process import TritonServer
+
+PROBE_FILE = "probe.json"
+SILENCE_S = 30.0
+"""A server or version that answers nothing for this long stands still."""
+_NO_ANSWER = ("", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+
+
+def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float) -> None:
+    """Records a request, [1, ...] each, and its answer in the folder of a version.
+
+    A number of a later answer may differ by the tolerance, relatively where it is above 1.
+    """
+    sides = {"inputs": request, "outputs": answer}
+    values: dict[str, Any] = {
+        side: {name: array.tolist() for name, array in arrays.items()}
+        for side, arrays in sides.items()
+    }
+    (folder / PROBE_FILE).write_text(
+        json.dumps(values | {"tolerance": tolerance}, default=bytes.decode)
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class _Probe:
+    """The questions to one version.
+
+    Attributes:
+        sent: time of the last one.
+        under_way: whether its thread runs.
+        asked: time since which none was answered; None if the last one was.
+        executions: of the version at that time.
+        right: time of the last answer that was right.
+        fault: why the last answer was not right; empty if it was.
+    """
+
+    file: Path
+    sent: float = -math.inf
+    under_way: bool = False
+    asked: float | None = None
+    executions: int = 0
+    right: float = dataclasses.field(default_factory=time.monotonic)
+    fault: str = ""
+
+    def ask(self, url: str, version: Version) -> None:
+        """Sends the recorded row and compares the answer."""
+        try:
+            recorded = json.loads(self.file.read_text())
+            inputs = json.dumps(recorded["inputs"])
+            with Endpoint(url, *version, timeout_s=SILENCE_S) as endpoint:
+                request = request_from_json(endpoint.signature, inputs, str(self.file))
+                answer = endpoint.send(request)
+            self.fault = _difference(answer, recorded["outputs"], recorded["tolerance"])
+            if not self.fault:
+                self.right = time.monotonic()
+            self.asked = None
+        except OverloadedError:
+            self.asked = None  # it answers others
+        except EndpointError as error:
+            if error.status not in _NO_ANSWER:
+                self.fault, self.asked = f"its recorded row is refused: {error}", None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            self.fault, self.asked = f"{self.file} cannot be asked: {error}", None
+        finally:
+            self.under_way = False
+
+
+class Prober:
+    """Asks each version of a server its recorded row again and again, in threads.
+
+    Args:
+        every_s: time between two questions; 0 asks none.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._probes: dict[Version, _Probe] = {}
+
+    def look(self, server: TritonServer, versions: Iterable[Version]) -> None:
+        """Asks the versions whose turn it is.
+
+        Raises:
+            ServerError: one of them answers nobody any more.
+        """
+        known, self._probes = self._probes, {}
+        for version in versions if self._every_s else ():
+            file = server.settings.repository.joinpath(*version, PROBE_FILE)
+            if version in known or file.is_file():
+                self._probes[version] = known.get(version) or _Probe(file)
+        now = time.monotonic()
+        for version, probe in self._probes.items():
+            due = not probe.under_way and now - probe.sent >= self._every_s
+            overdue = probe.asked is not None and now - probe.asked > SILENCE_S
+            if not due and not overdue:
+                continue
+            executions = server.executions(*version)
+            if probe.asked is None or executions != probe.executions:
+                probe.asked, probe.executions = now, executions  # a busy one answers others
+            elif overdue:
+                name, number = version
+                raise ServerError(f"{name} version {number} answered nothing for {SILENCE_S:.0f} s")
+            if due:
+                probe.sent, probe.under_way = now, True
+                try:
+                    call = (server.grpc_url, version)
+                    threading.Thread(target=probe.ask, args=call, daemon=True).start()
+                except RuntimeError:  # no thread is left
+                    probe.asked, probe.under_way = None, False
+                    raise
+
+    @property
+    def faults(self) -> dict[Version, str]:
+        """Versions whose last answer was wrong -> the difference."""
+        return {version: probe.fault for version, probe in self._probes.items() if probe.fault}
+
+    @property
+    def right(self) -> dict[Version, float]:
+        """Versions -> time of the last right answer, at first of the first question."""
+        return {version: probe.right for version, probe in self._probes.items()}
+
+
+def _difference(answer: Arrays, recorded: dict[str, Any], tolerance: float) -> str:
+    """Returns the first number that differs; near scores may change the order of items."""
+    for name, values in recorded.items():
+        expected = np.asarray(values)
+        if expected.dtype.kind == "f" and not np.allclose(
+            answer[name], expected, rtol=tolerance, atol=tolerance
+        ):
+            return f"its recorded row gets {name} {answer[name].tolist()} instead of {values}"
+    return ""
