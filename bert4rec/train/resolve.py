@@ -89,7 +89,10 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
             f"`resume`: {folder} has no checkpoint yet, and `adapter` {config.adapter.adapter} "
             "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`"
         )
-    return OpenedCheckpoint.open(folder)
+    opened = OpenedCheckpoint.open(folder)
+    if opened.checkpoint.held is not None:
+        opened.checkpoint.held.let_go()  # its settings are read, and this run replaces it
+    return opened
 
 
 def _adapter_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str, Any]:

@@ -30,9 +30,8 @@ from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from dlrm.nn.interaction import CatInteraction
 from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import show_names
-from recsys.train.checkpoint import CheckpointError, stored_settings
+from recsys.train.checkpoint import LOCK_FILE, CheckpointError, stored_settings
 from recsys.train.processes import ALONE, Processes
-from recsys.train.saving.run_folder import LOCK_FILE
 from recsys.train.saving.write import Saving
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"

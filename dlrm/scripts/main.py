@@ -4,6 +4,7 @@
 python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
 
+import contextlib
 from typing import Any
 
 from absl import flags
@@ -24,8 +25,9 @@ def run(flag_values: flags.FlagValues) -> None:
         with joined as processes:
             opened = Run.start(DlrmRecipe.open, config, program.print_with_flags, processes)
             assert isinstance(opened.recipe, DlrmRecipe)
-            opened.log.begin(opened.recipe.config.to_dict())
-            opened.log.record((), opened.recipe.predict())
+            with contextlib.closing(opened.log) as log:
+                log.begin(opened.recipe.config.to_dict())
+                log.record((), opened.recipe.predict())
         return
     result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)
     if result is not None:

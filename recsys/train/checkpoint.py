@@ -11,9 +11,13 @@ group are joined when it is read, so any number of processes can load a checkpoi
 """
 
 import dataclasses
+import fcntl
 import json
+import os
 import re
+import time
 import typing
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +37,10 @@ FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 POINTER_FILE = "latest.json"
+NEXT_POINTER_FILE = POINTER_FILE + ".tmp"
+"""Stands in the folder of a run while a checkpoint is installed."""
+LOCK_FILE = ".run.lock"
+"""Locked by the run that saves in a folder."""
 
 _STEP_FOLDER = re.compile(r"step_\d{9}")
 
@@ -50,12 +58,14 @@ class Checkpoint:
         state: position of the loop and other plain values.
         config: every setting of the run that saved it.
         files: file name -> {"bytes", "xxh3_128"}.
+        held: keeps the run that saves there from removing it, until it is let go or collected.
     """
 
     path: Path
     state: dict[str, Any]
     config: dict[str, Any]
     files: dict[str, dict[str, Any]]
+    held: "HeldFolder | None" = dataclasses.field(default=None, repr=False, compare=False)
 
     def tensors(self, group: str) -> dict[str, Tensor]:
         """Reads the tensors of a group into memory.
@@ -292,23 +302,73 @@ def _group_of(file_name: str) -> str:
     return numbered[1] if numbered else name
 
 
+class HeldFolder:
+    """A lock on the folder of a checkpoint, of its readers or of who removes it.
+
+    Raises:
+        BlockingIOError: with LOCK_NB, another process holds it.
+    """
+
+    def __init__(self, folder: Path, kind: int = fcntl.LOCK_SH) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        self.let_go = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, kind)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # the file system has no locks
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Opens a checkpoint: its own folder, or the folder of a run.
 
-    Of a run it takes the checkpoint with the best evaluation, else the latest.
+    Of a run it takes the checkpoint with the best evaluation, else the latest. A run that saves
+    there meanwhile may replace it before it is opened: then the next one is taken.
 
     Raises:
         CheckpointError: there is none, or its manifest is damaged or of a later version.
     """
-    if not (path / MANIFEST_FILE).is_file():
-        chosen = named_checkpoint(path, "best") or named_checkpoint(path, "latest")
-        if chosen is None:
-            raise CheckpointError(
-                f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
-                "missing); give the folder that the training run saved in"
-            )
-        path = chosen
+    if (path / MANIFEST_FILE).is_file():
+        return _open(path)
+    while True:
+        before = _content(path / POINTER_FILE)
+        try:
+            chosen = named_checkpoint(path, "best") or named_checkpoint(path, "latest")
+            if chosen is None:
+                raise CheckpointError(
+                    f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
+                    "missing); give the folder that the training run saved in"
+                )
+            return _open(chosen)
+        except CheckpointError:
+            if _content(path / POINTER_FILE) == before and not _is_installing(path):
+                raise
+            time.sleep(0.01)
+
+
+def _content(path: Path) -> bytes:
+    """Returns the bytes of a file, none if it cannot be read."""
     try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_installing(run: Path) -> bool:
+    """Returns True while a run that is alive gives a new checkpoint its name."""
+    try:
+        if (run / NEXT_POINTER_FILE).exists():
+            with (run / LOCK_FILE).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
+def _open(path: Path) -> Checkpoint:
+    try:
+        held = HeldFolder(path)
         manifest = json.loads((path / MANIFEST_FILE).read_text())
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
@@ -328,7 +388,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for name, entry in manifest["files"].items():
         if not _describes_file(entry):
             raise CheckpointError(f"{path / MANIFEST_FILE}: files, {name} is malformed")
-    return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"])
+    return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"], held)
 
 
 def _describes_file(entry: object) -> bool:

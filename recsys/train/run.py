@@ -18,7 +18,7 @@ from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
-from recsys.train.loop import BatchT, FitResult, Loop, LoopState
+from recsys.train.loop import BatchT, FitResult, Loop, LoopConfig, LoopState
 from recsys.train.measure.observers import step_observers, write_report
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
@@ -31,6 +31,8 @@ from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 logger = logging.getLogger(__name__)
 
 
+_CURVE_POINTS = 10
+"""Points of the curves that `report` draws of a short run, which prints so often."""
 _NOTICE = "ending after this step or test; a second signal ends at once, without saving"
 
 
@@ -97,6 +99,10 @@ class Run(Generic[BatchT]):
             require_log(Path(config.run.log_path))
             if config.measure.report is not None:
                 require_writable(Path(config.measure.report), "report")
+                if not (log := Path(config.run.log_path)).is_file() and log.exists():
+                    raise UserError(
+                        f"`log_path` {log} is no file, and `report` is drawn from the log"
+                    )
         machine = set_up_machine(config, print_line, processes)
         return cls.of(open_recipe(config, machine), machine)
 
@@ -132,7 +138,7 @@ class Run(Generic[BatchT]):
         config, machine, processes = self.recipe.config, self.machine, self.machine.processes
         training = self.recipe.training()
         folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
-        cadence = training.cadence
+        cadence = self._cadence(training)
         steps = cadence.epochs * training.source.num_batches
         steps = min(steps, cadence.max_steps or steps)
         with self._holding(folder), StopRequest(_NOTICE) as stop:
@@ -142,22 +148,33 @@ class Run(Generic[BatchT]):
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
             with progress_bar(steps, state.step, processes.is_first) as bar:
-                result = self._loop(training, folder, state, bar).fit(stop)
+                result = self._loop(training, cadence, folder, state, bar).fit(stop)
             for metrics in training.report(result, folder):
                 self.log.record((), metrics)
             if processes.is_first:
                 write_report(config)
         return result
 
+    def _cadence(self, training: Training[BatchT]) -> LoopConfig:
+        """Returns the cadence of a training; a short one to report has a curve."""
+        config, cadence = self.recipe.config, training.cadence
+        if config.measure.report is None or "print_freq" in config.explicit:
+            return cadence
+        steps = cadence.epochs * training.source.num_batches
+        steps = min(steps, cadence.max_steps or steps)
+        enough = max(steps // _CURVE_POINTS, 1)
+        return dataclasses.replace(cadence, print_freq=min(cadence.print_freq, enough))
+
     def _loop(
         self,
         training: Training[BatchT],
+        cadence: LoopConfig,
         folder: CheckpointFolder | None,
         state: LoopState,
         bar: "tqdm[Any]",
     ) -> Loop[BatchT]:
         return Loop(
-            config=training.cadence,
+            config=cadence,
             schedule=training.schedule,
             step=training.step,
             source=training.source,
@@ -328,13 +345,14 @@ def execute(
         if mode == "train" and processes.is_first and config.checkpoint_folder is not None:
             check_writable(config.checkpoint_folder, f"`{config.folder_setting}`")
         run = Run.start(open_recipe, config, print_line, processes)
-        if mode == "test":
-            run.test()
-        elif mode == "inference_benchmark":
-            run.benchmark()
-        else:
-            result = run.fit()
-            if then is not None and not result.reason.startswith("SIG"):
-                then(run)
-            return result
+        with contextlib.closing(run.log):
+            if mode == "test":
+                run.test()
+            elif mode == "inference_benchmark":
+                run.benchmark()
+            else:
+                result = run.fit()
+                if then is not None and not result.reason.startswith("SIG"):
+                    then(run)
+                return result
     return None

@@ -2,12 +2,14 @@
 """The log of a run, as dllogger writes it, and its bar."""
 
 import errno
+import fcntl
 import json
 import logging
 import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ _PREFIX = "DLLL "
 class RunLog:
     """Appends lines `DLLL {json}` to a log; opens it per line.
 
+    A log belongs to one run at a time.
+
     Args:
         path: log file; None logs nothing. An earlier log is kept as `<path>.old` unless `append`,
             once the run begins: one that is refused leaves it.
@@ -36,6 +40,7 @@ class RunLog:
         self._path = path
         self._append = append
         self._has_begun = False
+        self._let_go: Callable[[], object] = lambda: None
         if path is not None:
             require_log(path)
 
@@ -50,19 +55,34 @@ class RunLog:
         self._has_begun = True
         try:
             if self._path is not None:
-                (_cut_torn_line if self._append else self._put_aside)(self._path)
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._begin_file(self._path)
             self._write("PARAMETER", config)
         except OSError as error:
             raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
 
-    @staticmethod
-    def _put_aside(path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.stat().st_size:
+    def _begin_file(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            return
+        self._hold(path)
+        if self._append:
+            _cut_torn_line(path)
+        elif path.stat().st_size:
             old = path.with_name(path.name + ".old")
             durable_rename(path, old)
             logger.info("%s of an earlier run is kept as %s", path, old)
-        path.write_text("")
+            self._hold(path)
+
+    def _hold(self, path: Path) -> None:
+        """Keeps other runs out of a file, which is made if it is not there."""
+        self._let_go()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._let_go = weakref.finalize(self, os.close, descriptor)
+        _lock(path, descriptor, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Lets another run have the log."""
+        self._let_go()
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records values of a step (epoch, step) or of the run ().
@@ -104,6 +124,17 @@ class RunLog:
             file.write(f"{_PREFIX}{json.dumps(entry)}\n")
 
 
+def _lock(path: Path, descriptor: int, kind: int) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            f"`log_path` {path}: another run writes it; name another file for this one"
+        ) from error
+    except OSError as error:
+        logger.warning("`log_path` %s cannot be locked: %s", path, error.strerror)
+
+
 def _cut_torn_line(path: Path) -> None:
     """Cuts what follows the last whole line, such as zeros."""
     if path.is_file():
@@ -112,9 +143,18 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def read_run_log(path: Path) -> list[dict[str, Any]]:
-    """Reads the entries of a log, each with its `step` and `data`."""
-    lines = path.read_text().splitlines()
-    return [json.loads(line.removeprefix(_PREFIX)) for line in lines]
+    """Reads the entries of a log, each with its `step` and `data`.
+
+    Lines that were cut or damaged are left out, with a warning.
+    """
+    entries = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            entry = json.loads(line.removeprefix(_PREFIX.encode()))
+            entries.append(entry | {"step": entry["step"], "data": dict(entry["data"])})
+        except (ValueError, KeyError, TypeError):
+            logger.warning("%s: line %d is no record of a run and is left out", path, number)
+    return entries
 
 
 def require_log(path: Path) -> None:
@@ -126,6 +166,7 @@ def require_log(path: Path) -> None:
     require_writable(path, "log_path")
     if path.is_file():
         with path.open("rb") as file:
+            _lock(path, file.fileno(), fcntl.LOCK_SH)
             first = file.read(len(_PREFIX))
         if first and first != _PREFIX.encode():
             raise UserError(f"`log_path` {path} is not the log of a run; name another file")

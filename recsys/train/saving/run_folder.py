@@ -18,9 +18,12 @@ from torch import Tensor
 from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
 from recsys.train.checkpoint import (
+    LOCK_FILE,
     MANIFEST_FILE,
+    NEXT_POINTER_FILE,
     POINTER_FILE,
     CheckpointError,
+    HeldFolder,
     RowShard,
     named_checkpoint,
     read_pointers,
@@ -30,9 +33,6 @@ from recsys.train.saving.write import replace_folder, write_checkpoint
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = ".run.lock"
-
-_NEXT_POINTER = POINTER_FILE + ".tmp"
 _STEPS = "step_" + "[0-9]" * 9
 
 
@@ -137,7 +137,7 @@ class CheckpointFolder:
                 old.rename(old.with_suffix(""))
         for unfinished in self.folder.glob(_STEPS + ".tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
-        pointer = self.folder / _NEXT_POINTER
+        pointer = self.folder / NEXT_POINTER_FILE
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             names = json.loads(pointer.read_text()).values()
             if all((self.folder / name / MANIFEST_FILE).is_file() for name in names):
@@ -177,7 +177,7 @@ class CheckpointFolder:
             pointers["best"] = path.name
         # Written before the folder has its name: there is room for it, and after a kill the next
         # run finds which checkpoint is the latest.
-        pointer = self.folder / _NEXT_POINTER
+        pointer = self.folder / NEXT_POINTER_FILE
         try:
             pointer.write_text(json.dumps(pointers) + "\n")
             sync(pointer)
@@ -191,4 +191,12 @@ class CheckpointFolder:
         for other in self.folder.glob(_STEPS):
             is_earlier = other.name < path.name and (other / MANIFEST_FILE).is_file()
             if is_earlier and other.name not in pointers.values():
-                shutil.rmtree(other, ignore_errors=True)
+                _remove_unread(other)
+
+
+def _remove_unread(checkpoint: Path) -> None:
+    """Removes a checkpoint; one that is being read is left to a later save."""
+    with contextlib.suppress(OSError):
+        held = HeldFolder(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        held.let_go()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import signal
+import threading
 
 import pytest
 import torch
@@ -54,6 +55,35 @@ def test_keeps_the_latest_and_the_best(tmp_path):
     assert folder.latest() == tmp_path / "step_000000003"
     assert folder.best() == tmp_path / "step_000000001"
     assert read_checkpoint(tmp_path).state == {"step": 1}, "a run is known by its best"
+
+
+def test_a_checkpoint_is_kept_while_it_is_read(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, GROUPS, {}, {}, is_best=False)
+    opened = read_checkpoint(tmp_path)
+    for step in (2, 3):
+        folder.save(step, GROUPS, {}, {}, is_best=False)
+    assert torch.equal(opened.tensors("mlp")["weight"], GROUPS["mlp"]["weight"])
+    del opened
+    folder.save(4, GROUPS, {}, {}, is_best=False)
+    assert [p.name for p in tmp_path.glob("step_*")] == ["step_000000004"]
+
+
+def test_readers_beside_a_saving_run_need_no_lock(tmp_path):
+    folder, reads = CheckpointFolder(tmp_path), 0
+
+    def save_steps():
+        with folder.held("`save_checkpoint_path`"):
+            for step in range(2, 60):
+                folder.save(step, GROUPS, {"step": step}, {}, is_best=step % 3 == 0)
+
+    folder.save(1, GROUPS, {"step": 1}, {}, is_best=True)
+    saving = threading.Thread(target=save_steps)
+    saving.start()
+    while saving.is_alive():
+        assert set(read_checkpoint(tmp_path).tensors("mlp")) == set(GROUPS["mlp"])
+        reads += 1
+    assert reads
 
 
 def test_saving_a_step_again_replaces_it(tmp_path):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from recsys.errors import UserError
+from recsys.errors import UserError, as_flags
 from recsys.train.run_log import RunLog
 from tests import harness
 from tests.recsys.train.tiny import TINY_DLRM
@@ -18,16 +18,23 @@ from tests.recsys.train.tiny import TINY_DLRM
         ("log_path", "folder.d", " cannot be written: Is a directory"),
         ("log_path", "file/log.json", " cannot be written: Not a directory"),
         ("log_path", "/dev/full", " cannot be written: No space left on device"),
+        ("log_path", "held.json", ": another run writes it; name another file for this one"),
+        ("log_path", "null", " is no file, and `report` is drawn from the log"),
         ("preset", "folder.d", ": Is a directory"),
     ],
 )
 def test_what_cannot_be_written_or_read_is_refused_at_the_start(tmp_path, flag, value, message):
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    held = RunLog(tmp_path / "held.json")
+    held.begin({})
     (tmp_path / "folder.d").mkdir()
     (tmp_path / "file").write_text("")
-    line = refusal(f"--{flag}={tmp_path / value}")
-    assert line.startswith(f"error: --{flag} {tmp_path / value}{message}")
+    line = refusal(f"--{flag}={tmp_path / value}", f"--report={tmp_path / 'run.html'}")
+    assert line.startswith(f"error: --{flag} {tmp_path / value}{as_flags(message)}")
     assert list(tmp_path.glob("*/log.json")) == []
+    held.close()
+    RunLog(tmp_path / "held.json").begin({})
 
 
 def test_more_threads_than_can_be_started_are_refused():
@@ -50,6 +57,19 @@ def test_a_run_says_nothing_of_settings_that_nobody_gave(tmp_path):
     )
     assert done.stderr == ""
     assert (tmp_path / "new" / "log.json").stat().st_size
+
+
+def test_a_page_is_drawn_from_what_is_whole_of_a_log_and_a_device_stays_one(tmp_path):
+    log, page = tmp_path / "log.json", tmp_path / "page"
+    flags = (*TINY_DLRM, f"--log_path={log}", f"--save_checkpoint_path={tmp_path / 'run'}")
+    harness.forked("-m", "dlrm.scripts.main", *flags, "--print_freq=1")
+    first, second, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([first, second[:40] + b"\xff\n", *rest, second[:40]]))
+    page.symlink_to("/dev/null")
+    more = ("--epochs=2", "--resume", f"--report={page}")
+    done = harness.forked("-m", "dlrm.scripts.main", *flags, *more)
+    assert f"WARNING {log}: line 2 is no record of a run and is left out" in done.stderr
+    assert page.is_symlink()
 
 
 def test_a_disk_that_fills_up_ends_the_log_and_not_the_run(tmp_path, caplog):
