@@ -20,12 +20,28 @@ _MOST_FEATURES = 20
 Series = dict[str, list[tuple[float, float]]]
 
 
-def run_page(
-    entries: Iterable[Mapping[str, Any]], title: str, links: Sequence[tuple[str, str]] = ()
-) -> str:
-    """Returns the page of a run: curves, final metrics and settings.
+_HEADLINES = (
+    *("auc", "best_auc", "log_loss", "test_full_ndcg@10", "test_full_hr@10", "best_metric"),
+    *("average_train_throughput", "average_test_throughput"),
+)
+"""Figures that open the page, of those that a run has."""
+_DATASETS = ("dataset", "dataset_path", "dataset_type", "dataset_name")
+"""Settings that name the dataset, the first that is set."""
 
-    Links are (text, address) of files beside it, such as a profile.
+
+def run_page(
+    entries: Iterable[Mapping[str, Any]],
+    title: str,
+    links: Sequence[tuple[str, str]] = (),
+    command: str = "",
+) -> str:
+    """Returns the page of a run: figures, curves, final metrics and settings.
+
+    Args:
+        entries: of its log.
+        title: heading.
+        links: (text, address) of files beside it, such as a profile.
+        command: command that started it.
     """
     steps: Series = {}
     evaluated: Series = {}
@@ -43,35 +59,44 @@ def run_page(
                 if isinstance(value, int | float):
                     curves.setdefault(name, []).append((float(step[1]), float(value)))
     calibration, importance = final.pop(_CALIBRATION, []), final.pop(_IMPORTANCE, {})
+    last = {name: points[-1][1] for name, points in evaluated.items()}
+    figures = {name: (last | final).get(name) for name in _HEADLINES}
+    dataset = next((str(settings[name]) for name in _DATASETS if settings.get(name)), "")
     sections = [
-        Section("Training", _text_of(final), _step_charts(steps), links=links),
-        Section("Evaluation", (), [*_evaluation_charts(evaluated), *_calibration(calibration)]),
+        Section("Training", (), _step_charts(steps), links=links),
+        Section(
+            "Evaluation",
+            (),
+            [*_evaluation_charts(evaluated), *_calibration(calibration)],
+            [("last evaluation", "value"), *_rows(last)],
+        ),
         _importance(importance),
         Section("Final metrics", (), (), [("metric", "value"), *_rows(final)]),
         Section("Settings", (), (), [("setting", "value"), *_rows(settings)]),
     ]
-    return render_page(title, [], [s for s in sections if s.charts or len(s.table) > 1])
-
-
-def _text_of(final: Mapping[str, Any]) -> list[str]:
-    rate = final.get("average_train_throughput")
-    return [] if rate is None else [f"{rate:,.1f} samples per second."]
+    opening = [
+        ", ".join(f"{name} {value}" for name, value in _rows(figures) if value != "None"),
+        dataset and f"Dataset: {dataset}",
+        command and f"Command: {command}",
+    ]
+    shown = [section for section in sections if section.charts or len(section.table) > 1]
+    return render_page(title, [line for line in opening if line], shown)
 
 
 def _step_charts(steps: Series) -> list[str]:
     return [
         line_chart(text, Axis("step"), Axis(name, from_zero=name != "loss"), {name: steps[name]})
         for name, text in _STEP_CHARTS.items()
-        if name in steps
+        if len(steps.get(name, ())) > 1
     ]
 
 
 def _evaluation_charts(evaluated: Series) -> list[str]:
-    """Draws each metric; a chart has a line per ranking."""
+    """Draws each metric that changed; a chart has a line per ranking."""
     charts: dict[str, Series] = {}
     for name, points in evaluated.items():
-        if len(points) > 1 and len({value for _, value in points}) == 1:
-            continue  # such as the number of rows
+        if len({value for _, value in points}) == 1:
+            continue  # of one evaluation, or such as the number of rows
         ranking, _, metric = name.rpartition("_")
         if metric.endswith(_RANKING_CUT) or metric == "mrr":
             charts.setdefault(metric, {})[ranking] = points

@@ -2,6 +2,8 @@
 """Additions of benchmark, profile and report to a run."""
 
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,9 +43,16 @@ def write_report(config: Config) -> None:
         if config.measure.run_profiler and (profile / name).is_file()
     ]
     try:
-        write_page(path, run_page(read_run_log(Path(config.run.log_path)), path.stem, links))
+        entries = read_run_log(Path(config.run.log_path))
+        write_page(path, run_page(entries, path.stem, links, _command()))
     except OSError as error:
         raise UserError(f"`report` {path} cannot be written: {error.strerror}") from error
+
+
+def _command() -> str:
+    """Returns the command line of the process, as its user could repeat it."""
+    spec, (program, *arguments) = sys.modules["__main__"].__spec__, sys.argv
+    return f"{program if spec is None else f'python -m {spec.name}'} {shlex.join(arguments)}"
 
 
 def step_observers(

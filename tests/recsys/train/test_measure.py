@@ -4,6 +4,7 @@
 import gzip
 import json
 import mmap
+import re
 import time
 
 import pytest
@@ -189,6 +190,22 @@ def test_a_report_shows_curves_metrics_settings_and_links_its_profile(
     assert 'href="../profile/operators.txt"' in text
     assert (page.parent / "../profile/operators.txt").is_file()
     assert (page.parent / "../profile/trace.json.gz").is_file()
+
+
+def test_the_page_of_a_short_run_opens_with_its_figures_and_has_a_curve(tmp_path):
+    page, flags = (
+        tmp_path / "run.html",
+        (*TINY_DLRM, "--dropout=0.25", f"--log_path={tmp_path / 'log'}"),
+    )
+    harness.forked("-m", "dlrm.scripts.main", *flags, f"--report={page}")
+    figures, dataset, command, *_ = re.findall("<p>(.*)</p>", page.read_text())
+    assert re.fullmatch(r"auc 0\.\d+, best_auc 0\.\d+, log_loss \S+, average_train_.*", figures)
+    assert dataset == "Dataset: synthetic_gpu"
+    assert command.startswith("Command: python -m dlrm.scripts.main --dataset_type=synthetic_gpu ")
+    assert "--dropout=0.25" in command
+    lines = re.findall('<polyline points="(.*?)"', page.read_text())
+    assert len(lines) == 6  # four of the training, calibration and its diagonal
+    assert all(" " in points for points in lines)
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path, program, capsys):
