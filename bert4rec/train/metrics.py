@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking metrics and their confidence intervals."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -69,28 +70,44 @@ def bootstrap_intervals(
     return {name: (float(edges[0, i]), float(edges[1, i])) for i, name in enumerate(columns)}
 
 
-def paired_interval(
+@dataclasses.dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """A metric of one ranking less that of another, of the same targets.
+
+    Attributes:
+        value: the difference.
+        low: low end of its 95% interval.
+        high: high end.
+        of_users: [U] difference of each user, summed over the user's targets.
+    """
+
+    value: float
+    low: float
+    high: float
+    of_users: npt.NDArray[np.float64]
+
+
+def paired_difference(
     ranks: npt.NDArray[np.int64],
     others: npt.NDArray[np.int64],
     metric: str,
     users: npt.NDArray[np.int64],
-) -> tuple[float, float, float]:
-    """Computes a metric's difference of two rankings of the same targets.
+) -> PairedDifference:
+    """Computes a metric's difference of two rankings, and its interval.
 
     Args:
-        ranks: [T] int64 rank of each target by the first ranking, from 0.
-        others: [T] by the second.
+        ranks: [T] or [runs, T] int64 rank of each target by the first ranking, from 0; runs count
+            by the mean of their metric.
+        others: the same of the second.
         metric: a name of `ranking_metrics`, such as ndcg@10.
         users: [T] user of each target, ascending; resampled as in `bootstrap_intervals`.
-
-    Returns:
-        First less second, and the low and high end of its 95% interval.
     """
     ks = [int(metric.partition("@")[2] or 1)]
-    first, second = (_gains(each, ks)[metric] for each in (ranks, others))
+    first, second = (np.atleast_2d(_gains(each, ks)[metric]).mean(0) for each in (ranks, others))
     difference = first - second
     low, high = _bootstrap(difference[:, None], users, _RESAMPLINGS, SEED, 0.95)[:, 0]
-    return float(difference.mean()), float(low), float(high)
+    of_users = np.add.reduceat(difference, np.flatnonzero(np.diff(users, prepend=-1)))
+    return PairedDifference(float(difference.mean()), float(low), float(high), of_users)
 
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:

@@ -20,7 +20,7 @@ from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
     metrics_of,
-    paired_interval,
+    paired_difference,
     ranking_metrics,
 )
 from bert4rec.train.popularity import popularity_ranks
@@ -130,10 +130,11 @@ def _report_baselines(
     del metrics["model"]
     best = max(metrics, key=lambda name: metrics[name]["full"]["ndcg@10"])
     users = targets_of(sequences, "test").users
-    lead, low, high = paired_interval(model["full"], rows[best]["full"], "ndcg@10", users)
-    verdict = "" if low > 0 else "; no clear lead" if high > 0 else f"; {best} is ahead, train on"
+    lead = paired_difference(model["full"], rows[best]["full"], "ndcg@10", users)
+    verdict = f"; {best} is ahead, train on" if lead.high < 0 else "; no clear lead"
     print_line(
-        f"Model less {best}, ndcg@10 of full: {lead:+.4f} (95%: {low:+.4f} to {high:+.4f}){verdict}"
+        f"Model less {best}, ndcg@10 of full: {lead.value:+.4f} "
+        f"(95%: {lead.low:+.4f} to {lead.high:+.4f}){'' if lead.low > 0 else verdict}"
     )
     return {
         f"{name}_{metric}".replace("_full", "", 1): value

@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.train.baselines import fit, item_to_item_ranks
-from bert4rec.train.metrics import bootstrap_intervals, paired_interval
+from bert4rec.train.metrics import bootstrap_intervals, paired_difference
 from recsys.data.sequences import Sequences, read_sequences
 from recsys.errors import UserError
 
@@ -101,19 +101,19 @@ def test_ranks_equal_a_plain_count(sequences, name, split):
             assert low <= found[ranking][user] <= high
 
 
-def test_a_paired_interval_is_that_of_the_difference():
+def test_a_paired_difference_is_that_of_the_difference():
     generator = np.random.default_rng(0)
     ranks, others = generator.integers(0, 30, (2, 400))
     users = np.arange(400)
-    difference, low, high = paired_interval(ranks, others, "hr@10", users)
-    assert difference == pytest.approx((ranks < 10).mean() - (others < 10).mean())
+    found = paired_difference(ranks, others, "hr@10", users)
+    assert found.value == pytest.approx((ranks < 10).mean() - (others < 10).mean())
     spread = np.std((ranks < 10) * 1.0 - (others < 10)) / 20
-    assert high - low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
     # of rankings that agree but for few users it is far smaller than those of either
     similar = np.where(users < 8, others, ranks)
-    low, high = paired_interval(ranks, similar, "hr@10", users)[1:]
+    found = paired_difference(ranks, similar, "hr@10", users)
     alone = bootstrap_intervals(ranks)["hr@10"]
-    assert high - low < (alone[1] - alone[0]) / 3
+    assert found.high - found.low < (alone[1] - alone[0]) / 3
 
 
 def test_a_test_reports_baselines_and_who_is_ahead(program, loaded, dataset, tmp_path, capsys):

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares BERT4Rec models by the ranks of the same targets.
+
+    python -m benchmark.compare_ranks a.parquet b.parquet
+    python -m benchmark.compare_ranks a1.parquet,a2.parquet b1.parquet,b2.parquet c.parquet
+
+The files are those of `--ranks_file`; those of one model's seeds are joined by commas and count by
+the mean of their metrics. Each model is compared with the first: the difference, its interval of
+95% (bootstrap over users, Efron 1979) and the probability of one as large by chance, from 9,999
+exchanges of the two models at random users (Fisher's randomization test). Holm's correction
+(1979) makes that probability hold for all rows printed together. Seeds other than those given may
+differ by more than the intervals, which tell of other users.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv, parquet
+from scipy import stats
+
+from benchmark.door import start
+from bert4rec.train.metrics import paired_difference, ranking_metrics
+from recsys.errors import UserError
+from recsys.settings import require_positive, setting
+
+_TARGET = ["user", "item", "history_length"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CompareSettings:
+    """Settings of this program."""
+
+    metrics: tuple[str, ...] = setting(
+        ("hr@10", "ndcg@10"), "Metrics to compare: hr@K, ndcg@K, mrr"
+    )
+    exchanges: int = setting(9999, "Random exchanges of the test")
+
+    def __post_init__(self) -> None:
+        """Refuses other metrics."""
+        for metric in self.metrics:
+            if not re.fullmatch(r"mrr|(hr|ndcg)@[1-9]\d*", metric):
+                raise UserError(f"`metrics` must be hr@K, ndcg@K or mrr; got {metric}")
+        require_positive(self, "exchanges")
+
+
+def read_ranks(path: Path) -> pa.Table:
+    """Reads the ranks of a test.
+
+    Raises:
+        UserError: the file is missing, or is no file of ranks.
+    """
+    try:
+        table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        table.select([*_TARGET, "rank"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: no ranks of `ranks_file` ({error})") from error
+    return table
+
+
+def read_model(names: str, reference: pa.Table | None) -> tuple[pa.Table, dict[str, Any]]:
+    """Reads the runs of a model.
+
+    Args:
+        names: their files, joined by commas.
+        reference: a table of the same targets; None for the first model.
+
+    Returns:
+        (the first table, name of a ranking -> [runs, T] ranks from 0, -1 where left out).
+
+    Raises:
+        UserError: a file has other targets, or ranks them among other items.
+    """
+    tables = []
+    for path in map(Path, names.split(",")):
+        table = read_ranks(path)
+        reference = table if reference is None else reference
+        for name in _TARGET:
+            if not table[name].cast("string").equals(reference[name].cast("string")):
+                raise UserError(f"{path}: its column {name} is not that of the first file")
+        if table.column_names != reference.column_names:
+            raise UserError(f"{path}: its rankings are not those of the first file")
+        tables.append(table)
+    ranks = {
+        name: np.stack([table[name].fill_null(0).to_numpy() - 1 for table in tables])
+        for name in tables[0].column_names
+        if name.startswith("rank")
+    }
+    for name, of_runs in ranks.items():
+        first = reference[name].is_valid().to_numpy() if reference is not None else None
+        if ((of_runs >= 0) != first).any():
+            raise UserError(f"{names}: {name} leaves out other users than the first file")
+    return tables[0], ranks
+
+
+def holm(probabilities: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Corrects the probabilities of several tests for their number. Source: Holm 1979."""
+    order = np.argsort(probabilities)
+    corrected = np.empty(len(order))
+    factors = np.arange(len(order), 0, -1)
+    corrected[order] = np.maximum.accumulate(np.asarray(probabilities)[order] * factors)
+    return corrected.clip(max=1)
+
+
+def run(settings: CompareSettings, models: list[str]) -> int:
+    """Prints every model beside the first; returns the exit status."""
+    if len(models) < 2:
+        raise UserError("name the ranks of two models or more")
+    reference, first = read_model(models[0], None)
+    users = reference["user"].dictionary_encode().combine_chunks().indices.to_numpy()
+    rows, probabilities = [], []
+    for model in models[1:]:
+        _, ranks = read_model(model, reference)
+        for ranking, of_first in first.items():
+            kept = of_first[0] >= 0
+            pair = ranks[ranking][:, kept], of_first[:, kept]
+            for metric in settings.metrics:
+                found = paired_difference(*pair, metric, users[kept])
+                ks = [int(metric.partition("@")[2] or 1)]
+                second, value = (ranking_metrics(each.ravel(), ks)[metric] for each in pair)
+                rows.append((f"{ranking:20} {metric:8} {value:.4f} {second:.4f}", found, model))
+                test = stats.permutation_test(
+                    (found.of_users,), np.mean, permutation_type="samples", vectorized=True,
+                    n_resamples=settings.exchanges, batch=100, rng=np.random.default_rng(0),
+                )  # fmt: skip
+                probabilities.append(float(test.pvalue))
+    print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
+    for (text, found, model), p in zip(rows, holm(probabilities), strict=True):
+        print(f"{text} {found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] p {p:.4f}  {model}")
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return start(CompareSettings, run, argv, __doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison of files of ranks."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from benchmark import compare_ranks
+from benchmark.compare_ranks import holm
+
+USERS = 600
+
+
+def write(path, ranks, **changes):
+    columns = {
+        "user": np.array([f"u{user}" for user in range(USERS)]),
+        "item": np.array([f"i{user % 50}" for user in range(USERS)]),
+        "history_length": np.full(USERS, 7),
+        "rank": ranks,
+        "rank_popular": pa.array(ranks, mask=np.arange(USERS) < 20),
+    } | changes
+    table = pa.table(columns)
+    (csv.write_csv if path.suffix == ".csv" else parquet.write_table)(table, path)
+    return str(path)
+
+
+@pytest.fixture
+def drawn():
+    return np.random.default_rng(4).integers(1, 41, (3, USERS))
+
+
+def test_differences_seeds_and_corrected_probabilities(tmp_path, drawn, capsys):
+    first = write(tmp_path / "first.csv", drawn[0])
+    better = [
+        write(tmp_path / f"better{seed}.parquet", np.maximum(ranks - 6, 1))
+        for seed, ranks in enumerate(drawn[1:])
+    ]
+    chance = write(tmp_path / "chance.csv", drawn[1])
+    assert compare_ranks.main(["", first, ",".join(better), chance, "--metrics=hr@10,mrr"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith(f"{USERS} targets")
+    rows = {}
+    for line in lines:
+        name, metric, *numbers, model = line.replace("[", "").replace("]", "").split()
+        rows[model, name, metric] = [float(n.strip(",")) for n in numbers if n != "p"]
+    assert len(rows) == 8
+    value, second, difference, low, high, p = rows[",".join(better), "rank", "hr@10"]
+    assert value == pytest.approx((drawn[0] <= 10).mean(), abs=1e-4)
+    assert second == pytest.approx((drawn[1:] <= 16).mean(), abs=1e-4)
+    assert difference == pytest.approx(second - value, abs=2e-4)
+    assert 0 < low < difference < high
+    assert p == pytest.approx(8 * 2 / 10_000)  # none of the exchanges is as large, on either side
+    kept = rows[",".join(better), "rank_popular", "hr@10"]
+    assert kept[0] == pytest.approx((drawn[0][20:] <= 10).mean(), abs=1e-4)
+    *_, low, high, p = rows[chance, "rank", "hr@10"]
+    assert low < 0 < high
+    assert p > 0.05
+
+
+def test_holm_of_its_definition():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]).tolist() == [1, 1]
+
+
+def test_other_targets_are_refused(tmp_path, drawn, capsys):
+    first = write(tmp_path / "first.csv", drawn[0])
+    for message, changes in {
+        "its column user is not that of the first file": {"user": np.arange(USERS)},
+        "its column item is not that": {"item": np.full(USERS, "i1")},
+        "its column history_length is not that": {"history_length": np.arange(USERS)},
+        "its rankings are not those": {"rank_uniform": drawn[0]},
+        "rank_popular leaves out other users": {"rank_popular": drawn[0]},
+    }.items():
+        other = write(tmp_path / "other.csv", drawn[1], **changes)
+        assert compare_ranks.main(["", first, other]) == 2
+        assert message in capsys.readouterr().err, message
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
+    for files, message in (
+        ((first,), "name the ranks of two models"),
+        ((first, tmp_path / "none.csv"), "none.csv: no ranks of --ranks_file"),
+        ((first, tmp_path / "text.csv"), "text.csv: no ranks of --ranks_file"),
+        ((first, first, "--metrics=auc"), "--metrics must be hr@K, ndcg@K or mrr; got auc"),
+    ):
+        assert compare_ranks.main(["", *map(str, files)]) == 2
+        assert message in capsys.readouterr().err
