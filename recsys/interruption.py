@@ -5,14 +5,22 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType, TracebackType
+
+SAME_REQUEST_S = 5
+"""Seconds in which a second signal is the same request.
+
+Schedulers signal all processes of a job, and torchrun passes its own signal on to them.
+"""
 
 
 class StopRequest:
     """Records SIGTERM, SIGINT and SIGHUP, to be read between steps.
 
-    A second signal ends the process at once. Under nohup, SIGHUP stays ignored.
+    A second one that comes later ends the process at once, and so does Ctrl-C at any time, except
+    under torchrun. Under nohup, SIGHUP stays ignored.
 
     Args:
         notice: text to print after the name of a received signal.
@@ -23,6 +31,7 @@ class StopRequest:
 
     def __init__(self, notice: str = "") -> None:
         self.signal_name: str | None = None
+        self._received = 0.0
         self._notice = notice
         caught = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._previous = {
@@ -38,9 +47,14 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.signal_name = signal.Signals(number).name
-        for s in self._previous:
-            signal.signal(s, signal.SIG_DFL)
+        if self.signal_name is not None:
+            if time.monotonic() > self._received + SAME_REQUEST_S:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            return
+        self.signal_name, self._received = signal.Signals(number).name, time.monotonic()
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._notice:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 os.write(2, f"{self.signal_name}: {self._notice}\n".encode())
@@ -52,7 +66,9 @@ class StopRequest:
         traceback: TracebackType | None,
     ) -> None:
         for s, handler in self._previous.items():
-            signal.signal(s, handler)
+            # After a signal the program ends, and the same request may still come.
+            if self.signal_name is None or signal.getsignal(s) != self._handle:
+                signal.signal(s, handler)
 
 
 @contextlib.contextmanager

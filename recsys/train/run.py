@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from recsys.errors import DivergenceError, UserError
-from recsys.interruption import StopRequest
+from recsys.interruption import SAME_REQUEST_S, StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopConfig, LoopState
@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 _CURVE_POINTS = 10
 """Points of the curves that `report` draws of a short run, which prints so often."""
-_NOTICE = "ending after this step or test; a second signal ends at once, without saving"
+_NOTICE = (
+    "ending after this step or test; Ctrl-C, or another signal more than "
+    f"{SAME_REQUEST_S} s later, ends at once, without saving"
+)
 
 
 def set_up_machine(config: Config, print_line: PrintLine, processes: Processes = ALONE) -> Machine:

@@ -205,6 +205,19 @@ def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     assert re.search(r"local_rank: 1|rank +: 1", text), text
 
 
+def test_a_signal_to_every_process_of_a_job_saves(dataset, tmp_path):
+    """As SLURM, systemd and Kubernetes send it: a rank gets its own, and torchrun's."""
+    arguments = from_first(dataset, tmp_path, "--epochs=10000", "--test_after=10000")
+    with harness.started_forked(*harness.torchrun(2), *PROGRAM, *arguments) as job:
+        harness.wait_for_line(job, lambda line: "[3/30]" in line)
+        for rank in children(job.pid):
+            os.kill(rank, signal.SIGTERM)
+        harness.wait_for_line(job, lambda line: "SIGTERM: ending" in line)
+        job.send_signal(signal.SIGTERM)
+        assert "To continue, repeat the command" in job.stdout.read()
+    assert read_checkpoint(tmp_path / "run").state["step"] >= 3
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -104,6 +104,40 @@ def test_processes_stop_at_the_same_step_and_seldom_ask_each_other(tmp_path):
     assert asked == other_asked < 30
 
 
+STOPPED = """
+import signal, sys
+from recsys import interruption
+
+interruption.SAME_REQUEST_S = int(sys.argv[1])
+with interruption.StopRequest() as stop:
+    for name in sys.argv[2:]:
+        signal.raise_signal(getattr(signal, name))
+signal.raise_signal(getattr(signal, name))
+print(stop.signal_name)
+"""
+UNDER_TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "names", "environment", "killed_by"),
+    [
+        (100, "SIGTERM SIGTERM", {}, None),  # one to all processes of a job, and one passed on
+        (100, "SIGHUP SIGTERM", {}, None),
+        (100, "SIGINT SIGINT", UNDER_TORCHRUN, None),
+        (100, "SIGINT SIGINT", {}, signal.SIGINT),
+        (100, "SIGTERM SIGINT", {}, signal.SIGINT),
+        (-1, "SIGTERM SIGTERM", {}, signal.SIGTERM),
+        (-1, "SIGTERM SIGINT", UNDER_TORCHRUN, signal.SIGINT),
+    ],
+)
+def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(
+    seconds, names, environment, killed_by
+):
+    status = 0 if killed_by is None else -killed_by
+    done = harness.python("-c", STOPPED, seconds, *names.split(), status=status, **environment)
+    assert done.stdout.strip() == ("" if killed_by else names.split()[0])
+
+
 ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
