@@ -3,7 +3,8 @@
 
 torchrun and the other processes notice one that dies. They do not notice one that is frozen (a
 stopped process, a lost machine): they wait in a collective that never ends. So a thread of each
-process writes a growing number to the store of the job, and reads those of others.
+process writes a growing number to the store of the job, and reads those of others. Another one
+watches that thread, for no timeout of the store ends a call that its machine does not answer.
 """
 
 import contextlib
@@ -85,19 +86,23 @@ class Heartbeat:
         end: Callable[[str], None] = end_process,
     ) -> None:
         self._store = store
-        self._store.set_timeout(datetime.timedelta(seconds=limit_s))
+        self._store.set_timeout(datetime.timedelta(seconds=2 * limit_s))
         self._rank = rank
         self._world_size = world_size
         self._limit_s = limit_s
         self._end = end
         self._peers = range(1, world_size) if rank == 0 else range(1)
         self._stopped = threading.Event()
+        self._turns = 0
+        self._names: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._watch = threading.Thread(target=self._watch_store, name="store watch", daemon=True)
 
     def start(self) -> None:
         """Registers this process and starts the thread."""
         self._store.set(f"who_{self._rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._thread.start()
+        self._watch.start()
 
     def stop(self) -> None:
         """Stops the thread and signs this process off."""
@@ -132,20 +137,14 @@ class Heartbeat:
     def _run(self) -> None:
         interval = self._limit_s / _BEATS_PER_LIMIT
         heard: dict[int, tuple[bytes, float]] = {}
-        beat, last_turn = 0, time.monotonic()
+        last_turn = time.monotonic()
         while True:
             began = time.monotonic()
             if began - last_turn > self._limit_s / 2:
                 heard.clear()  # this process was frozen itself, perhaps all of them were
             try:
-                lost = self._turn(beat, began, heard)
+                lost = self._turn(began, heard)
             except RuntimeError:
-                if time.monotonic() - began >= self._limit_s:
-                    where = ":".join(os.environ.get(f"MASTER_{n}", "?") for n in ("ADDR", "PORT"))
-                    self._end(
-                        f"the store of the job at {where} has not answered for "
-                        f"{self._limit_s:g} s: its process or machine is lost"
-                    )
                 return  # the process with the store has left: the job is at its end
             if lost and not self._stopped.is_set():
                 self._end(
@@ -153,18 +152,41 @@ class Heartbeat:
                     "holds up the others: the job ends (`process_timeout` says how long to wait)"
                 )
                 return
-            last_turn, beat = began, beat + 1
+            last_turn = began
+            self._turns += 1
             if self._stopped.wait(interval):
                 with contextlib.suppress(RuntimeError):  # the store may have left before
                     self._store.set(f"beat_{self._rank}", _LEFT)
                 return
 
-    def _turn(self, beat: int, now: float, heard: dict[int, tuple[bytes, float]]) -> list[int]:
+    def _watch_store(self) -> None:
+        """Ends this process where a turn of the other thread does not end."""
+        interval = self._limit_s / _BEATS_PER_LIMIT
+        turns, silent_s = -1, 0.0
+        while self._thread.is_alive():
+            if self._turns != turns:
+                turns, silent_s = self._turns, 0.0
+            elif silent_s > self._limit_s:
+                where = ":".join(os.environ.get(f"MASTER_{n}", "?") for n in ("ADDR", "PORT"))
+                holder = f", with rank 0 ({self._names[0]})," if 0 in self._names else ""
+                self._end(
+                    f"the store of the job at {where}{holder} has not answered for "
+                    f"{self._limit_s:g} s: the process that holds it is frozen or its machine lost"
+                )
+                return
+            began = time.monotonic()
+            if self._stopped.wait(interval):
+                return
+            # At most, since this process may have been frozen itself, perhaps with all others.
+            silent_s += min(time.monotonic() - began, 2 * interval)
+
+    def _turn(self, now: float, heard: dict[int, tuple[bytes, float]]) -> list[int]:
         """Writes a heartbeat and returns the lost processes."""
-        self._store.set(f"beat_{self._rank}", str(beat))
+        self._store.set(f"beat_{self._rank}", str(self._turns))
         lost = []
         for peer in self._peers:
             value = self._store.get(f"beat_{peer}")
+            self._name(peer)  # while the store answers
             if value == _LEFT.encode() or heard.get(peer, (b"", 0.0))[0] != value:
                 heard[peer] = (value, now)
             elif now - heard[peer][1] > self._limit_s:
@@ -172,4 +194,9 @@ class Heartbeat:
         return lost
 
     def _describe(self, ranks: Iterable[int]) -> str:
-        return ", ".join(f"rank {r} ({self._store.get(f'who_{r}').decode()})" for r in ranks)
+        return ", ".join(f"rank {r} ({self._name(r)})" for r in ranks)
+
+    def _name(self, rank: int) -> str:
+        if rank not in self._names:
+            self._names[rank] = self._store.get(f"who_{rank}").decode()
+        return self._names[rank]

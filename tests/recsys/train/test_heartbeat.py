@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that stands still is found and named; one that is slow, or has left, is not."""
 
+import os
+import subprocess
 import threading
 import time
 
@@ -8,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from recsys.train.heartbeat import Heartbeat, ProcessLostError
+from tests import harness
 
 LIMIT = 1.0
 
@@ -79,45 +82,37 @@ def test_a_process_that_left_is_not_missed(store, watch):
     assert not ends.called.wait(2 * LIMIT)
 
 
-class Freezing:
-    """A store whose user is stopped with all the others for a while, as one machine's are."""
-
-    def __init__(self, store, seconds):
-        self._store = store
-        self._seconds = seconds
-        self._beats = 0
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def set(self, key, value):
-        self._beats += 1
-        if self._beats == 5:
-            time.sleep(self._seconds)
-        self._store.set(key, value)
-        if not 5 <= self._beats < 8:  # the other one takes a moment longer to go on
-            alive(self._store, 1, self._beats)
+def freeze_together(_rank):
+    """Stops this process, with the heartbeats of two ranks, for twice the limit."""
+    store, ends, this = dist.HashStore(), Ends(), os.getpid()
+    beats = [Heartbeat(store.clone(), rank, 2, LIMIT, ends) for rank in range(2)]
+    for beat in beats:
+        beat.start()
+    freeze = f"kill -STOP {this}; sleep {2 * LIMIT}; kill -CONT {this}"
+    subprocess.run(["sh", "-c", freeze], check=True)
+    assert not ends.called.wait(3 * LIMIT), ends.messages
+    for beat in beats:
+        beat.stop()
 
 
-def test_who_was_stopped_itself_accuses_nobody(store, watch):
-    ends = Ends()
-    alive(store, 1)
-    watch(Freezing(store.clone(), 2 * LIMIT), 0, 2, ends)
-    assert not ends.called.wait(5 * LIMIT)
+def test_who_was_stopped_itself_accuses_nobody():
+    harness.run_ranks(1, freeze_together, joined=False)
 
 
 class Silent:
-    """A store that does not answer."""
+    """A store whose machine is gone: no timeout ends a call of it."""
+
+    def __init__(self):
+        self.known = {"who_0": b"process 90 on there", "beat_0": b"0"}
 
     def set(self, key, value):
         pass
 
     def set_timeout(self, timeout):
-        self._timeout = timeout.total_seconds()
+        pass
 
     def get(self, key):
-        time.sleep(self._timeout)
-        raise dist.DistStoreError("wait timeout")
+        return self.known.pop(key, None) or threading.Event().wait()
 
 
 class Gone(Silent):
@@ -134,7 +129,8 @@ def test_a_silent_store_ends_the_process_and_one_that_left_does_not(monkeypatch,
     watch(Gone(), 1, 2, left)
     watch(Silent(), 1, 2, lost)
     assert lost.called.wait(300)
-    assert "store of the job at here:1234 has not answered for 1 s" in lost.messages[0]
+    holder = "the store of the job at here:1234, with rank 0 (process 90 on there),"
+    assert f"{holder} has not answered for 1 s" in lost.messages[0]
     assert not left.called.wait(2 * LIMIT)
 
 
