@@ -180,6 +180,8 @@ def run_command(
         return 128 + signal.SIGPIPE
     except (UserError, DivergenceError, flags.Error, OSError) as error:
         advice = REMOVED.get(getattr(error, "flagname", ""), "")
+        if getattr(error, "errno", None) == errno.EMFILE:
+            advice = "raise the limit, ulimit -n"
         fail(f"{error}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:

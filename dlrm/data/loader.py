@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Generator, Iterator
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -165,7 +166,7 @@ def _copy_next(cut: Iterator[ClickColumns], buffers: PinnedBuffers) -> NarrowBat
 def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float | None) -> int:
     """Counts the batches of an epoch; arguments as in `BatchLoader`."""
     whole = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
-    return whole if subset is None else int(whole * subset)
+    return whole if subset is None else int(whole * Fraction(str(subset)))  # .29 of 100 is 29
 
 
 class NoBatchError(UserError):

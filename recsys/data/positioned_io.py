@@ -2,6 +2,7 @@
 """Thread-safe reads and writes at an offset of a file."""
 
 import ctypes
+import errno
 import math
 import mmap
 import os
@@ -55,9 +56,9 @@ def open_for_reading(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise DatasetError(
-            f"{path}: {error.strerror or error}; make it readable, or prepare the dataset again"
-        ) from error
+        remedy = "make it readable, or prepare the dataset again"
+        remedy = "raise the limit, ulimit -n" if error.errno == errno.EMFILE else remedy
+        raise DatasetError(f"{path}: {error.strerror or error}; {remedy}") from error
 
 
 def close_all(fds: dict[str, int]) -> None:

@@ -82,7 +82,7 @@ def write_page(path: Path, page: str) -> None:
     """Writes a whole page, or leaves the earlier one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="backslashreplace"))  # a name of a file may not be UTF-8
 
 
 def _row(cells: Sequence[str], tag: str) -> str:

@@ -4,9 +4,10 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -251,8 +252,7 @@ class Loop(Generic[BatchT]):
         shared_stop = SharedStop(self.processes, stop)
         while reason == "done" and not self._finished():
             reason = self._run_epoch(throughput, shared_stop)
-        for observer in self.observers:
-            self._log_observed(observer.finish())
+        self._log_observed(throughput, [observer.finish for observer in self.observers])
         self._collect_losses()
         rate = throughput.samples_per_s() * self.processes.world_size
         self._save(is_best=False)
@@ -260,13 +260,20 @@ class Loop(Generic[BatchT]):
         speeds = self._test_speeds or [math.nan]
         return FitResult(self.state, rate, sum(speeds) / len(speeds), reason)
 
-    def _observe(self, batch: BatchT, began: float, waited_s: float) -> None:
-        for observer in self.observers:
-            self._log_observed(observer(batch, began, waited_s))
-
-    def _log_observed(self, values: Mapping[str, Any] | None) -> None:
-        if values is not None:
-            self.log.record((self.state.epoch, self.state.step), values)
+    def _log_observed(
+        self,
+        throughput: ThroughputWindow,
+        observers: Iterable[Callable[[], Mapping[str, Any] | None]],
+    ) -> None:
+        """Logs what observers tell; to end, as one writes files, is no training."""
+        for observe in observers:
+            since = time.perf_counter()
+            values = observe()
+            if values is not None:
+                seconds = time.perf_counter() - since
+                throughput.exclude(seconds)
+                self._window_start += seconds
+                self.log.record((self.state.epoch, self.state.step), values)
 
     def _lr(self) -> float:
         return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
@@ -298,7 +305,9 @@ class Loop(Generic[BatchT]):
                 lr = self._lr()
                 self._losses.append(self.step(batch, lr).detach())
                 self._window_steps += 1
-                self._observe(batch, waiting_since, waited_s)
+                step = (batch, waiting_since, waited_s)
+                observed = (functools.partial(observer, *step) for observer in self.observers)
+                self._log_observed(throughput, observed)
                 throughput.step(len(batch))
                 self.bar.update()
                 if len(self._losses) >= _LOSS_BUFFER:

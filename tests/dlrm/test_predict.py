@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--mode predict`: a file with the predictions for every row of a split."""
 
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -114,6 +116,18 @@ def test_an_interrupted_file_does_not_appear(program, dataset, trained, tmp_path
     monkeypatch.setattr(module, "find_nonfinite", lambda _: "logits")
     predict(program, dataset, tmp_path / "a.csv", trained, status=4)
     assert not list(tmp_path.glob("a.csv*"))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_a_full_disk_names_the_file(program, dataset, trained, tmp_path, name):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        predict(program, dataset, tmp_path / name, trained, status=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"File too large: '{tmp_path / name}'" in program.stderr
+    assert not list(tmp_path.glob("a.*"))
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,22 @@ def test_files_of_others_are_never_removed(program, dataset, tmp_path, layout, s
         assert "holds step_by_step_notes; NVIDIA's layout takes" in program.stderr
 
 
-def test_a_destination_that_cannot_be_written_is_found_first(program, dataset, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("file/run", "cannot be written"),
+        ("link", "is a link to nowhere, which is not there"),
+        ("link/run", "is a link to nowhere, which is not there"),
+        (os.fsdecode(b"\xff"), "is not UTF-8"),
+    ],
+)
+def test_a_destination_that_cannot_be_written_is_found_first(
+    program, dataset, tmp_path, name, message
+):
     (tmp_path / "file").write_text("x")
-    program.train(dataset, tmp_path / "file" / "run", status=2)
-    assert "--save_checkpoint_path" in program.stderr
+    (tmp_path / "link").symlink_to("nowhere")
+    program.train(dataset, tmp_path / name, status=2)
+    assert re.search(f"error: --save_checkpoint_path: .* {message}", program.stderr)
     assert "Epoch" not in program.stdout
 
 

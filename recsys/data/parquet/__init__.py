@@ -339,6 +339,10 @@ def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     try:
         metadata = pq.read_metadata(path)
         return metadata, metadata.schema.to_arrow_schema()
+    except UnicodeEncodeError as error:
+        raise DatasetError(
+            f"{path}: Arrow reads paths in UTF-8 alone: give the folder another name"
+        ) from error
     except _DAMAGE as error:
         raise DatasetError(
             f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "

@@ -46,7 +46,19 @@ def check_writable(path: Path, setting: str) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    folders = (path.absolute(), *path.absolute().parents)
+    parent = next(p for p in folders if p.exists() or p.is_symlink())
+    if not parent.exists():
+        raise UserError(
+            f"{setting}: {parent} is a link to {parent.readlink()}, which is not there; make that "
+            "folder, or name another"
+        )
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{setting}: {path} is not UTF-8, which safetensors needs; name another folder"
+        ) from error
     try:
         with tempfile.TemporaryFile(dir=parent):
             pass

@@ -187,13 +187,13 @@ def test_labels_of_a_wide_split_are_checked(tmp_path):
         reader.read(0, 3)
 
 
-def refuse(name):
+def refuse(name, code=errno.EACCES):
     """Returns an os.open that may not open files of a name."""
     real = os.open
 
     def refusing(path, *arguments, **options):
         if Path(path).name == name:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            raise OSError(code, os.strerror(code), str(path))
         return real(path, *arguments, **options)
 
     return refusing
@@ -207,6 +207,9 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         SplitBinaryReader(root, "train")
     monkeypatch.setattr(os, "open", refuse("train_data.bin"))
     with pytest.raises(DatasetError, match=r"train_data.bin: Permission denied; make it readable"):
+        BinaryRecordsReader(root, "train")
+    monkeypatch.setattr(os, "open", refuse("train_data.bin", errno.EMFILE))
+    with pytest.raises(DatasetError, match=r"Too many open files; raise the limit, ulimit -n"):
         BinaryRecordsReader(root, "train")
     assert num_open_files() == before
 

@@ -235,6 +235,34 @@ def test_throughput_covers_the_whole_window_after_the_warmup():
     assert math.isnan(Run(epochs=1, benchmark_warmup_steps=100).fit().train_samples_per_s)
 
 
+def test_what_an_observer_does_at_its_end_is_no_training(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    class TimedStep(Step):
+        def __call__(self, batch, lr):
+            clock[0] += 1
+            return super().__call__(batch, lr)
+
+    class Observer:
+        steps = 0
+
+        def __call__(self, batch, began, waited_s):
+            self.steps += 1
+            clock[0] += 1000 * (self.steps == 3)
+            return {"profile_steps": 3} if self.steps == 3 else None
+
+        def finish(self):
+            clock[0] += 1000
+            return {"profile_steps": 5}
+
+    run = Run(TimedStep(), log_path=tmp_path / "log.json", epochs=1, print_freq=5)
+    run.loop.observers = [Observer()]
+    assert run.fit().train_samples_per_s == Source.batch_size
+    values = [record["data"] for record in read_log(tmp_path / "log.json")]
+    assert [v["step_time"] for v in values if "step_time" in v] == [1.0]
+
+
 def test_patience_stops_after_evaluations_without_a_better_one():
     run = Run(epochs=9, patience=2, metrics=[0.6, 0.7, 0.7, 0.65, 0.9])
     result = run.fit()

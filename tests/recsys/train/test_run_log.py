@@ -60,7 +60,7 @@ def test_a_run_says_nothing_of_settings_that_nobody_gave(tmp_path):
 
 
 def test_a_page_is_drawn_from_what_is_whole_of_a_log_and_a_device_stays_one(tmp_path):
-    log, page = tmp_path / "log.json", tmp_path / "page"
+    log, page = tmp_path / os.fsdecode(b"log\xff.json"), tmp_path / "page"
     flags = (*TINY_DLRM, f"--log_path={log}", f"--save_checkpoint_path={tmp_path / 'run'}")
     harness.forked("-m", "dlrm.scripts.main", *flags, "--print_freq=1")
     first, second, *rest = log.read_bytes().splitlines(keepends=True)
@@ -68,7 +68,7 @@ def test_a_page_is_drawn_from_what_is_whole_of_a_log_and_a_device_stays_one(tmp_
     page.symlink_to("/dev/null")
     more = ("--epochs=2", "--resume", f"--report={page}")
     done = harness.forked("-m", "dlrm.scripts.main", *flags, *more)
-    assert f"WARNING {log}: line 2 is no record of a run and is left out" in done.stderr
+    assert ".json: line 2 is no record of a run and is left out" in done.stderr
     assert page.is_symlink()
 
 
