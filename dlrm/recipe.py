@@ -56,6 +56,9 @@ _OTHER_ROWS = (
     "add `ignore_fingerprint` to continue all the same"
 )
 
+_PRESETS = {"criteo_sample": 200_000, "small": 10**7, "kaggle": math.inf}
+"""Preset that fits -> most training rows."""
+
 _AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
 
 
@@ -167,7 +170,7 @@ class DlrmRecipe:
         num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
             _refuse_batch_of_one(num_rows, batch_size)
-        _warn_of_endless_warmup(self.config, source.num_batches)
+        _check_warmup(self.config, source.num_batches, num_rows)
         spec = self.dataset.spec
         for kind, features in (("numerical", spec.numerical), ("categorical", spec.categorical)):
             if not features:
@@ -592,16 +595,20 @@ def _refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
         )
 
 
-def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
-    steps = config.run.epochs * num_batches
-    steps = steps if config.run.max_steps is None else min(steps, config.run.max_steps)
-    warmup = config.optimizer.warmup_steps
-    if steps < warmup and not config.data.is_synthetic:
-        logger.warning(
-            "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of `lr`. "
-            "The defaults suit the Terabyte log; docs/dlrm.md, Training, has settings for "
-            "smaller data",
-            steps,
-            warmup,
-            steps / warmup,
-        )
+def _check_warmup(config: DlrmConfig, num_batches: int, num_rows: int) -> None:
+    """Refuses a run that ends in the warm-up of the defaults; warns of one that was asked for."""
+    run, warmup = config.run, config.optimizer.warmup_steps
+    steps = run.epochs * num_batches
+    steps = steps if run.max_steps is None else min(steps, run.max_steps)
+    if steps >= warmup or config.data.is_synthetic:
+        return
+    preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
+    message = (
+        f"the run has {steps} steps and the warm-up takes {warmup}: the rate would not pass "
+        f"{steps / warmup:.3g} of `lr`. The defaults suit the Terabyte log; for {num_rows:,} "
+        f"training rows take `preset` {preset}"
+    )
+    is_asked_for = "warmup_steps" in config.explicit or run.max_steps is not None or run.resume
+    if not is_asked_for:
+        raise UserError(f"{message}, or give `warmup_steps` to train so all the same")
+    logger.warning("%s", message)

@@ -207,6 +207,16 @@ def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
     assert "the run has 2 steps and the warm-up takes 6400" in caplog.text
 
 
+def test_defaults_that_small_data_cannot_learn_with_are_refused_for_a_preset(program, dataset):
+    error = program.refused(f"--dataset={dataset}", model=())
+    said = re.search(
+        r"the run has 1 steps and .* 6,000 training rows take (--preset \w+), or", error
+    )
+    records = program(f"--dataset={dataset}", *said[1].split(), model=())
+    entropies = [r["data"].get("normalised_entropy", 9) for r in records]
+    assert min(entropies) < 0.85  # 1 is that of the base rate
+
+
 @pytest.mark.parametrize("flag", ["--mode=trian", "--lr=abc", "--eval_split=val"])
 def test_a_value_that_does_not_parse(program, flag):
     assert flag.split("=")[0] in program.refused(flag)
