@@ -20,7 +20,7 @@ from recsys.data.click_columns import ClickColumns, RawColumns, check_label, che
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import MANIFEST_FILE, Manifest
-from recsys.data.positioned_io import map_array
+from recsys.data.positioned_io import map_array, require_regular
 
 FOLDER = "npy"
 _DENSE_NAME = re.compile(r"day_(0|[1-9][0-9]*)_dense\.npy")
@@ -154,6 +154,7 @@ def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
     widths = (len(spec.numerical), len(spec.categorical), 1)
     for path, dtype, width in zip(paths, ("<f4", "<i4", "<i4"), widths, strict=True):
         try:
+            require_regular(path)
             opened = np.lib.format.open_memmap(path, "r")
             if opened.flags.c_contiguous:
                 array = map_array(path, opened.dtype, opened.shape, opened.offset)

@@ -47,6 +47,16 @@ class DiskSync:
                     raise self._failed from error
 
 
+def require_regular(path: Path) -> None:
+    """Refuses a FIFO, folder or device, at which a reader could wait forever.
+
+    Raises:
+        OSError: it is there and is no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("is no regular file")
+
+
 def open_for_reading(path: Path) -> int:
     """Opens a file and returns its descriptor.
 

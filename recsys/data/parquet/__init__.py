@@ -34,6 +34,7 @@ from recsys.data.parquet.schema import (
     spec_of,
     spec_of_plain,
 )
+from recsys.data.positioned_io import require_regular
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.whole_file import whole_file
 from recsys.errors import show_names
@@ -337,6 +338,7 @@ def _by_number(path: Path) -> tuple[list[int | str], str]:
 
 def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     try:
+        require_regular(path)
         metadata = pq.read_metadata(path)
         return metadata, metadata.schema.to_arrow_schema()
     except UnicodeEncodeError as error:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import SEQUENCES_KIND, Manifest
+from recsys.data.positioned_io import require_regular
 from recsys.data.sequences.histories import RawIds, Sequences, Times
 from recsys.data.whole_file import whole_file
 
@@ -170,6 +171,7 @@ def read_sequences(root: Path) -> Sequences:
 def _schema_on_disk(path: Path) -> pa.Schema:
     """Returns the schema that all parts must have, by the first one."""
     try:
+        require_regular(path)
         schema = pq.read_schema(path)
     except _DAMAGE as error:
         raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
@@ -245,6 +247,7 @@ def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:
 
 def _count_rows(path: Path) -> int:
     try:
+        require_regular(path)
         return int(pq.read_metadata(path).num_rows)
     except _DAMAGE as error:
         raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
@@ -257,6 +260,7 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
         DatasetError: it is missing, damaged, or has other columns.
     """
     try:
+        require_regular(path)
         with pq.ParquetFile(path) as file:
             table = file.read()
         table.validate(full=True)

@@ -17,6 +17,7 @@ from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.verify.run import verify
 from tests.preproc.criteo.rows import good_text, run
+from tests.recsys.data.damage import fifo, inside
 from tests.tools import needs
 
 ENGINE = "native" if binding.is_built() else "reference"
@@ -113,6 +114,7 @@ def put_id(ids: np.ndarray) -> np.ndarray:
     [
         (lambda f: (f / "day_1_dense.npy").unlink(), "missing: day_1_dense.npy"),
         (lambda f: (f / "day_1_sparse.npy").write_bytes(b"no"), "day_1_sparse.npy: cannot be read"),
+        (inside("day_1_sparse.npy", fifo), "day_1_sparse.npy: cannot be read as an array of"),
         (save("day_1_dense.npy", lambda a: a.astype(float)), "holds float64 of shape (90, 13)"),
         (save("day_0_labels.npy", lambda a: a[1:]), "day_0_labels.npy 149"),
         (save("day_0_sparse.npy", put_id), "day_0_sparse.npy: feature cat_5, row 3: id 1000000"),

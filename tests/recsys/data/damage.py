@@ -2,6 +2,7 @@
 """Ways to damage a file of a dataset."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def overwrite(offset: int, data: bytes) -> Damage:
 
 def cut(count: int) -> Damage:
     return lambda path: path.write_bytes(path.read_bytes()[:-count])
+
+
+def fifo(path: Path) -> None:
+    """Puts a FIFO in a file's place, at which a reader waits forever."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 def set_key(key: str, value: object) -> Damage:

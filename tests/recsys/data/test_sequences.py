@@ -35,6 +35,7 @@ from recsys.data.sequences import (
 from recsys.data.sequences import files as module
 from recsys.data.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify.run import verify
+from tests.recsys.data.damage import fifo
 from tests.recsys.data.datasets import problems, write_manifest
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
@@ -229,6 +230,13 @@ def test_missing_and_cut_files_are_named(tmp_path):
     (root / ITEM_MAP_FILE).unlink()
     with pytest.raises(DatasetError, match=r"item_map.parquet: is missing or damaged"):
         read_sequences(root)
+
+
+@pytest.mark.parametrize("name", [PART, ITEM_MAP_FILE, USER_MAP_FILE])
+def test_fifo_in_the_place_of_a_file(tmp_path, name):
+    root = write(tmp_path / "d")
+    fifo(root / name)
+    assert f"{root / name}: is missing or damaged (is no regular file)" in " ".join(problems(root))
 
 
 def test_verify_works_without_a_manifest(tmp_path):

@@ -14,7 +14,7 @@ from recsys.data.records import write_binary_records
 from recsys.data.verify import source as verify_source
 from recsys.data.verify.run import verify
 from tests import harness
-from tests.recsys.data.damage import cut, edit, overwrite, put, remove, set_key
+from tests.recsys.data.damage import cut, edit, fifo, overwrite, put, remove, set_key
 from tests.recsys.data.datasets import (
     SPEC,
     make_columns,
@@ -359,6 +359,11 @@ DAMAGED = {
         "parquet/test/part_00000.parquet",
         overwrite(4, b"\xff" * 60),
         "part_00000.parquet: row group 0 is not readable ... prepare the dataset again",
+    ),
+    "part that is a FIFO": (
+        "parquet/test/part_00000.parquet",
+        fifo,
+        "part_00000.parquet: not readable as parquet: is no regular file",
     ),
     "records": (
         "test_data.bin",
