@@ -68,9 +68,9 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
         )
     else:
         require_prepared(config, root)
+        sequences = read_sequences(root)
         manifest = Manifest.load(root)
         manifest.check_newer(root, [root / name for name in manifest.files.keys() - {TITLES_FILE}])
-        sequences = read_sequences(root)
         quantile = parse_split(config.split)
         if quantile is not None:
             sequences = split_by_time(

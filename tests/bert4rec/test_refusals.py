@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed flags, YAML, datasets, checkpoints: a clear message, exit code 2, nothing written."""
 
+import io
 import json
 import re
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.config import REMOVED, Bert4RecConfig
@@ -89,9 +91,16 @@ def test_flags(program, refused, dataset, tmp_path, arguments, message):
     assert not program.log_path.exists()
 
 
+def uncompressed(content):
+    sink = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(content)), sink, compression="none")
+    return sink.getvalue()
+
+
 PART, MANIFEST = "sequences/part-0000.parquet", "manifest.json"
 DATASETS = [
     (PART, lambda content: content[:200], "part-0000.parquet: is missing or damaged"),
+    (PART, uncompressed, "part-0000.parquet: was changed after manifest.json was written"),
     (MANIFEST, lambda _: b"{", "manifest.json"),
     (MANIFEST, lambda content: content.replace(b'"kind": "sequences"', b'"kind": "criteo"'),
      "holds a dataset of kind criteo, expected sequences"),
