@@ -17,7 +17,12 @@ from bert4rec.data.batches import (
     training_batches,
 )
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
-from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
+from bert4rec.data.sources import (
+    dataset_fingerprint,
+    dataset_root,
+    item_sources,
+    open_sequences,
+)
 from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
@@ -132,13 +137,16 @@ class Bert4RecRecipe:
         """Refuses a checkpoint that was trained on another dataset."""
         self._check_dataset(OpenedCheckpoint.from_checkpoint(checkpoint))
 
-    def _check_dataset(self, checkpoint: OpenedCheckpoint) -> None:
+    def _check_dataset(
+        self, checkpoint: OpenedCheckpoint, item_sources: Sequence[str] = ()
+    ) -> None:
         data = self.config.data
         checkpoint.check_dataset(
             self.sequences.num_items,
             dataset_fingerprint(data),
             str(dataset_root(data) or data.dataset_name),
             "`dataset_path`",
+            item_sources=item_sources,
             ignore_fingerprint=self.config.run.ignore_fingerprint,
         )
 
@@ -150,7 +158,7 @@ class Bert4RecRecipe:
         """
         if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
-        self._check_dataset(self.loaded)
+        self._check_dataset(self.loaded, item_sources(dataset_root(self.config.data)))
         if self.config.run.mode == "train":
             self.loaded.load_base_into(self.model)
             return

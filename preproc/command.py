@@ -35,7 +35,8 @@ def run(
         if repeated and values.progress != "json":
             print(
                 f"{repeated} rows repeat an earlier row (same user, item, timestamp) and were "
-                "kept: the item that a user is tested on may be in the history",
+                "kept: the item that a user is tested on may be in the history. The file without "
+                "equal lines: awk '!seen[$0]++' FILE",
                 file=sys.stderr,
             )
         print_line(str(dataset))

@@ -11,6 +11,7 @@ from bert4rec.data.split import validate_some_users
 from bert4rec.data.temporal import split_by_time
 from recsys.data.manifest import MANIFEST_FILE, TITLES_FILE, Manifest
 from recsys.data.sequences import (
+    DICTIONARIES,
     MIN_LENGTH,
     Sequences,
     parse_split,
@@ -35,6 +36,11 @@ def dataset_fingerprint(config: DataConfig) -> str:
     """
     root = dataset_root(config)
     return "random" if root is None else Manifest.load(root).fingerprint
+
+
+def item_sources(root: Path | None) -> list[str]:
+    """Returns the fingerprints of the datasets that a dataset has its item ids from."""
+    return [] if root is None else Manifest.load(root).semantics.get(DICTIONARIES, [])
 
 
 def raw_ids(config: DataConfig, sequences: Sequences) -> tuple[pa.Array, pa.Array]:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from torch import Tensor
@@ -97,6 +98,7 @@ class OpenedCheckpoint:
         dataset: str,
         setting: str,
         *,
+        item_sources: Collection[str] = (),
         ignore_fingerprint: bool = False,
     ) -> None:
         """Refuses another dataset than that of the training; see `check_same_dataset`.
@@ -106,14 +108,18 @@ class OpenedCheckpoint:
             fingerprint: fingerprint of the dataset.
             dataset: name of the dataset for the message.
             setting: setting that names the dataset, for the message.
+            item_sources: fingerprints of datasets that it has its item ids from.
             ignore_fingerprint: compare the number of items alone.
         """
+        if self.origin.fingerprint in item_sources:
+            return
         check_same_dataset(
             self.path,
             self.origin,
             Origin({"items": num_items}, fingerprint),
             dataset,
-            f"name the dataset of the training with {setting}",
+            f"name the dataset of the training with {setting}, prepare new ratings with its items "
+            "(`dictionaries` of `python -m preproc.movielens`)",
             ignore_fingerprint=ignore_fingerprint,
         )
 

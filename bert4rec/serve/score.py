@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bert4rec.data.sources import item_sources
 from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
@@ -89,6 +90,7 @@ def open_dataset(
         fingerprint,
         str(root),
         "`dataset`",
+        item_sources=item_sources(root),
         ignore_fingerprint=ignore_fingerprint,
     )
     if sequences.timestamps is not None:

@@ -27,6 +27,7 @@ from bert4rec.config.run import ALL_USERS
 from bert4rec.data.sources import (
     dataset_fingerprint,
     dataset_root,
+    item_sources,
     open_sequences,
     raw_ids,
     require_prepared,
@@ -101,6 +102,7 @@ class Recommender:
             dataset_fingerprint(config.data),
             str(root or config.data.dataset_name),
             "`dataset_path`",
+            item_sources=item_sources(root),
             ignore_fingerprint=config.run.ignore_fingerprint,
         )
         needed = loaded_memory(config.model, len(items), config.adapter)

@@ -21,11 +21,14 @@ from recsys.data.sequences import (
 )
 
 
-def hold_out(filtered: Filtered, quantile: Fraction, *, real_times: bool) -> Filtered:
+def hold_out(
+    filtered: Filtered, quantile: Fraction, *, real_times: bool, keep_numbers: bool
+) -> Filtered:
     """Holds out all interactions from a quantile of their times on.
 
     Items get numbers in the order of their interactions before the cut, so that no later one
-    moves a training item. With `real_times` the timestamps are keys of floats, see `parse_chunk`.
+    moves a training item, or keep those that they have. With `real_times` the timestamps are keys
+    of floats, see `parse_chunk`.
 
     Raises:
         PreprocError: nobody has interactions on both sides of the cut.
@@ -38,7 +41,7 @@ def hold_out(filtered: Filtered, quantile: Fraction, *, real_times: bool) -> Fil
     cut = cut_time(times, quantile)
     sequences = dataclasses.replace(sequences, timestamps=times)
     counts = counts_before(sequences, cut)
-    order = order_ids(ITEM, filtered.items.raw, counts)
+    order = np.arange(len(counts)) if keep_numbers else order_ids(ITEM, filtered.items.raw, counts)
     numbers = np.zeros(sequences.num_items + 1, np.int32)
     numbers[order + 1] = np.arange(1, sequences.num_items + 1, dtype=np.int32)
     items = RawIds(filtered.items.raw.take(pa.array(order)), filtered.items.counts[order])

@@ -116,6 +116,11 @@ class RatingsJob:
         f"Items that are held out: {LEAVE_ONE_OUT} (the last ones of each user), or temporal:0.9 "
         "(all from a moment on, with this fraction of the interactions before it).",
     )
+    dictionaries: Path | None = setting(
+        None,
+        "Dataset whose item ids the rows get, for a model that was trained on it; rows of other "
+        "items are left out.",
+    )
     bad_rows: BadRows = setting(
         "refuse",
         f"Rows that break the grammar: {' | '.join(BAD_ROWS)} (stop at the first, or leave them "
@@ -193,7 +198,7 @@ class RatingsJob:
                 f"`split` {self.split}: {self.input} holds no timestamps; leave it out"
             )
         users = self.source.min_user_count if is_log else MIN_LENGTH
-        items = self.source.min_item_count if is_log else 0
+        items = self.source.min_item_count if is_log and self.dictionaries is None else 0
         return dataclasses.replace(
             self,
             min_user_count=users if self.min_user_count is None else self.min_user_count,

@@ -56,6 +56,13 @@ class Interactions:
     def __len__(self) -> int:
         return len(self.users)
 
+    def filter(self, mask: BoolArray) -> "Interactions":
+        """Returns the rows that a mask [rows] selects."""
+        users, items = (column.filter(pa.array(mask)) for column in (self.users, self.items))
+        ratings = None if self.ratings is None else self.ratings[mask]
+        times = None if self.timestamps is None else self.timestamps[mask]
+        return Interactions(users, items, ratings, times)
+
 
 def parse_chunk(
     chunk: Chunk, layout: RatingsFormat, *, skip_header: bool

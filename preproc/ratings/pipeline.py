@@ -19,10 +19,11 @@ from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.hold_out import hold_out
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
+from preproc.ratings.known_items import KnownItems
 from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
-from recsys.data.sequences import split_rows, write_sequences
+from recsys.data.sequences import DICTIONARIES, split_rows, write_sequences
 from recsys.data.titles import write_titles
 from recsys.errors import as_flags
 
@@ -42,6 +43,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     layout, row_bytes = detect_format(job, file)
     job = job.resolve(layout)
     titles = titles_of(job, file, layout.name)
+    known = None if job.dictionaries is None else KnownItems.of(job.dictionaries)
     rows = file.text_bytes / row_bytes
     needs = DiskNeeds(
         {job.output: rows * _OUTPUT_ROW_BYTES}, rows, "or choose `output` on another disk"
@@ -69,14 +71,25 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     ):
 
         def read(ratings: RatingsSink) -> None:
-            read_ratings(job, file, layout, reporter, chunk_bytes, ratings)
+            keep = () if known is None else (known.keep,)
+            read_ratings(job, file, layout, reporter, chunk_bytes, ratings, *keep)
             file.check_unchanged()
 
         run: Engine = importlib.import_module(ENGINES[job.engine]).run
         sink, filtered, engine = run(job, read, workspace.root, reporter)
         num_rows, rejected = sink.num_rows, sink.rejected
+        if known is not None:
+            filtered = known.number(filtered)
+            num_rows += known.num_left_out
+            left_out = f"{known.num_left_out:,} rows of items that `dictionaries` lacks left out"
+            reporter.note(as_flags(left_out))
         if job.quantile is not None:
-            filtered = hold_out(filtered, job.quantile, real_times=layout.real_times)
+            filtered = hold_out(
+                filtered,
+                job.quantile,
+                real_times=layout.real_times,
+                keep_numbers=known is not None,
+            )
             counts = filtered.statistics
             reporter.note(
                 f"cut at {counts['cut']}: {counts['before_cut']:,} interactions before; "
@@ -92,6 +105,8 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         if rejected:
             write_quarantine(dataset / QUARANTINE_FILE, rejected)
         semantics = _semantics(job, layout.name, layout.read_columns)
+        if known is not None:
+            semantics[DICTIONARIES] = known.fingerprints
         _save_manifest(dataset, engine, semantics, file, titles, num_rows, rejected, filtered)
         for source in [file, *([] if titles is None else [titles.file])]:
             source.check_unchanged()  # since the manifest got its checksum

@@ -3,6 +3,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -98,26 +99,30 @@ def read_ratings(
     reporter: ProgressReporter,
     chunk_bytes: int,
     ratings: RatingsSink,
+    keep: Callable[[Interactions], Interactions] = lambda rows: rows,
 ) -> None:
-    """Reads a whole file into `ratings`.
+    """Reads a whole file into `ratings`, by way of `keep`, which may leave out rows.
 
     Raises:
         PreprocError: the file cannot be read, or has no valid row.
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
-    done = 0
+    done, num_valid = 0, 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
         for chunk in without_blank_end(read_chunks(file, chunk_bytes, RATINGS_FILE)):
             has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
                 _reject(job, file, layout, chunk, bad_lines, ratings.rejected)
-            ratings.add(rows, job.min_rating)
+            num_valid += len(rows)
+            ratings.add(keep(rows), job.min_rating)
             done = chunk.offset + len(chunk.text)
     if rejected := ratings.rejected:
-        lines = ratings.num_rows + len(rejected)
+        lines = num_valid + len(rejected)
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected)
-    if not ratings.num_rows:
+    if num_valid and not ratings.num_rows:
+        raise PreprocError(f"{file.path}: has no item of `dictionaries` {job.dictionaries}")
+    if not num_valid:
         raise PreprocError(f"{file.path}: holds no valid row; get the file again")
 
 

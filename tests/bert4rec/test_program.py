@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.recipe import Bert4RecRecipe
 from bert4rec.train.popularity import popularity_ranks
+from preproc import movielens
 from recsys.data.sequences import read_sequences
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE
@@ -169,6 +171,27 @@ def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"2 of {NUM_USERS} targets stand in the user's history before: full counts" in out
     assert final(records)["test_repeated_targets"] == 2
+
+
+def test_new_rows_of_the_trained_items(program, refused, dataset, loaded, recommend, tmp_path):
+    """Users whom the model never saw, and an item that it does not know."""
+    rows = [(f"new-{u}", raw_id((u + n) % NUM_ITEMS + 1)) for u in range(30) for n in range(8)]
+    rows.insert(100, ("new-12", "film-new"))
+    source = tmp_path / "log"
+    source.write_text("".join(f"{user} {item}\n" for user, item in rows))
+    made = [f"--input={source}", "--progress=none", f"--dictionaries={dataset}"]
+    for name, flags in {"own": made[:2], "new": made}.items():
+        assert movielens.main(["movielens", *flags, f"--output={tmp_path / name}"]) == 0
+    _, checkpoint = loaded
+    new = (f"--dataset_path={tmp_path / 'new'}", checkpoint)
+    values = final(program("--mode=test", *new))
+    assert values["test_full_hr@10"] > 2 * values["test_popularity_hr@10"]
+    assert recommend(*new, lines=raw_id(3)) == recommend(*loaded, lines=raw_id(3))
+    said = refused("--mode=test", f"--dataset_path={tmp_path / 'own'}", checkpoint)
+    assert "prepare new ratings with its items (--dictionaries of" in said
+    resumed = f"--export_root={shutil.copytree(checkpoint.partition('=')[2], tmp_path / 'run')}"
+    trained = ("--resume", "--num_epochs=25", "--mask_last_prob=0.5", "--head=tied")
+    assert "was trained on" in refused(new[0], resumed, *trained)
 
 
 def test_popularity_ranks_equal_a_plain_count(dataset):

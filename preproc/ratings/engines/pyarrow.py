@@ -93,17 +93,15 @@ class Ratings:
 
     def add(self, rows: Interactions, min_rating: float) -> None:
         """Appends rows, without those below `min_rating`."""
-        users, items, timestamps = rows.users, rows.items, rows.timestamps
         self.num_rows += len(rows)
         if rows.ratings is not None and min_rating > 0:
             enough = rows.ratings >= min_rating
             self.below_min_rating += len(rows) - int(enough.sum())
-            users, items = (c.filter(pa.array(enough)) for c in (users, items))
-            timestamps = None if timestamps is None else timestamps[enough]
-        self.users.add(users)
-        self.items.add(items)
-        if timestamps is not None:
-            self._timestamps.append(timestamps)
+            rows = rows.filter(enough)
+        self.users.add(rows.users)
+        self.items.add(rows.items)
+        if rows.timestamps is not None:
+            self._timestamps.append(rows.timestamps)
 
     def take_timestamps(self) -> npt.NDArray[np.int64] | None:
         """Returns and frees the timestamps of all rows, if there are any."""

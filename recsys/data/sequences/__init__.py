@@ -29,6 +29,7 @@ from recsys.data.sequences.histories import (
     order_raw_ids,
 )
 from recsys.data.sequences.split import (
+    DICTIONARIES,
     LEAVE_ONE_OUT,
     counts_before,
     cut_time,
@@ -41,6 +42,7 @@ from recsys.data.sequences.split import (
 )
 
 __all__ = [
+    "DICTIONARIES",
     "FOLDER",
     "ITEM_MAP_FILE",
     "ITEM_MAP_SCHEMA",

@@ -16,6 +16,8 @@ from recsys.data.errors import DatasetError
 from recsys.data.sequences.histories import RawIds, Sequences, Times, order_raw_ids
 
 LEAVE_ONE_OUT = "leave_one_out"
+DICTIONARIES = "dictionaries"
+"""Key of a manifest's semantics: fingerprints of the datasets whose item ids a dataset has."""
 _TEMPORAL = re.compile(r"temporal:(0\.[0-9]{0,8}[1-9])")
 _BLOCK_USERS = 1 << 18
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences import (
+    DICTIONARIES,
     ITEM_MAP_FILE,
     LEAVE_ONE_OUT,
     USER_MAP_FILE,
@@ -60,7 +61,8 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
         return
     by_raw = order_raw_ids(items.raw)
     by_count = by_raw[np.argsort(-split.counts[by_raw], kind="stable")]
-    if not np.array_equal(by_count, np.arange(len(items))):
+    has_own_ids = manifest is None or DICTIONARIES not in manifest.semantics
+    if has_own_ids and not np.array_equal(by_count, np.arange(len(items))):
         findings.problems.append(
             f"{root / ITEM_MAP_FILE}: not in the order of count descending, then raw id; {_AGAIN}"
         )

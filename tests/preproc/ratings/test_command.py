@@ -214,7 +214,13 @@ def test_repeated_rows_are_told(tmp_path):
     other = CSV[1].rsplit(",", 1)[0] + ",77"  # the same item later is no repeat
     source = write(tmp_path / "log.csv", [*CSV, *again, other])
     told = "4 rows repeat an earlier row (same user, item, timestamp) and were kept"
-    assert told in call("movielens", source)
+    said = call("movielens", source)
+    assert told in said
+    command = said.strip().rpartition("lines: ")[2].replace("FILE", str(source))
+    once = tmp_path / "distinct.csv"
+    once.write_bytes(subprocess.check_output(command, shell=True))
+    call("movielens", once, made="distinct")
+    assert Manifest.load(tmp_path / "distinct").statistics["repeated_rows"] == 1  # rated otherwise
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.statistics["repeated_rows"] == 4
     assert manifest.statistics["interactions"] == 29

@@ -64,13 +64,18 @@ def test_movielens(engine, tmp_path, kcore, request):
         assert request.getfixturevalue("requests")["filter"] > 2
 
 
-def test_amazon_packed_and_without_filters(engine, tmp_path):
-    """Ids that are not numbers, CRLF, gzip, a temporal split."""
+@pytest.mark.parametrize("known", [False, True])
+def test_amazon_packed_and_without_filters(engine, tmp_path, known):
+    """Ids that are not numbers, CRLF, gzip, a temporal split, the items of another dataset."""
     rows = interactions(300, seed=2)
     lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
     source = tmp_path / "ratings.csv"
     source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
     settings = {"min_user_count": 3, "min_item_count": 0, "split": "temporal:0.6"}
+    if known:
+        (tmp_path / "earlier.csv").write_text("\n".join(lines[:100]))
+        earlier = run(tmp_path / "earlier.csv", tmp_path / "earlier", family=AMAZON, **settings)
+        settings["dictionaries"] = earlier
     made = assert_agrees(engine, source, tmp_path, family=AMAZON, **settings)
     assert made.statistics["cut"] > 1_400_000_000
 

@@ -140,6 +140,45 @@ def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, na
     assert found == whole
 
 
+@pytest.mark.parametrize("split", ["leave_one_out", "temporal:0.8"])
+@pytest.mark.parametrize("chunk_bytes", [100, 2**20])
+def test_new_rows_get_the_items_of_a_dataset(tmp_path, split, chunk_bytes):
+    rows = interactions(900, seed=4)
+    earlier = run(write_dat(tmp_path / "earlier.dat", rows[:300]), tmp_path / "earlier")
+    items = decode(earlier)[1]
+    new = write_dat(tmp_path / "new.dat", rows[300:])
+    settings = {"split": split, "chunk_bytes": chunk_bytes, "min_rating": 2.5}
+    made = run(new, tmp_path / "made", dictionaries=earlier, **settings)
+    known = [row for row in rows[300:] if row[1] in items]
+    histories, _, fingerprint = expected(known, min_users=5, min_rating=2.5)
+    assert decode(made) == (histories, items)
+    manifest = Manifest.load(made)
+    assert manifest.semantics["dictionaries"] == [Manifest.load(earlier).fingerprint]
+    assert manifest.statistics["dropped_by_dictionaries"] == 600 - len(known) > 0
+    assert manifest.source_files[0]["rows"] == 600
+    if split == "leave_one_out":
+        assert manifest.statistics["split_fingerprint"] == fingerprint
+    assert verify.verify(made)[0].problems == []
+    again = run(new, tmp_path / "again", dictionaries=made, **settings)
+    assert decode(again) == (histories, items)
+    assert Manifest.load(again).semantics["dictionaries"][1:] == manifest.semantics["dictionaries"]
+
+
+def test_items_of_another_folder_are_refused(tmp_path):
+    new = write_dat(tmp_path / "new.dat", [("1", "1", 4.0, time) for time in range(9)])
+    earlier = run(write_dat(tmp_path / "b.dat", [("1", "2", 4.0, 0)] * 9), tmp_path / "earlier")
+    for folder, message in (
+        (tmp_path, "manifest.json is missing"),
+        (earlier, "has no item of `dictionaries`"),
+    ):
+        with pytest.raises(PreprocError, match=message):
+            run(new, tmp_path / "made", dictionaries=folder)
+    other = run(new, tmp_path / "other")
+    (earlier / "item_map.parquet").write_bytes((other / "item_map.parquet").read_bytes())
+    with pytest.raises(PreprocError, match="not the file of which the manifest has the checksum"):
+        run(new, tmp_path / "made", dictionaries=earlier)
+
+
 def test_the_manifest_tells_what_was_done(tmp_path):
     rows = [(str(u), str(i), float(1 + (u + i) % 5), u * i) for u in range(8) for i in range(8)]
     source = write_dat(tmp_path / "ratings.dat", rows)
