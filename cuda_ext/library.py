@@ -8,17 +8,21 @@ from typing import Literal
 
 import torch
 
+from recsys.installation import command_for
+
 KERNELS = Path(__file__).with_name("_kernels.so")
 NAMESPACE = "cuda_ext"
 
 
 def _load() -> str | None:
     if not KERNELS.exists():
-        return "they are not built: `make build` compiles them, given g++"
+        return f"they are not built: {command_for('kernels')} adds them"
     try:
         torch.ops.load_library(KERNELS)  # type: ignore[no-untyped-call]
     except OSError as error:
-        return f"they do not load into torch {torch.__version__} ({error}): `make build` again"
+        return (
+            f"they do not load into torch {torch.__version__} ({error}): {command_for('kernels')}"
+        )
     return None
 
 
@@ -38,7 +42,7 @@ COMPILED_FOR = frozenset(
 
 def why_not_compiled(device_type: str) -> str:
     """Returns why compiled kernels are missing, and a remedy."""
-    without_cuda = "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
+    without_cuda = f"they were built without CUDA: {command_for('cuda kernels')}, given nvcc"
     return LOAD_ERROR or (without_cuda if device_type == "cuda" else f"none for {device_type}")
 
 

@@ -26,6 +26,7 @@ from preproc.nvtabular.process import DEFAULT_PYTHON
 from recsys import program
 from recsys.errors import FAILED
 from recsys.flags import values_from_flags
+from recsys.installation import IS_CHECKOUT, ROOT, command_for
 from recsys.resources import available_cores
 from recsys.serve.server.install import ServerError, find_server
 from recsys.settings import section_from_dict, setting
@@ -34,9 +35,6 @@ from recsys_recipes.command import NAME
 
 State = Literal["ok", "slow", "missing", "broken"]
 """A part that is slow is replaced by a slower one; only a broken one stops commands."""
-
-_ROOT = Path(__file__).resolve().parents[1]
-_IS_CHECKOUT = (_ROOT / "Makefile").is_file()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,21 +67,6 @@ SECTIONS: dict[type, str] = {DoctorOptions: "doctor"}
 """Sections of the flags, and their headings."""
 
 
-def _here(checkout: str, installed: str) -> str:
-    """Returns the command for a checkout, or that for an installed wheel."""
-    return checkout if _IS_CHECKOUT else installed
-
-
-def _compiled() -> str:
-    """Returns the command that adds compiled kernels to a wheel without them."""
-    wheel = f"recsys_recipes-{__version__}-py3-none-manylinux_2_28_x86_64.whl"
-    return f"pip install --force-reinstall --no-deps {wheel}"
-
-
-def _extra(name: str) -> str:
-    return f"pip install '{NAME}[{name}]'"
-
-
 def _package(group: str, distribution: str, purpose: str, add: str) -> Finding:
     """Reports a package that only some settings need."""
     try:
@@ -96,8 +79,8 @@ def _package(group: str, distribution: str, purpose: str, add: str) -> Finding:
 def python() -> Iterator[Finding]:
     """Reports the interpreter, this project and the cores it may use."""
     yield Finding("base", "Python", "ok", f"{platform.python_version()} {sys.prefix}")
-    kind = "checkout" if _IS_CHECKOUT else "installed"
-    detail = f"{__version__}, {kind} in {_ROOT}, {available_cores()} cores"
+    kind = "checkout" if IS_CHECKOUT else "installed"
+    detail = f"{__version__}, {kind} in {ROOT}, {available_cores()} cores"
     yield Finding("base", NAME, "ok", detail)
 
 
@@ -108,7 +91,7 @@ def torch_and_kernels() -> Iterator[Finding]:
 
         from cuda_ext import library
     except (ImportError, OSError) as error:
-        add = _here("make setup", "pip install --force-reinstall torch")
+        add = command_for("torch")
         yield Finding("base", "torch", "broken", str(error), add)
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
@@ -117,7 +100,7 @@ def torch_and_kernels() -> Iterator[Finding]:
         yield _instruction_set(torch.ops.cuda_ext.cpu_instruction_set)
     else:
         detail = f"plain PyTorch runs, slower: {library.why_not_compiled('cpu')}"
-        add = _here("make build", _compiled())
+        add = command_for("kernels")
         yield Finding("base", "CPU kernels", "slow", detail, add)
     yield _gpu(torch.cuda.is_available(), "cuda" in library.COMPILED_FOR, torch.version.cuda)
 
@@ -145,9 +128,7 @@ def _gpu(has_gpu: bool, has_kernels: bool, cuda: str | None) -> Finding:
     if has_kernels:
         return Finding("base", "GPU", "ok", f"{name}, compiled kernels")
     detail = f"{name}; plain PyTorch runs on it, without our kernels"
-    sources = f"recsys_recipes-{__version__}.tar.gz"
-    add = _here("make build", f"pip install --no-build-isolation --no-deps {sources}")
-    return Finding("base", "GPU", "slow", detail, f"FORCE_CUDA=1 {add}")
+    return Finding("base", "GPU", "slow", detail, command_for("cuda kernels"))
 
 
 def engines() -> Iterator[Finding]:
@@ -157,19 +138,17 @@ def engines() -> Iterator[Finding]:
         detail = f"version {binding.kernel_version()}, compiled; the default engine"
         yield Finding(group, "native", "ok", detail)
     else:
-        add = _here("make build", _compiled())
+        add = command_for("kernels")
         detail = "its library is not built or does not load; the engine reference takes over"
         yield Finding(group, "native", "slow", detail, add)
-    spark = _package(group, "pyspark", "--engine spark", _here("make spark", _extra("spark")))
+    spark = _package(group, "pyspark", "--engine spark", command_for("spark"))
     yield _with_java(spark) if spark.state == "ok" else spark
     worker = os.access(DEFAULT_PYTHON, os.X_OK)
-    requirements = _ROOT / "preproc" / "nvtabular" / "requirements.txt"
-    own = f"python3.11 -m venv NVT && NVT/bin/pip install --no-deps -r {requirements}"
-    detail = "--engine nvtabular" + _here("", " --nvtabular_python NVT/bin/python")
+    detail = "--engine nvtabular" + ("" if IS_CHECKOUT else " --nvtabular_python NVT/bin/python")
     if worker:
         yield Finding(group, "nvtabular", "ok", detail)
     else:
-        yield Finding(group, "nvtabular", "missing", detail, _here("make nvtabular", own))
+        yield Finding(group, "nvtabular", "missing", detail, command_for("nvtabular"))
 
 
 def _with_java(spark: Finding) -> Finding:
@@ -187,29 +166,28 @@ def _with_java(spark: Finding) -> Finding:
 def serving() -> Iterator[Finding]:
     """Reports the server, its client and the formats of networks."""
     group = "serving"
-    server = _extra("triton-server")
     with tempfile.TemporaryDirectory() as folder:
         try:
             detail = f"{find_server(Path(folder)).binary}"
         except ServerError as error:
-            add = _here("make triton-env", server)
+            add = command_for("triton-server")
             detail = str(error).partition(";")[0]
             yield Finding(group, "Triton server", "missing", detail, add)
         else:
             yield Finding(group, "Triton server", "ok", detail)
-    yield _package(group, "tritonclient", f"{NAME} ask", _extra("triton"))
-    yield _package(group, "onnxruntime", f"{NAME} deploy --format onnx", _extra("onnx"))
+    yield _package(group, "tritonclient", f"{NAME} ask", command_for("triton"))
+    yield _package(group, "onnxruntime", f"{NAME} deploy --format onnx", command_for("onnx"))
 
 
 def others() -> Iterator[Finding]:
     """Reports what single flags and the benchmarks need."""
     group = "training"
-    torchrec = _here("make torchrec", _extra("torchrec"))
-    yield _package(group, "torchrec", "train bert4rec --parallelism dmp", torchrec)
-    merlin = _here("make merlin", "a checkout's make merlin (Python 3.11)")
-    yield _package(group, "merlin-dataloader", "train dlrm --loader merlin", merlin)
+    dmp = "train bert4rec --parallelism dmp"
+    yield _package(group, "torchrec", dmp, command_for("torchrec"))
+    merlin = "train dlrm --loader merlin"
+    yield _package(group, "merlin-dataloader", merlin, command_for("merlin"))
     for peer in ("duckdb", "polars", "scikit-learn", "lightgbm"):
-        yield _package("peers", peer, "benchmarks beside it", _extra("benchmark"))
+        yield _package("peers", peer, "benchmarks beside it", command_for("benchmark"))
 
 
 def findings() -> list[Finding]:

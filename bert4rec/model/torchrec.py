@@ -19,6 +19,7 @@ from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES
 from recsys.errors import UserError
+from recsys.installation import command_for
 from recsys.train.memory import to_device
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
@@ -30,8 +31,8 @@ def _require_torchrec() -> None:
         import torchrec  # noqa: F401  (optional, so imported where it is needed)
     except ImportError as error:
         raise UserError(
-            "`parallelism` dmp needs TorchRec and FBGEMM: install the extra torchrec, or on a "
-            "CPU run `make torchrec`. `parallelism` ddp needs neither"
+            f"`parallelism` dmp needs TorchRec and FBGEMM, which {command_for('torchrec')} adds. "
+            "`parallelism` ddp needs neither"
         ) from error
 
 

@@ -23,6 +23,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader
 from recsys.data.parquet.schema import column_names
 from recsys.errors import UserError
+from recsys.installation import command_for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +123,8 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
     except ImportError as error:
         raise UserError(
             f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
-            "`make merlin` makes an environment with them, .venv-nvtabular. `loader` default reads "
-            "the same batches without them"
+            f"{command_for('merlin')} makes an environment with them, .venv-nvtabular. `loader` "
+            "default reads the same batches without them"
         ) from error
     names = column_names(reader.spec)
     paths = [str(path) for path in reader.paths]

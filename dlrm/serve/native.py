@@ -17,6 +17,7 @@ import torch
 from cuda_ext.ops.interaction import fits_kernels
 from dlrm.config import ModelConfig
 from recsys.errors import UserError
+from recsys.installation import command_for
 from recsys.serve.client.requests import Arrays, BadRequestError
 from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.served import ServedModel
@@ -47,7 +48,7 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
     """
     if not native_backend.is_built():
         raise UserError(
-            "`backend` native: its library is not built (make build, needs a C++ compiler); or use "
+            f"`backend` native: its library is not built; {command_for('kernels')} adds it, or use "
             "`backend` python"
         )
     reason = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from preproc.files.errors import PreprocError
+from recsys.installation import command_for
 from recsys.sizes import format_bytes
 
 NvtabularDevice = Literal["auto", "cpu", "gpu"]
@@ -67,9 +68,9 @@ class NvtabularProcess:
         """
         if not os.access(self._python, os.X_OK):
             raise PreprocError(
-                f"{self._python}: no Python with NVTabular is there; run `make nvtabular` (it "
-                "needs Python 3.11), or name an interpreter that has NVTabular with "
-                f"`nvtabular_python`; {_NATIVE}"
+                f"{self._python}: no Python with NVTabular is there; run "
+                f"{command_for('nvtabular')} (it needs Python 3.11), or name an interpreter that "
+                f"has NVTabular with `nvtabular_python`; {_NATIVE}"
             )
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
@@ -152,7 +153,7 @@ class NvtabularProcess:
         if task == "start":
             return PreprocError(
                 f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
-                f"(make nvtabular), or see {self._log}; {_NATIVE}"
+                f"({command_for('nvtabular')}), or see {self._log}; {_NATIVE}"
             )
         remedy = (
             "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "

@@ -21,6 +21,7 @@ from preproc.files.errors import PreprocError
 from preproc.spark import cluster as spark_cluster
 from preproc.spark.runner import InThread, SparkRunner, within
 from preproc.spark.settings import SparkSettings
+from recsys.installation import command_for
 
 LEAST_JAVA = 17
 _STOP_S, _TERMINATE_S = 4, 2
@@ -69,8 +70,7 @@ def _import_pyspark() -> Any:
         import pyspark.sql
     except ImportError as error:
         raise PreprocError(
-            f"`engine` spark needs PySpark ({error}); `make spark` installs it, or "
-            'pip install "recsys-recipes[spark]"'
+            f"`engine` spark needs PySpark ({error}); {command_for('spark')} installs it"
         ) from error
     return pyspark
 

@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from recsys.installation import command_for
 from recsys.serve.manifest import (
     ARTIFACT_FILES,
     WEIGHTS_FILE,
@@ -157,7 +158,7 @@ def _optional(*names: str) -> list[ModuleType]:
         return [importlib.import_module(name) for name in names]
     except ModuleNotFoundError as error:
         raise DeploymentError(
-            f"{error.name} is not installed, which ONNX needs: pip install 'recsys-recipes[onnx]'"
+            f"{error.name} is not installed, which ONNX needs: {command_for('onnx')}"
         ) from error
 
 

@@ -35,7 +35,7 @@ _VALUES = {
     "save-dir": "repository",
 }
 _GONE = {
-    "dump_perf_data": "`python triton/client.py` measures with the rows of a dataset",
+    "dump_perf_data": "`recsys-recipes ask` measures with the rows of a dataset",
     "triton-optimization": "nothing optimises a model here after it was exported",
     "export-precision": "use --fp16",
 }

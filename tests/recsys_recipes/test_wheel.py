@@ -19,6 +19,7 @@ import pytest
 
 from recsys_recipes.commands import COMMANDS
 from tests import harness
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
 
 DIST = Path(os.environ.get("DIST", harness.REPOSITORY / "dist"))
 """Folder of what `make wheel` built."""
@@ -85,11 +86,13 @@ def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, t
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
 
-    def recipes(*arguments):
-        where = {"folder": tmp_path, "PYTHONPATH": str(tmp_path / "installed")}
-        return harness.python("-W", "ignore", "-m", "recsys_recipes", *arguments, **where).stdout
+    def recipes(*arguments, status=0):
+        where = {"folder": tmp_path, "PYTHONPATH": str(tmp_path / "installed"), "status": status}
+        done = harness.python("-W", "ignore", "-m", "recsys_recipes", *arguments, **where)
+        return done.stderr if status else done.stdout
 
     parts = {each["name"]: each for each in json.loads(recipes("doctor", "--json"))}
+    assert not [each for each in parts.values() if re.search(r"(?<!'s )make ", str(each))]
     assert f"installed in {tmp_path / 'installed'}" in parts["recsys-recipes"]["detail"]
     assert parts["native"]["state"] == parts["CPU kernels"]["state"] == "slow"
     assert "manylinux_2_28_x86_64.whl" in parts["native"]["add"]
@@ -99,6 +102,12 @@ def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, t
         *("--engine=reference", "--progress=none"),
     )
     assert "no problems" in recipes("verify", "data")
+    checkpoint = f"--checkpoint={dlrm_checkpoint(tmp_path / 'checkpoint')[0]}"
+    recipes("deploy", checkpoint, "--repository=models", "--verify=4")
+    refused = recipes("deploy", checkpoint, "--repository=m", "--backend=native", status=2)
+    assert f"is not built; {parts['native']['add']} adds it" in refused
+    refused = recipes("serve", "--repository=models", status=1)
+    assert refused.endswith(f"; run {parts['Triton server']['add']}\n")
 
 
 @pytest.fixture(scope="module")

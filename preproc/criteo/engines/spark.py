@@ -25,8 +25,9 @@ from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, Tally
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
+from recsys.installation import command_for
 
-_KERNEL = "`make build`, which needs a C++ compiler, or the compiled wheel brings it"
+_KERNEL = f"{command_for('kernels')} adds it"
 
 
 def run(engine_job: EngineJob) -> EngineResult:

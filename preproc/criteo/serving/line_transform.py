@@ -17,6 +17,7 @@ from preproc.criteo.rules import (
 )
 from preproc.files.errors import KernelError, PreprocError
 from recsys.errors import BadRowError
+from recsys.installation import command_for
 
 
 class Features(NamedTuple):
@@ -48,7 +49,7 @@ class LineTransform:
         self._handle: int | None = None
         if not shared_library.is_built():
             raise PreprocError(
-                "raw lines need the native kernel (make build, needs a C++ compiler)"
+                f"raw lines need the native kernel, which {command_for('kernels')} adds"
             )
         self._library = shared_library.load()
         try:

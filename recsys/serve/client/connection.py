@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from recsys.errors import UserError
+from recsys.installation import command_for
 from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
 from recsys.serve.signature import HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
 
@@ -406,5 +407,5 @@ def _library(protocol: Protocol) -> Any:
     except ModuleNotFoundError as error:
         raise EndpointError(
             f"{error.name} is not installed, which talking to a server over {protocol} needs: "
-            "pip install 'recsys-recipes[triton]', or use .venv-triton of `make triton-env`"
+            f"{command_for('triton')}"
         ) from error

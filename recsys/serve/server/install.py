@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recsys.errors import FAILED, UserError
+from recsys.installation import IS_CHECKOUT, command_for
 from recsys.serve.server import native_backend
 
 _STUB = "triton_python_backend_stub"
@@ -59,7 +60,8 @@ def find_server(backends: Path) -> ServerInstall:
     if spec is None or spec.origin is None:
         raise ServerError(
             "no Triton server: neither tritonserver on the PATH nor the package nvidia-pytriton "
-            f"in {sys.prefix}; run `make triton-env`, then .venv-triton/bin/python triton/serve.py"
+            f"in {sys.prefix}; run {command_for('triton-server')}"
+            f"{', then .venv-triton/bin/python triton/serve.py' if IS_CHECKOUT else ''}"
         )
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"
@@ -84,7 +86,7 @@ def _fill_backends(root: Path, backends: Path) -> None:
         known = sorted(folder.name for folder in (root / "python_backend_stubs").glob("3.*"))
         raise ServerError(
             f"nvidia-pytriton has no Python backend for Python {version}, only for "
-            f"{', '.join(known)}; make triton-env PYTHON=/path/to/python3.11"
+            f"{', '.join(known)}; run {command_for('triton environment')}"
         )
     folder = backends / "python"
     folder.mkdir()
@@ -115,7 +117,7 @@ def libpython_folder() -> str:
     raise ServerError(
         f"{sys.executable} was built without a shared libpython, which Triton's Python backend "
         "embeds; install it (Debian and Ubuntu: apt install libpython3-dev), or make the "
-        "environment from another Python: make triton-env PYTHON=/path/to/python3.11"
+        f"environment from another Python: {command_for('triton environment')}"
     )
 
 

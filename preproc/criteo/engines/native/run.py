@@ -21,14 +21,15 @@ from preproc.criteo.engines.native.scan import rejected_rows, scan
 from preproc.criteo.engines.native.units import NativeSettings, plan_units
 from preproc.criteo.kernel import binding
 from preproc.files.budget import Threads
+from recsys.installation import command_for
 
 
 def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> EngineResult:
     """Prepares a dataset with the C++ kernel."""
     if not binding.is_built():
         engine_job.reporter.note(
-            "the native kernel is not built (python setup.py build_ext --inplace, needs a C++ "
-            "compiler); the reference engine works instead: same bytes, about 50 times slower"
+            f"the native kernel is not built ({command_for('kernels')} adds it); the reference "
+            "engine works instead: same bytes, about 50 times slower"
         )
         return reference.run(engine_job)
     job = engine_job.job
