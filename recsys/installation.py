@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that add a missing part to a checkout or to an installed wheel."""
+"""Commands that add what a checkout or an installed wheel lacks."""
 
 import platform
 from pathlib import Path
@@ -38,10 +38,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "onnx": (_extra("onnx"), _extra("onnx")),
     "benchmark": (_extra("benchmark"), _extra("benchmark")),
 }
-"""Part -> (command of a checkout, that of an installed wheel)."""
+"""Component -> (command of a checkout, that of an installed wheel)."""
 
 
-def command_for(part: str) -> str:
-    """Returns the command that adds a part to this installation."""
-    checkout, installed = _COMMANDS[part]
+def command_for(component: str) -> str:
+    """Returns the command that adds a component to this installation."""
+    checkout, installed = _COMMANDS[component]
     return checkout if IS_CHECKOUT else installed

@@ -20,7 +20,7 @@ _RECORDED = ("dataset", "dataset_path", "dataset_type", "eval_split", "best_metr
 
 
 def recorded_training(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns what a checkpoint records of its dataset and of the best evaluation."""
+    """Returns path of the dataset and best evaluation of a checkpoint."""
     values = checkpoint.config | checkpoint.state
     return {name: values[name] for name in _RECORDED if values.get(name) is not None}
 
@@ -47,7 +47,7 @@ class CheckpointExport(abc.ABC):
     @property
     @abc.abstractmethod
     def training(self) -> dict[str, Any]:
-        """Path of the training dataset and best evaluation, as far as they are recorded."""
+        """Path of the training dataset and best evaluation, if recorded."""
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:

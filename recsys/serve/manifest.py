@@ -82,7 +82,7 @@ class Deployment:
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> "Deployment":
-        """Reads the deployment.json of a version to serve and checks the version's files.
+        """Reads deployment.json of a version to serve and checks the files.
 
         Raises:
             DeploymentError: as `load`; a file differs from its checksum, or the kind does.
@@ -146,7 +146,7 @@ class Deployment:
 
 
 def _signed(text: str) -> str:
-    """Returns the text of a JSON object with its checksum as the last member."""
+    """Appends its checksum to the text of a JSON object."""
     text = text.removesuffix("\n}")
     return f'{text}{_CHECKSUM}{xxhash.xxh64_hexdigest(text.encode())}"\n}}\n'
 
