@@ -26,6 +26,9 @@ from recsys.errors import (
 )
 from recsys.flags import REMOVED, define_flags, help_text
 
+_OF_THREADS = ("threads", "num_threads", "num_workers", "concurrency")
+"""Settings that start threads."""
+
 
 def print_line(line: str) -> None:
     """Prints a line at once; nothing once its reader has gone."""
@@ -188,6 +191,12 @@ def run_command(
         if _is_interrupt(error):
             print(interrupted, file=sys.stderr)
             return INTERRUPTED
+        if "can't start new thread" in str(error):
+            given = [f"`{n}` {flag_values[n].value}" for n in _OF_THREADS if n in flag_values]
+            return fail(
+                f"the system gives this process no more threads; take fewer ({', '.join(given)}), "
+                "or raise its limit (`ulimit -u`, `ulimit -v`)"
+            )
         if not is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from recsys.errors import UserError
+from recsys.resources import startable_threads
 from recsys.sizes import SIZE_UNITS, parse_size
 
 T = TypeVar("T")
@@ -21,6 +22,9 @@ Sections = Mapping[type, str]
 """Each section's dataclass, and the name of the config's attribute that holds it."""
 
 Unit = Literal["bytes"]
+
+MOST_THREADS = 1024
+"""Many more than any machine has cores; far more cannot be started."""
 
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that has none."""
@@ -148,6 +152,33 @@ def require_positive(section: Any, *names: str) -> None:
     for name in names:
         if getattr(section, name) < 1:
             raise UserError(f"`{name}` must be at least 1, got {getattr(section, name)}")
+
+
+def require_threads(section: Any, *names: str) -> None:
+    """Refuses numbers of threads below 1 or above any machine's; None is none.
+
+    Raises:
+        UserError: names the setting and the value.
+    """
+    for name in names:
+        value = getattr(section, name)
+        if value is not None:
+            require_positive(section, name)
+            if value > MOST_THREADS:
+                raise UserError(f"`{name}` must be at most {MOST_THREADS}, got {value}")
+
+
+def check_threads(name: str, number: int) -> None:
+    """Refuses more threads than the system gives: OpenMP ends a process that gets too few.
+
+    Raises:
+        UserError: names the setting and both numbers.
+    """
+    if (given := startable_threads(number)) < number:
+        raise UserError(
+            f"`{name}` {number}: the system gives this process {given}; take fewer, or raise its "
+            "limit (`ulimit -u`, `ulimit -v`)"
+        )
 
 
 def require_not_negative(section: Any, *names: str) -> None:

@@ -5,7 +5,14 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import joined, require_below, require_not_negative, require_positive, setting
+from recsys.settings import (
+    joined,
+    require_below,
+    require_not_negative,
+    require_positive,
+    require_threads,
+    setting,
+)
 from recsys.train.origin import ignore_fingerprint
 
 ALL_USERS = "all"
@@ -118,7 +125,8 @@ class RunConfig:
         require_positive(self, "num_epochs", "print_freq", "top_k")
         require_not_negative(self, "seed", "process_timeout")
         require_below(self, "seed", 2**63)
-        for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
+        require_threads(self, "num_threads")
+        for name in ("max_steps", "test_freq", "save_freq", "patience"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         sizes = self.inference_benchmark_batch_sizes

@@ -5,7 +5,14 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import joined, require_below, require_not_negative, require_positive, setting
+from recsys.settings import (
+    joined,
+    require_below,
+    require_not_negative,
+    require_positive,
+    require_threads,
+    setting,
+)
 from recsys.train.origin import ignore_fingerprint
 
 Mode = Literal["train", "test", "predict", "inference_benchmark"]
@@ -137,10 +144,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuses counts and thresholds out of range."""
         require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
-        for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
+        for name in ("max_steps", "test_freq", "save_freq", "patience"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         require_below(self, "seed", 2**63)
+        require_threads(self, "num_threads")
         require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")

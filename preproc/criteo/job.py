@@ -16,7 +16,7 @@ from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
 from recsys.presets import PresetFolder
 from recsys.resources import available_cores
-from recsys.settings import REQUIRED, require_choices, require_positive, setting
+from recsys.settings import REQUIRED, require_choices, require_threads, setting
 
 Format = Literal["split", "parquet", "npy"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -101,7 +101,7 @@ class CriteoJob:
                 f"`format` must be a comma-separated list of {', '.join(FORMATS)}; "
                 f"got {','.join(self.format)!r}"
             )
-        require_positive(self, "threads")
+        require_threads(self, "threads")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):
             raise PreprocError(
                 f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"

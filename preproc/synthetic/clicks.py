@@ -9,10 +9,9 @@ follow the Kaggle log. The bytes depend on the seed and the sizes (and on NumPy'
 `log` on the machine), not on the number of threads.
 """
 
-import collections
-import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import gzip
 import json
 import sys
@@ -30,13 +29,14 @@ from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
+from recsys.ahead import call_ahead
 from recsys.durable import durable_rename
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
 from recsys.resources import available_cores
-from recsys.settings import REQUIRED, require_not_negative, setting
+from recsys.settings import REQUIRED, require_not_negative, require_threads, setting
 
 CHUNK_ROWS = 32_768
 _ROW_BYTES, _GZIP_ROW_BYTES = 200, 80
@@ -64,11 +64,10 @@ class GeneratorConfig:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        require_not_negative(self, "seed")
+        require_not_negative(self, "seed", "days")
+        require_threads(self, "threads")
         if self.rows < max(self.days, 1):
             raise UserError(f"`rows` must be at least 1 a day, got {self.rows}")
-        if self.days < 0 or self.threads < 1:
-            raise UserError("`days` must not be negative, and `threads` must be at least 1")
         if len(self.cardinalities) != NUM_CATEGORICAL or not all(
             1 <= c < 2**32 for c in self.cardinalities
         ):
@@ -250,18 +249,12 @@ def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple
         for file, rows in enumerate(config.rows_of_file())
         for chunk in range(-(-rows // CHUNK_ROWS))
     )
-    waiting: collections.deque[tuple[ChunkJob, concurrent.futures.Future[Chunk]]] = (
-        collections.deque()
-    )
-    with concurrent.futures.ThreadPoolExecutor(config.threads) as pool:
-        for job in jobs:
-            waiting.append((job, pool.submit(make_job, config, model, job)))
-            if len(waiting) > config.threads:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
+
+    def make(job: ChunkJob) -> tuple[ChunkJob, Chunk]:
+        return job, make_job(config, model, job)
+
+    calls = (functools.partial(make, job) for job in jobs)
+    yield from call_ahead(calls, depth=config.threads, threads=config.threads)
 
 
 SECTIONS: dict[type, str] = {GeneratorConfig: "log"}

@@ -13,7 +13,7 @@ from recsys.serve.manifest import ArtifactFormat, Backend
 from recsys.serve.server import native_backend
 from recsys.serve.signature import Signature, TensorSignature
 from recsys.serve.version_policy import DEFAULT_POLICY, check_policy, policy_line
-from recsys.settings import setting
+from recsys.settings import require_threads, setting
 
 CONFIG_FILE = "config.pbtxt"
 THREADS_PARAMETER = "threads"
@@ -110,8 +110,7 @@ class ServingSettings:
         for name in ("max_batch_size", *waiting, "warmup"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"`{name}` must be 0 or more, got {getattr(self, name)}")
-        if self.instances < 1 or (self.threads is not None and self.threads < 1):
-            raise ConfigError("`instances` and `threads` must be 1 or more")
+        require_threads(self, "instances", "threads")
         sizes = self.preferred_batch_sizes
         if any(not 1 <= size <= self.max_batch_size for size in sizes):
             raise ConfigError(

@@ -17,6 +17,7 @@ import torch
 from recsys.serve.client.requests import Arrays, BadRequestError
 from recsys.serve.config_pbtxt import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.served import ServedModel
+from recsys.settings import check_threads
 
 
 class PythonBackendModel:
@@ -41,8 +42,10 @@ class PythonBackendModel:
             for name, value in json.loads(args["model_config"]).get("parameters", {}).items()
             if name in (THREADS_PARAMETER, WARMUP_PARAMETER)
         }
-        if THREADS_PARAMETER in parameters:
-            torch.set_num_threads(parameters[THREADS_PARAMETER])
+        # By default the number that the server was started with.
+        threads = parameters.get(THREADS_PARAMETER, torch.get_num_threads())
+        check_threads("threads", threads)
+        torch.set_num_threads(threads)
         on_gpu = args["model_instance_kind"] == "GPU"
         device = torch.device(f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         folder = Path(args["model_repository"]) / args["model_version"]

@@ -28,6 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
+from recsys.settings import check_threads
 from recsys.train.heartbeat import Heartbeat, Store
 from recsys.train.optimizers.rows import RowGradients
 
@@ -182,9 +183,6 @@ _WAITS_PER_TIMEOUT = 30
 _JOINING_PER_TIMEOUT = 10
 """10 minutes by default for all processes to start."""
 
-_MOST_THREADS = 1024
-"""Many more than any machine has cores; far more cannot be started."""
-
 _JOINING_S = 600.0
 """Seconds to wait for the other processes to start."""
 
@@ -206,9 +204,9 @@ def set_threads(num_threads: int | None, here: Processes) -> None:
             use.
         here: this process.
     """
-    if num_threads is not None and num_threads > _MOST_THREADS:
-        raise UserError(f"`num_threads` must be at most {_MOST_THREADS}, got {num_threads}")
-    if num_threads is None:
+    if num_threads is not None:
+        check_threads("num_threads", num_threads)
+    else:
         cores = available_cores()
         if here.world_size == 1:
             num_threads = min(torch.get_num_threads(), cores)

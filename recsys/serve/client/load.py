@@ -141,15 +141,20 @@ class Clients:
         Raises:
             EndpointError: a client could not connect, or a request failed.
         """
-        for thread in self._threads:
-            thread.start()
+        started = []
         try:
+            for thread in self._threads:
+                thread.start()
+                started.append(thread)
             self._all_connected.wait()
             yield
         except threading.BrokenBarrierError:
             raise self._failures[0] from None
+        except RuntimeError:  # the system gives no more threads
+            self._all_connected.abort()
+            raise
         finally:
-            for thread in self._threads:
+            for thread in started:
                 thread.join()
         if self._failures:
             raise self._failures[0]

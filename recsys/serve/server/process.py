@@ -27,7 +27,7 @@ from recsys.serve.repository import ModelRepository, RepositoryError
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.ports import check_port, free_ports, port_taken, url_host
-from recsys.settings import REQUIRED, setting
+from recsys.settings import REQUIRED, require_threads, setting
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
@@ -84,8 +84,7 @@ class ServerSettings:
         for name in self.models:
             if not (self.repository / name).is_dir():
                 raise ServerError(f"`models`: {self.repository} has no model {name!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ServerError(f"`threads` must be 1 or more, got {self.threads}")
+        require_threads(self, "threads")
         try:
             ModelRepository(self.repository).require_models(later=self.poll_secs > 0)
         except RepositoryError as error:

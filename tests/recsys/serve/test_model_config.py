@@ -3,6 +3,7 @@
 
 import pytest
 
+from recsys.errors import UserError
 from recsys.serve.config_pbtxt import (
     ConfigError,
     ServingSettings,
@@ -119,8 +120,8 @@ def test_the_native_backend_reads_the_settings_of_the_python_backend():
         ({"backend": "native", "device": "gpu"}, "`backend` native runs on `device` cpu alone"),
         ({"backend": "onnx", "format": "eager"}, "`format` eager: `backend` onnx runs onnx"),
         ({"max_batch_size": -1}, "`max_batch_size` must be 0 or more, got -1"),
-        ({"instances": 0}, "must be 1 or more"),
-        ({"threads": 0}, "must be 1 or more"),
+        ({"instances": 0}, "`instances` must be at least 1, got 0"),
+        ({"threads": 40_000}, "`threads` must be at most 1024, got 40000"),
         ({"preferred_batch_sizes": (9,), "max_batch_size": 8}, r"9 must lie in \[1, `max_batch"),
         ({"warmup": 9, "max_batch_size": 8}, "`warmup` 9 is more than `max_batch_size` 8"),
         (
@@ -135,7 +136,7 @@ def test_the_native_backend_reads_the_settings_of_the_python_backend():
     ],
 )
 def test_senseless_settings_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         ServingSettings(**settings)
 
 
