@@ -182,9 +182,9 @@ def run_command(
         _discard_output()
         return 128 + signal.SIGPIPE
     except (UserError, DivergenceError, flags.Error, OSError) as error:
-        advice = REMOVED.get(getattr(error, "flagname", ""), "")
-        if getattr(error, "errno", None) == errno.EMFILE:
-            advice = "raise the limit, ulimit -n"
+        many_files = "raise the limit, ulimit -n"
+        advice = {errno.EMFILE: many_files}.get(getattr(error, "errno", 0) or 0, "")
+        advice = advice or REMOVED.get(getattr(error, "flagname", ""), "")
         fail(f"{error}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:

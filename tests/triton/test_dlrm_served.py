@@ -202,6 +202,9 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(ask, offline, 
         ('{"numerical": [[1, 2, 3]]}', "input 'categorical' is missing"),
         ("[1]", "expected an object"),
         ("{", "not JSON: Expecting property name"),
+        ("[" * 100_000, "not JSON: it is nested too deeply"),
+        ('{"numerical": "\\ud800"}', "not JSON: 'utf-8' codec can't encode character"),
+        ('{"numerical": "\udcff"}', "not JSON: 'utf-8' codec can't encode character"),
         ("1\t2", 'a request is an object {"numerical": [...], "categorical": [...]}'),
         (
             '{"numerical": [[1, 2, 3], [1]]}',
@@ -211,7 +214,7 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(ask, offline, 
         ('{"numerical": [["a", 2, 3]], "categorical": [[0, 0, 0, 0]]}', "input 'numerical'"),
         ('{"numerical": [[1, 2, 3]], "categorical": [[9, 0, 0, 0]]}', "9 is not in [0, 5)"),
     ):
-        file.write_text(bad)
+        file.write_text(bad, errors="surrogateescape")
         assert message in ask(f"--request={file}", status=2)
     absent = tmp_path / "absent"
     assert f"--request {absent}: No such file" in ask(f"--request={absent}", status=2)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's life: start, failures, the closed parts of its interface, and its end."""
 
+import contextlib
 import http.client
 import os
 import re
+import resource
 import signal
 import socket
 import sys
+import threading
+import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -15,12 +19,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.serve.client.connection import EndpointError
+from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
-from tests.triton.conftest import Server, client, supervisor_of
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.tools import needs
+from tests.triton.conftest import Server, client, deploy, supervisor_of
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -81,6 +87,29 @@ def test_models_that_do_not_load_end_a_program_without_another(tmp_path):
     assert "Ready" not in said.stdout
 
 
+def limit_memory():
+    """Leaves room for some hundred threads of 8 MiB."""
+    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, -1))
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, -1))
+
+
+@needs("compiled Triton backend")
+def test_a_model_of_more_threads_than_the_system_gives_leaves_the_others(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    write_version(tmp_path / "m", "tiny", 1, 2.0)
+    for name in ("native", "python"):
+        flags = (f"--backend={name}", f"--name={name}", "--threads=1000", "--verify=8")
+        deploy(checkpoint, tmp_path / "m", *flags)
+    command = ("triton/serve.py", f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'l'}")
+    with harness.started(*command, preexec_fn=limit_memory) as program:
+        said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(harness.PATIENCE_S) == 0
+    assert "tiny version 1: READY" in said
+    for name in ("native", "python"):
+        assert re.search(f"{name} version 1: does not load: .*`threads` 1000: the system", said)
+
+
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
     (tmp_path / "m").mkdir()
     arguments = (f"--repository={tmp_path / 'm'}", "--poll_secs=1", f"--log_file={tmp_path / 'l'}")
@@ -121,6 +150,55 @@ def test_addresses_as_the_server_prints_them(server, capsys):
     ):
         assert client([f"--url={url}", "--model=tiny", "--timeout_s=20"]) == 2
         assert remedy in capsys.readouterr().err
+
+
+LATE = "no answer within 0.5 s (--timeout_s)"
+
+
+@pytest.fixture
+def still(server):
+    """Yields a function that lets the server stand still; goes on at the end."""
+    goes_on = threading.Timer(60, os.kill, (server.pid, signal.SIGCONT))  # if a client waits for it
+    goes_on.start()
+    yield lambda: os.kill(server.pid, signal.SIGSTOP)
+    os.kill(server.pid, signal.SIGCONT)
+    goes_on.cancel()
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_server_that_stands_still_is_waited_for_as_long_as_the_user_said(
+    server, protocol, still, capsys
+):
+    url = server.grpc_url if protocol == "grpc" else server.http_url
+    request = {"x": np.ones((1, 2), np.float32)}
+    with Endpoint(url, "tiny", protocol=protocol, timeout_s=0.5) as connected:
+        connected.predict(request)
+        still()
+        for ask in (connected.times, lambda: connected.predict(request)):
+            with pytest.raises(EndpointError, match=r"no answer within 0\.5 s"):
+                ask()
+        with pytest.raises(EndpointError, match=r"no answer within 0\.5 s"):
+            list(predict_in_order(connected, [request], 1))
+    assert client([f"--url={protocol}://{url}", "--model=tiny", "--timeout_s=0.5"]) == 2
+    assert LATE in capsys.readouterr().err
+
+
+def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
+    """The library's own limits count for each read."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n")
+                for _ in range(400):
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert client([f"--url={url}", "--model=tiny", "--timeout_s=0.5"]) == 2
+    assert LATE in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port", "health_port"])

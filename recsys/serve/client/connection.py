@@ -4,11 +4,12 @@
 Requests are checked against the model's signature before they are sent.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Self
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.installation import command_for
-from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
+from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays, parse_json
 from recsys.serve.signature import HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]
@@ -63,7 +64,7 @@ def address(url: str, protocol: Protocol = "grpc") -> tuple[str, Protocol]:
             f"`url` {url}: expected host:port, http://host:port or grpc://host:port"
         )
     host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or not 1 <= int(port) < 1 << 16:
+    if not host or not port.isdecimal() or not 1 <= float(port) < 1 << 16:
         raise EndpointError(
             f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8001; "
             "`recsys-recipes serve` prints its addresses"
@@ -77,6 +78,8 @@ _REFUSED_FOR_LOAD = {
     "or `timeout_s` of the client)",
 }
 """Words of the server -> their meaning."""
+_NOT_HTTP = (("geventhttpclient.response", "HTTPParseError"), ("rapidjson", "JSONDecodeError"))
+"""Errors of a client whose server is none of HTTP, or not Triton's."""
 _OF_OTHER_PROTOCOL = ("Socket closed", "Trying to connect an http1.x server", "Expected HTTP/")
 """Words of a client whose server speaks the other protocol."""
 _NOBODY_THERE = ("onnect", "DNS", "Name or service", "name resolution", "timed out")
@@ -117,7 +120,7 @@ class Endpoint:
         model: name of the model.
         version: empty leaves the choice to the server.
         protocol: of a URL that names none.
-        timeout_s: longest time of one request.
+        timeout_s: longest wait for each answer, about the model too.
 
     Attributes:
         max_batch_size: most rows of a request; None if the model sets no limit.
@@ -145,14 +148,20 @@ class Endpoint:
         ).InferenceServerException
         self._broken: tuple[type[Exception], ...] = (OSError, EOFError)
         if protocol == "http":
-            responses = importlib.import_module("geventhttpclient.response")
-            self._broken += (responses.HTTPParseError,)
-            limits = {"connection_timeout": timeout_s, "network_timeout": timeout_s}
+            for module, error in _NOT_HTTP:
+                self._broken += (getattr(importlib.import_module(module), error),)
+            # These are of each read, of which a server may make many: `_deadline` comes first.
+            limits = {"connection_timeout": 2 * timeout_s, "network_timeout": 2 * timeout_s}
             self._as_json: Mapping[str, Any] = {}
             self._timeout: Mapping[str, Any] = {}
+            gevent = importlib.import_module("gevent")
+            self._deadline: Callable[[], contextlib.AbstractContextManager[Any]] = lambda: (
+                gevent.Timeout(timeout_s, self._late())
+            )
         else:
             limits, self._as_json = {}, {"as_json": True}
             self._timeout = {"client_timeout": timeout_s}
+            self._deadline = contextlib.nullcontext
         self._client = self._library.InferenceServerClient(url, **limits)
         try:
             metadata = self._query("get_model_metadata")
@@ -187,13 +196,23 @@ class Endpoint:
     def _query(self, method: str) -> Any:
         return self._call(getattr(self._client, method), self.model, self.version, **self._as_json)
 
+    def _late(self) -> EndpointError:
+        return EndpointError(
+            f"{self.model} at {self.url}: no answer within {self.timeout_s:g} s (`timeout_s`); the "
+            "server is busy or stands still, or another program has its port",
+            "DEADLINE_EXCEEDED",
+        )
+
     def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            return function(*arguments, **options)
+            with self._deadline():
+                return function(*arguments, **options, **self._timeout)
         except self._refused as error:
             reason: Any = error
             # gRPC says StatusCode.INVALID_ARGUMENT, HTTP 400.
             status = str(reason.status() or "").removeprefix("StatusCode.")
+            if status == "DEADLINE_EXCEEDED":
+                raise self._late() from error
             for said, meaning in _REFUSED_FOR_LOAD.items():
                 if said in reason.message():
                     raise OverloadedError(
@@ -263,7 +282,6 @@ class Endpoint:
             inputs,
             model_version=self.version,
             timeout=round(self.timeout_s * 1e6),  # the server drops what nobody waits for any more
-            **self._timeout,
         )
         outputs = {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
         rows = len(next(iter(arrays.values())))
@@ -308,15 +326,14 @@ def predict_in_order(
     own = threading.local()
     opened: list[Endpoint] = []
 
-    def connect() -> None:
-        own.endpoint = endpoint.again()
-        opened.append(own.endpoint)
-
     def predict(request: Arrays) -> dict[str, Any]:
+        if not hasattr(own, "endpoint"):  # its errors are those of the request
+            own.endpoint = endpoint.again()
+            opened.append(own.endpoint)
         response: dict[str, Any] = own.endpoint.predict(request)
         return response
 
-    with ThreadPoolExecutor(concurrency, initializer=connect) as pool:
+    with ThreadPoolExecutor(concurrency) as pool:
         in_flight: list[Future[dict[str, Any]]] = []
         try:
             for request in requests:
@@ -341,7 +358,7 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
         BadRequestError: the text is no such object, or a value does not fit its input.
     """
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise BadRequestError(
             f"{where}: not JSON: {error}; a request is an object {_form(signature, text)}"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of requests, the same in server and client."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,20 @@ Arrays = Mapping[str, Array]
 
 class BadRequestError(UserError):
     """A request with a wrong value, named in the message."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text from outside.
+
+    Raises:
+        ValueError: it is no JSON, too deep, or has a string that is no Unicode text.
+    """
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair has no bytes
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
