@@ -26,7 +26,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     theme = [file for file in files if file.src_dir != config.docs_dir]
     ours = [
         File.generated(config, f"docs/{file.src_uri}", abs_src_path=file.abs_src_path)
-        for file in files.documentation_pages() + files.media_files() + files.css_files()
+        for file in (
+            *(files.documentation_pages() + files.media_files()),
+            *(files.css_files() + files.javascript_files()),
+        )
         if file.src_dir == config.docs_dir
     ]
     ours += [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in BESIDE_DOCS]

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site of the documents, as `make docs` built it and as a browser shows it."""
 
+import functools
 import html
+import http.server
 import json
+import queue
 import re
 import shutil
+import subprocess
+import threading
 
 import pytest
 
@@ -21,9 +26,11 @@ LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*?\bsrc=\"?([^\s\">]+)|<link\b
 WIDEST = """
 <iframe width="WIDTH" height="900"></iframe><pre></pre><script>
 const frame = document.querySelector("iframe"), pages = PAGES, wide = {};
+const boxes = "pre > code, .md-typeset__scrollwrap";
 frame.onload = () => {
   const root = frame.contentDocument.documentElement;
-  wide[pages.shift()] = [root.scrollWidth - frame.clientWidth, root.scrollHeight];
+  const cut = [...root.querySelectorAll(boxes)].filter(box => box.scrollWidth > box.clientWidth);
+  wide[pages.shift()] = [root.scrollWidth - frame.clientWidth, root.scrollHeight, cut.length];
   if (pages.length) frame.src = pages[0];
   else document.querySelector("pre").textContent = JSON.stringify(wide);
 };
@@ -95,5 +102,56 @@ def test_no_page_is_wider_than_its_window(width, tmp_path):
     )  # fmt: skip
     shown = json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]))
     assert shown.keys() == set(pages)
-    assert min(height for _, height in shown.values()) > 500
-    assert {page: excess for page, (excess, _) in shown.items() if excess > 0} == {}
+    assert min(height for _, height, _ in shown.values()) > 500
+    assert {page: excess for page, (excess, *_) in shown.items() if excess > 0} == {}
+    if width > 1000:
+        assert {page: cut for page, (*_, cut) in shown.items() if cut} == {}, "tables or code"
+
+
+TYPE = """
+<iframe src="/"></iframe><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {
+  const page = frame.contentDocument, box = page.querySelector(".md-search__input");
+  box.focus();
+  box.value = "--embedding_dim=16";
+  setInterval(() => {
+    box.dispatchEvent(new frame.contentWindow.Event("keyup", {bubbles: true}));
+    const link = page.querySelector(".md-search-result__link");
+    if (link) fetch("/found/" + link.getAttribute("href"));
+  }, 200);
+};
+</script>
+"""
+
+
+@needs("Chromium")
+def test_the_search_finds_a_flag_as_it_is_typed(tmp_path):
+    found = queue.Queue()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self):
+            if self.path.startswith("/found/"):
+                found.put(self.path)
+            if self.path != "/type.html":
+                super().do_GET()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(TYPE.encode())
+
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Handler, directory=SITE)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}")
+        url = f"http://127.0.0.1:{server.server_port}/type.html"
+        browser = subprocess.Popen([CHROMIUM, *options, url], stderr=subprocess.DEVNULL)
+        try:
+            assert "docs/flags/" in found.get(timeout=300)
+        finally:
+            browser.kill()
+            browser.wait()
+            server.shutdown()
