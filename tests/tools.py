@@ -104,6 +104,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "Spark": _spark,
     "Python 3.11": lambda: sys.version_info[:2] == (3, 11) or bool(shutil.which("python3.11")),
     "curl": _programs("curl"),
+    "nginx": _programs("nginx", "openssl"),
     "node": _programs("node"),
     "perf_analyzer": _perf_analyzer,
     "promtool": _programs("promtool"),

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alert rules, dashboard and probes beside a server with the arguments of the compose file."""
 
+import importlib
+import json
 import re
+import ssl
+import subprocess
 import urllib.error
 import urllib.request
 
@@ -110,6 +114,60 @@ def test_probes_are_answered(served):
         get(f"{address}/healthz/absent")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(f"{address}/metricsz")
+
+
+@needs("nginx")
+def test_nginx_asks_for_a_token_and_logs_json(served, tmp_path):
+    port, http = harness.free_port(), re.search(r"HTTP http://(\S+)", served.said[0])[1]
+    own = {"127.0.0.1:8000": http, "127.0.0.1:8001": served.grpc, "listen 8443": f"listen {port}"}
+    own |= {"/etc/nginx/serving": str(tmp_path), "/var/log/nginx": str(tmp_path)}
+    text = (OPERATIONS / "nginx.conf").read_text()
+    for standard, instead in own.items():
+        assert standard in text
+        text = text.replace(standard, instead)
+    (tmp_path / "serving.conf").write_text(text)
+    (tmp_path / "tokens.conf").write_text('"Bearer 3f6c" "mobile \\"app\\"";\n')
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log;"
+        f"events {{}} http {{ {folders} include {tmp_path}/serving.conf; }}"
+    )
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    files = ("-keyout", key, "-out", certificate)
+    harness.run("openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", *subject, *files)
+    context = ssl.create_default_context(cafile=str(certificate))
+
+    def status(path, token="3f6c"):
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"https://localhost:{port}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=context) as response:
+                return response.status, response.headers["X-Request-Id"]
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["X-Request-Id"]
+
+    command = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
+    with subprocess.Popen(command) as nginx:
+        try:
+            harness.wait_for((tmp_path / "pid").exists, "nginx")
+            answers = [status("/v2/models/dlrm"), status("/v2/models/dlrm", "else")]
+            answers.append(status("/v2/repository/index"))
+            assert [code for code, _ in answers] == [200, 401, 403]
+            library = importlib.import_module("tritonclient.grpc")
+            secure = {"ssl": True, "root_certificates": str(certificate)}
+            with library.InferenceServerClient(f"localhost:{port}", **secure) as client:
+                headers = {"authorization": "Bearer 3f6c"}
+                assert client.get_model_metadata("dlrm", headers=headers).name == "dlrm"
+                with pytest.raises(Exception, match="UNAUTHENTICATED"):
+                    client.get_model_metadata("dlrm")
+        finally:
+            nginx.terminate()
+    lines = [json.loads(line) for line in (tmp_path / "serving.json").read_text().splitlines()]
+    assert [(line["status"], line["id"]) for line in lines[:3]] == answers
+    named = 'mobile "app"'
+    assert [line["client"] for line in lines] == [named, "", named, named, ""]
 
 
 def test_the_health_check_of_the_container_tells_health(served):

@@ -80,6 +80,7 @@ def fork_watcher(restarts: Restarts, stop: StopRequest) -> int | None:
         if (watcher := os.fork()) == 0:
             os.setsid()  # its processes are known by it, and Ctrl-C reaches the guard alone
             faulthandler.register(signal.SIGALRM, chain=True)  # says where it stood still
+            _stop_at_any(stop)
             return None
         end = _wait(watcher, stop)
         _end_session(watcher)
@@ -89,6 +90,17 @@ def fork_watcher(restarts: Restarts, stop: StopRequest) -> int | None:
             return FAILED
         restarts.note(f"the supervisor (process {watcher}) {end}")
         restarts.pause()
+
+
+def _stop_at_any(stop: StopRequest) -> None:
+    """Has a second signal change nothing: one to all processes comes from the guard, too."""
+
+    def note(number: int, _: object) -> None:
+        stop.signal_name = signal.Signals(number).name
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, note)
 
 
 def sign_of_life() -> None:

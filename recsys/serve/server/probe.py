@@ -119,7 +119,10 @@ class Prober:
             overdue = probe.asked is not None and now - probe.asked > SILENCE_S
             if not due and not overdue:
                 continue
-            executions = server.executions(*version)
+            try:
+                executions = server.executions(*version)
+            except ServerError:
+                continue  # it goes, or the server is slow
             if probe.asked is None or executions != probe.executions:
                 probe.asked, probe.executions = now, executions  # a busy one answers others
             elif overdue:

@@ -263,8 +263,8 @@ class TritonServer:
         Raises:
             ServerError: the server does not answer.
         """
-        (statistics,) = self._ask("get_inference_statistics", model, version).model_stats
-        return int(statistics.execution_count)
+        statistics = self._ask("get_inference_statistics", model, version).model_stats
+        return sum(int(of_version.execution_count) for of_version in statistics)
 
     def stop(self, *, at_once: bool = False) -> int:
         """Stops the server and cleans up; returns its exit code.

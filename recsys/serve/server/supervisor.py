@@ -108,6 +108,8 @@ class Supervisor:
             except Exception as error:  # of the server or its surroundings
                 if not self._served:
                     raise  # settings or models are wrong
+                if self._stopped():
+                    return
                 self._states, self._failures = {}, {}
                 self._prober = Prober(self._options.probe_secs)
                 self._restarts.note(_text(error))
@@ -162,6 +164,7 @@ class Supervisor:
                 if _text(error) not in faults:
                     self._say(f"cannot watch the server at the moment: {_text(error)}")
                 faults.append(_text(error))
+                watched.answered = time.monotonic()  # nobody could ask
             else:
                 sign_of_life()
                 faults.clear()
@@ -172,6 +175,7 @@ class Supervisor:
         now = time.monotonic()
         if (code := server.poll()) is not None:
             raise ServerError(f"the server ended with {exit_text(code)}{_blame(code)}")
+        instances = find_instances(server.pid)
         if server.responds():
             with contextlib.suppress(ServerError):
                 for line in self._observe(server):
@@ -180,7 +184,6 @@ class Supervisor:
             self._prober.look(server, (v for v, state in self._states.items() if state == "READY"))
         elif now - watched.answered > SILENCE_S:
             raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s")
-        instances = find_instances(server.pid)
         seen = watched.seen
         seen |= {instance.pid: instance for instance in instances if instance.model}
         earlier, watched.faulty = watched.faulty, {i.pid: i.fault for i in instances if i.fault}
