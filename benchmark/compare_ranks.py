@@ -121,18 +121,22 @@ def run(settings: CompareSettings, models: list[str]) -> int:
             kept = of_first[0] >= 0
             pair = ranks[ranking][:, kept], of_first[:, kept]
             for metric in settings.metrics:
-                found = paired_difference(*pair, metric, users[kept])
+                difference = paired_difference(*pair, metric, users[kept])
                 ks = [int(metric.partition("@")[2] or 1)]
                 second, value = (ranking_metrics(each.ravel(), ks)[metric] for each in pair)
-                rows.append((f"{ranking:20} {metric:8} {value:.4f} {second:.4f}", found, model))
+                rows.append(
+                    (f"{ranking:20} {metric:8} {value:.4f} {second:.4f}", difference, model)
+                )
                 test = stats.permutation_test(
-                    (found.of_users,), np.mean, permutation_type="samples", vectorized=True,
+                    (difference.of_users,), np.mean, permutation_type="samples", vectorized=True,
                     n_resamples=settings.exchanges, batch=100, rng=np.random.default_rng(0),
                 )  # fmt: skip
                 probabilities.append(float(test.pvalue))
     print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
-    for (text, found, model), p in zip(rows, holm(probabilities), strict=True):
-        print(f"{text} {found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] p {p:.4f}  {model}")
+    for (text, difference, model), p in zip(rows, holm(probabilities), strict=True):
+        print(
+            f"{text} {difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] p {p:.4f}  {model}"
+        )
     return 0
 
 

@@ -39,7 +39,7 @@ def dataset_fingerprint(config: DataConfig) -> str:
 
 
 def item_sources(root: Path | None) -> list[str]:
-    """Returns the fingerprints of the datasets that a dataset has its item ids from."""
+    """Returns fingerprints of the datasets that gave the item ids."""
     return [] if root is None else Manifest.load(root).semantics.get(DICTIONARIES, [])
 
 

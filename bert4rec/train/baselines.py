@@ -51,7 +51,7 @@ def fit_markov(sequences: Sequences) -> Matrix:
 
 
 def fit_item_knn(sequences: Sequences) -> Matrix:
-    """Computes shrunk cosines of items as sets of users, of the nearest neighbours alone.
+    """Computes shrunk cosines of each item's nearest neighbours, by their users.
 
     Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
     Koren's, 2007.
@@ -167,7 +167,7 @@ def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
 def _training_positions(
     sequences: Sequences,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns the position of each item in its history, and [U] items to train on."""
+    """Returns each item's position in its history, and [U] training items."""
     first = np.repeat(sequences.offsets[:-1], sequences.lengths)
     return np.arange(len(sequences.items)) - first, training_lengths(sequences)
 

@@ -72,7 +72,7 @@ def bootstrap_intervals(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """A metric of one ranking less that of another, of the same targets.
+    """A metric's difference of two rankings of the same targets.
 
     Attributes:
         value: the difference.
@@ -128,7 +128,7 @@ def _bootstrap(
     seed: int,
     level: float,
 ) -> npt.NDArray[np.float64]:
-    """Returns the [2, M] ends of the intervals of [T, M] values, resampled by user."""
+    """Returns [2, M] ends of the intervals of [T, M] values."""
     generator = np.random.default_rng(seed)
     starts = np.flatnonzero(np.diff(users, prepend=-1))
     table = np.add.reduceat(table, starts)  # the targets of a user are drawn together
