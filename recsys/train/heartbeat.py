@@ -160,7 +160,7 @@ class Heartbeat:
                 return
 
     def _watch_store(self) -> None:
-        """Ends this process where a turn of the other thread does not end."""
+        """Ends this process where the store does not answer a turn."""
         interval = self._limit_s / _BEATS_PER_LIMIT
         turns, silent_s = -1, 0.0
         while self._thread.is_alive():

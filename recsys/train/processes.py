@@ -14,7 +14,9 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +31,7 @@ from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
 from recsys.settings import check_threads
-from recsys.train.heartbeat import Heartbeat, Store
+from recsys.train.heartbeat import Heartbeat
 from recsys.train.optimizers.rows import RowGradients
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class Processes:
         rank: number of this process.
         world_size: number of processes.
         local_rank: number on this machine, which is also the number of its GPU.
-        restarts: times that torchrun has restarted all processes after a failure.
+        is_restart: torchrun started the processes anew, after this job had begun to train.
         on_this_machine: processes of the run on this machine.
         own_cores: number of cores that no other process of the run uses; 0 where they are shared.
     """
@@ -53,7 +55,7 @@ class Processes:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    restarts: int = 0
+    is_restart: bool = False
     on_this_machine: int = 1
     own_cores: int = 0
 
@@ -61,6 +63,12 @@ class Processes:
     def is_first(self) -> bool:
         """True for the process that prints, logs and saves."""
         return self.rank == 0
+
+    def note_training(self) -> None:
+        """Makes later starts by this torchrun restarts, unlike those after a refusal."""
+        if (file := _training_file()) is not None:
+            with contextlib.suppress(OSError):  # a restart then needs `resume`
+                file.touch()
 
     def barrier(self) -> None:
         """Waits until every process calls it."""
@@ -177,6 +185,12 @@ class SharedStop:
         return (self._here.signal_name or "SIGTERM") if requests else None
 
 
+def _training_file() -> Path | None:
+    """Returns the mark of a training, which torchrun keeps through restarts."""
+    attempt = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent
+    return attempt.with_name("has_trained") if attempt.name.startswith("attempt_") else None
+
+
 _WAITS_PER_TIMEOUT = 30
 """Long, since processes wait while one writes a file: 30 minutes by default, as in torch."""
 
@@ -276,8 +290,11 @@ def join_processes(
         ProcessLostError: a running process did not join a collective.
     """
     rank, world_size, local_rank, on_this_machine = _read_environment()
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    here = Processes(rank, world_size, local_rank, restarts, on_this_machine)
+    # torchrun's own count of restarts differs between machines, and leaves out those for a machine
+    # that joins.
+    file = _training_file()
+    is_restart = file is not None and file.exists()
+    here = Processes(rank, world_size, local_rank, is_restart, on_this_machine)
     set_threads(num_threads, here)
     if not here.is_first:
         logging.getLogger().setLevel(logging.WARNING)
@@ -287,46 +304,45 @@ def join_processes(
     uses_cuda = base_device != "cpu" and torch.cuda.is_available()
     if uses_cuda:
         torch.cuda.set_device(here.local_rank)
-    if world_size > 1:
-        # torchrun may keep its store when it restarts the processes: under the same names it would
-        # hold the addresses of processes that have ended.
-        limit_s = _JOINING_PER_TIMEOUT * process_timeout or _JOINING_S
-        store = _join(rank, world_size, f"start_{restarts}", limit_s)
-    else:
-        store = dist.HashStore()  # type: ignore[attr-defined]
     # If torch imports this module once a group exists, the defaults of its functions keep the group
     # and its threads alive; a thread that then frees a tensor while the interpreter ends aborts the
     # process, after a successful run.
     importlib.import_module("torch.distributed.nn.functional")
+    if world_size > 1:
+        store = _join(rank, world_size, _JOINING_PER_TIMEOUT * process_timeout or _JOINING_S)
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]
     limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
     backends = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
     with (
-        contextlib.nullcontext(here) if uses_cuda else _with_own_cores(store, num_threads, here)
-    ) as here:
+        _heartbeat(store, here, process_timeout) as heartbeat,
+        contextlib.nullcontext(here)
+        if uses_cuda
+        else _with_own_cores(store, num_threads, here) as here,
+    ):
         dist.init_process_group(
             backends, store=store, rank=here.rank, world_size=world_size, timeout=limit
         )
         try:
-            own = store.clone()
-            with _heartbeat(own, here, process_timeout):
-                yield here
+            yield dataclasses.replace(here, is_restart=here.any(is_restart))
+        except RuntimeError as error:
+            if heartbeat is not None:
+                heartbeat.name_absent(error)  # over open connections: others wait as well
+            raise
         finally:
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _heartbeat(store: Store, here: Processes, limit_s: float) -> Iterator[None]:
+def _heartbeat(store: Any, here: Processes, limit_s: float) -> Iterator[Heartbeat | None]:
     """Ends the run if a process of it is frozen, naming it."""
     if not limit_s or here.world_size == 1:
-        yield
+        yield None
         return
-    heartbeat = Heartbeat(store, here.rank, here.world_size, limit_s)
+    heartbeat = Heartbeat(store.clone(), here.rank, here.world_size, limit_s)
     heartbeat.start()
     try:
-        yield
-    except RuntimeError as error:
-        heartbeat.name_absent(error)
-        raise
+        yield heartbeat
     finally:
         heartbeat.stop()
 
@@ -370,7 +386,7 @@ def _advice() -> str:
     return f"Start several processes by torchrun; for one alone: unset {' '.join(present)}"
 
 
-def _join(rank: int, world_size: int, prefix: str, limit_s: float) -> Any:
+def _join(rank: int, world_size: int, limit_s: float) -> Any:
     """Waits for all processes; returns their common store.
 
     Says after a few seconds what it waits for. The wait is in a thread, since torch's cannot be
@@ -379,7 +395,6 @@ def _join(rank: int, world_size: int, prefix: str, limit_s: float) -> Any:
     Args:
         rank: number of this process.
         world_size: number of processes.
-        prefix: name of this start, for torchrun's store outlives a restart.
         limit_s: seconds to wait.
 
     Raises:
@@ -391,8 +406,9 @@ def _join(rank: int, world_size: int, prefix: str, limit_s: float) -> Any:
     def connect() -> None:
         try:
             _wait_for_server(rank, began + limit_s)
-            store = dist.PrefixStore(prefix, next(rendezvous("env://", timeout=limit))[0])  # type: ignore[attr-defined]
-            store.set(f"joined_{rank}", "")
+            store = _store_of_start(
+                next(rendezvous("env://", timeout=limit))[0], rank, world_size, began + limit_s
+            )
             store.wait([f"joined_{other}" for other in range(world_size)], limit)
             outcomes.append(store)
         except (RuntimeError, OSError) as error:
@@ -418,6 +434,35 @@ def _join(rank: int, world_size: int, prefix: str, limit_s: float) -> Any:
     waited = f"rank {rank} waited {time.monotonic() - began:.0f} s for {whom}"
     cause = str(outcome).splitlines()[0].rstrip(".")
     raise UserError(f"{waited}: {cause}. {_advice()}")
+
+
+def _store_of_start(store: Any, rank: int, world_size: int, deadline: float) -> Any:
+    """Returns the values of this start alone, where torchrun's store outlives it.
+
+    Under the same names the store would hold the addresses of processes that have ended. So the
+    first process draws a prefix, and tells it to each other one that says hello.
+
+    Raises:
+        TimeoutError: on the first process; names those that did not come.
+    """
+    own = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"hello_{rank}", own)
+        prefix = store.get(f"prefix_{own}").decode()
+    else:
+        prefix = own
+    joined = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    joined.set(f"joined_{rank}", "")
+    absent = set(range(1, world_size)) if rank == 0 else set()
+    while absent:
+        for other in absent:
+            if store.check([f"hello_{other}"]):  # perhaps of one that has ended
+                store.set(f"prefix_{store.get(f'hello_{other}').decode()}", prefix)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {', '.join(map(str, sorted(absent)))} did not come")
+        time.sleep(0.05)
+        absent = {other for other in absent if not joined.check([f"joined_{other}"])}
+    return joined
 
 
 def _wait_for_server(rank: int, deadline: float) -> None:

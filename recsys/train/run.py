@@ -126,7 +126,7 @@ class Run(Generic[BatchT]):
         run, processes = recipe.config.run, machine.processes
         recipe.load()
         log_path = Path(run.log_path) if processes.is_first else None
-        log = log_class(log_path, append=_resumes(run.resume, processes))
+        log = log_class(log_path, append=run.resume or processes.is_restart)
         for line in recipe.summary:
             machine.print_line(line)
         return cls(recipe, machine, log)
@@ -146,6 +146,7 @@ class Run(Generic[BatchT]):
         steps = min(steps, cadence.max_steps or steps)
         with self._holding(folder), StopRequest(_NOTICE) as stop:
             state = LoopState() if folder is None else self._begin_in(folder, training)
+            processes.note_training()
             self.log.begin(config.to_dict())
             machine.print_line(training.summary())
             if folder is None:
@@ -215,7 +216,7 @@ class Run(Generic[BatchT]):
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
         """Checks the checkpoint folder; returns the position of a resumed run."""
         config, processes = self.recipe.config, self.machine.processes
-        resumes = _resumes(config.run.resume, processes)
+        resumes = config.run.resume or processes.is_restart
         if training.layout is not None:
             if not resumes:
                 training.layout.check_unused(folder.folder)
@@ -310,11 +311,6 @@ class Run(Generic[BatchT]):
             values |= latency.log_values()
         self.log.record((), values)
         return measured
-
-
-def _resumes(is_set: bool, processes: Processes) -> bool:
-    """Decides to resume: by the setting, or after torchrun's restart."""
-    return is_set or processes.restarts > 0
 
 
 def execute(

@@ -218,6 +218,13 @@ def test_a_signal_to_every_process_of_a_job_saves(dataset, tmp_path):
     assert read_checkpoint(tmp_path / "run").state["step"] >= 3
 
 
+def test_a_refusal_that_torchrun_repeats_is_none_the_less_one(dataset, tmp_path):
+    arguments = from_first(dataset, tmp_path, "--max_steps=3", f"--log_path={tmp_path / 'log'}")
+    harness.forked(*PROGRAM, *arguments, TORCHELASTIC_RESTART_COUNT="x")
+    done = harness.forked(*harness.torchrun(1, "--max-restarts=1"), *PROGRAM, *arguments, status=1)
+    assert done.stderr.count("holds a run already") == 2
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

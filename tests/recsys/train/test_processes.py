@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from recsys.interruption import StopRequest
 from recsys.train.processes import SharedStop, join_processes
@@ -136,6 +137,21 @@ def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(
     status = 0 if killed_by is None else -killed_by
     done = harness.python("-c", STOPPED, seconds, *names.split(), status=status, **environment)
     assert done.stdout.strip() == ("" if killed_by else names.split()[0])
+
+
+def join_a_store_that_outlives_a_start(rank, port):
+    """Joins torchrun's store, whose agents have counted restarts differently."""
+    os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(rank)
+    for _ in range(2):
+        with join_processes("cpu", 1, process_timeout=20) as here:
+            assert here.gather_values(rank) == [0, 1]
+
+
+def test_a_start_after_a_restart_meets_no_process_of_an_earlier_one():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("hello_1", "one that was killed")
+    harness.run_ranks(2, join_a_store_that_outlives_a_start, store.port, joined=False)
 
 
 ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
