@@ -134,9 +134,8 @@ def run(settings: CompareSettings, models: list[str]) -> int:
                 probabilities.append(float(test.pvalue))
     print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
     for (text, difference, model), p in zip(rows, holm(probabilities), strict=True):
-        print(
-            f"{text} {difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] p {p:.4f}  {model}"
-        )
+        interval = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
+        print(f"{text} {difference.value:+.4f} {interval} p {p:.4f}  {model}")
     return 0
 
 

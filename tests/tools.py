@@ -111,6 +111,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "second core": lambda: len(os.sched_getaffinity(0)) > 1,
     "control group": lambda: os.geteuid() == 0,
     "right to mount": lambda: os.geteuid() == 0,
+    "network namespaces": lambda: os.geteuid() == 0 and shutil.which("ip") is not None,
     "real data": lambda: True,
     "machine without CUDA device": lambda: not _cuda(),
 }

@@ -211,6 +211,8 @@ class Run(Generic[BatchT]):
             refusal = processes.gather_values(refusal)[0]
             if refusal:
                 raise UserError(refusal)
+            if folder is not None:
+                folder.check_shared(f"`{self.recipe.config.folder_setting}`", processes)
             yield
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from recsys.train.saving.write import replace_folder, write_checkpoint
 
 logger = logging.getLogger(__name__)
 
+_TOKEN = ".ranks_"
 _STEPS = "step_" + "[0-9]" * 9
 
 
@@ -94,6 +96,39 @@ class CheckpointFolder:
                 "continue it, or name another folder"
             )
 
+    def check_shared(self, setting: str, processes: Processes) -> None:
+        """Refuses a folder that is not the first process's for another one.
+
+        Every process must call it, the first one holding the folder: each makes a file there.
+
+        Raises:
+            UserError: one cannot write there; names it.
+        """
+        if processes.world_size == 1:
+            return
+        folder, token = self.folder.absolute(), f"{_TOKEN}{uuid.uuid4().hex}"
+        if processes.is_first:
+            with contextlib.suppress(OSError):  # then it cannot make a file in it either
+                (folder / token).mkdir()
+        first, token = processes.gather_values((folder, token))[0]
+        failure = ""
+        for parent in (*reversed(folder.parents), folder):
+            with contextlib.suppress(OSError):
+                os.scandir(parent).close()  # NFS may recall that a folder was not there
+        try:
+            (folder / token / str(processes.rank)).touch()
+        except OSError as error:
+            here = f"rank {processes.rank} on {socket.gethostname()}"
+            failure = f"{here} cannot write in it as {folder} ({error.strerror})"
+        failures = [failure for failure in processes.gather_values(failure) if failure]
+        if processes.is_first:
+            shutil.rmtree(folder / token, ignore_errors=True)
+        if failures:
+            raise UserError(
+                f"{setting}: the ranks save in one folder, that of rank 0 ({first}), but "
+                f"{failures[0]}; name a folder on a file system that all machines share"
+            )
+
     @contextlib.contextmanager
     def held(self, setting: str) -> Iterator[None]:
         """Keeps other runs out, and removes what killed ones left.
@@ -147,7 +182,7 @@ class CheckpointFolder:
                 shutil.rmtree(old, ignore_errors=True)
             else:
                 old.rename(old.with_suffix(""))
-        for unfinished in self.folder.glob(_STEPS + ".tmp"):
+        for unfinished in (*self.folder.glob(_STEPS + ".tmp"), *self.folder.glob(_TOKEN + "*")):
             shutil.rmtree(unfinished, ignore_errors=True)
         pointer = self.folder / NEXT_POINTER_FILE
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run: environment, cores, and that nothing outlives the run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -152,6 +153,31 @@ def test_a_start_after_a_restart_meets_no_process_of_an_earlier_one():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store.set("hello_1", "one that was killed")
     harness.run_ranks(2, join_a_store_that_outlives_a_start, store.port, joined=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_every_rank_reaches_the_folder_of_the_first(tmp_path, is_shared):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").symlink_to(tmp_path / "0") if is_shared else (tmp_path / "1").mkdir()
+    port = harness.free_port()
+    with contextlib.ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                harness.started_forked(
+                    *train(tmp_path, f"--save_checkpoint_path={tmp_path / rank}"),
+                    **stale(rank, port),
+                )
+            )
+            for rank in "01"
+        ]
+        outputs = [process.stdout.read() for process in ranks]
+        assert [process.wait() for process in ranks] == ([0, 0] if is_shared else [2, 2]), outputs
+    assert [path.name for path in (tmp_path / "0").glob(".*")] == []
+    for output in () if is_shared else outputs:
+        assert f"one folder, that of rank 0 ({tmp_path / '0'}), but rank 1 on " in output
+        assert f"cannot write in it as {tmp_path / '1'} (No such file or directory)" in output
+        assert "step_time" not in output
 
 
 ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
