@@ -78,7 +78,14 @@ class RunLog:
         self._let_go()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._let_go = weakref.finalize(self, os.close, descriptor)
-        _lock(path, descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"`log_path` {path}: another run writes it; name another file for this one"
+            ) from error
+        except OSError as error:
+            logger.warning("`log_path` %s cannot be locked: %s", path, error.strerror)
 
     def close(self) -> None:
         """Lets another run have the log."""
@@ -124,17 +131,6 @@ class RunLog:
             file.write(f"{_PREFIX}{json.dumps(entry)}\n")
 
 
-def _lock(path: Path, descriptor: int, kind: int) -> None:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(
-            f"`log_path` {path}: another run writes it; name another file for this one"
-        ) from error
-    except OSError as error:
-        logger.warning("`log_path` %s cannot be locked: %s", path, error.strerror)
-
-
 def _cut_torn_line(path: Path) -> None:
     """Cuts what follows the last whole line, such as zeros."""
     if path.is_file():
@@ -166,7 +162,6 @@ def require_log(path: Path) -> None:
     require_writable(path, "log_path")
     if path.is_file():
         with path.open("rb") as file:
-            _lock(path, file.fileno(), fcntl.LOCK_SH)
             first = file.read(len(_PREFIX))
         if first and first != _PREFIX.encode():
             raise UserError(f"`log_path` {path} is not the log of a run; name another file")
