@@ -92,7 +92,7 @@ def check_rows(
 
 
 def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
-    """Returns True if it lists the files, which then are as they were written."""
+    """Returns True if it lists all files and fits the tables."""
     root, manifest = dataset.root, dataset.manifest
     if manifest is None:
         return False

@@ -86,7 +86,7 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
 
 
 def align_to_line(fd: int, file: InputFile, offset: int) -> int:
-    """Returns the first line start of an open file from `offset` on, else its size.
+    """Returns the first line start from `offset` on, else the size.
 
     Raises:
         PreprocError: a line is longer than any Criteo row.

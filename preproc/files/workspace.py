@@ -186,7 +186,7 @@ class Workspace:
                 self.clear()
 
     def check_own(self) -> None:
-        """Refuses folders in the place of the work folders that no run has made.
+        """Refuses what no run has made where its work folders belong.
 
         Raises:
             PreprocError: a run would remove them, or their names are too long.
@@ -301,9 +301,9 @@ def check_output(
     if output in source.parents:
         raise PreprocError(f"`output` {output}: contains `input` {source}; choose another")
     work = folders.get("`work_dir`")
-    for place, folder in (("`output`", output), (f"{workspace.staging}", workspace.staging)):
+    for name, folder in (("`output`", output), (str(workspace.staging), workspace.staging)):
         if work is not None and (work == folder or folder in work.parents):
-            raise PreprocError(f"`work_dir` {work}: lies inside {place}; choose another")
+            raise PreprocError(f"`work_dir` {work}: lies inside {name}; choose another")
     if output.is_dir():
         workspace.finish_publishing()
         _check_contents(output_path, overwrite=overwrite)

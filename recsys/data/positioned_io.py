@@ -48,7 +48,7 @@ class DiskSync:
 
 
 def require_regular(path: Path) -> None:
-    """Refuses a FIFO, folder or device, at which a reader could wait forever.
+    """Refuses a FIFO, folder or device, where a reader may wait forever.
 
     Raises:
         OSError: it is there and is no regular file.

@@ -75,7 +75,7 @@ def _write_day(
 def _array(
     path: Path, dtype: str, rows: int, width: int
 ) -> Iterator[Callable[[int, npt.NDArray[Any]], None]]:
-    """Makes an array's file; yields a function that writes rows from a number on.
+    """Makes an array's file; yields a function that writes its rows.
 
     It is not mapped: where a disk is full, a write to a map kills the process.
     """

@@ -93,7 +93,7 @@ class _Reader(Protocol[Counts]):
 
 
 def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
-    """Feeds the text of a unit to a scanner or encoder; returns its counts.
+    """Feeds a unit to a scanner or encoder; returns its counts.
 
     Raises:
         PreprocError: a line is too long, or the text cannot be decompressed.
