@@ -253,7 +253,7 @@ class Bert4RecTraining:
         return Metric(f"{_CHOSEN_RANKING} {_CHOSEN_METRIC}")
 
     def summary(self) -> str:
-        """Returns users by split, batches of an epoch, and objective."""
+        """Returns users, batches and objective of an epoch, in words."""
         batch_size = self.source.batch_size * self.recipe.machine.processes.world_size
         recipe = self.recipe
         popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)

@@ -286,7 +286,7 @@ def _json_depth(row: bytes) -> int:
 
 
 def _json_integer(digits: str) -> int | float:
-    """Reads a whole number; a long one as a float, since Python refuses the longest."""
+    """Reads a whole number; as a float what Python may refuse."""
     return int(digits) if len(digits) < _SHOWN_LENGTH else float(digits)
 
 

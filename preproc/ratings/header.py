@@ -50,7 +50,7 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
 
 
 def names_of(line: bytes) -> list[str]:
-    """Returns the fields of a line, each a name if it is a header."""
+    """Returns the fields of a line, which are names in a header."""
     return [field.decode(errors="backslashreplace") for field, _ in split_csv(line) or []]
 
 
@@ -90,7 +90,7 @@ def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes
 
 
 def names_by_column(seen: Sequence[str]) -> dict[Column, str]:
-    """Chooses the names of a header that tell their column, by the name alone.
+    """Chooses columns by the names of a header alone.
 
     Users and items that none or several names tell, and other columns that several tell, are
     called NAME.
@@ -109,7 +109,7 @@ def suggestion(seen: Sequence[str]) -> str:
 
 
 def unread_times(layout: RatingsFormat) -> list[str]:
-    """Returns names that tell times, of a csv file that is read without."""
+    """Returns names of times that a format does not read."""
     if layout.has_timestamps:
         return []
     return [name for name in layout.names if _tells("timestamp", name)]

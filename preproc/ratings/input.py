@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the ratings file of a run and detects its format."""
+"""Finds the ratings file of a run; detects or refuses its format."""
 
 import dataclasses
 import re
+import shlex
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -10,25 +12,27 @@ import numpy as np
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
-from preproc.ratings.conversions import (
-    PARQUET_MARK,
-    UTF16_MARKS,
-    conversion,
-    with_header,
-    without_first_line,
-)
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     INTEGER_ID,
+    JSON_KEYS,
     NAME_ID,
     USER,
     Fault,
     RatingsFormat,
     Values,
+    load_json,
     show,
+    split_csv,
 )
-from preproc.ratings.header import header_names, names_of, suggestion, with_names
+from preproc.ratings.header import (
+    header_names,
+    names_by_column,
+    names_of,
+    suggestion,
+    with_names,
+)
 from preproc.ratings.job import RatingsJob
 
 RATINGS_FILE = "a ratings file"
@@ -37,6 +41,29 @@ RATINGS_FILE = "a ratings file"
 SAMPLE_ROWS = 100
 
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
+
+_PARQUET_MARK = b"PAR1"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_MARKS = (_PARQUET_MARK, *_UTF16_MARKS)
+"""First bytes of files whose text has no lines that end with LF."""
+
+_SEPARATORS = {b"\t": "tabs", b";": "semicolons", b"|": "bars"}
+_PARQUET = (
+    "import sys, pyarrow, pyarrow.csv, pyarrow.parquet; pyarrow.csv.write_csv(pyarrow.parquet."
+    "read_table(pyarrow.BufferReader(sys.stdin.buffer.read())), sys.stdout.buffer)"
+)
+_DICTIONARIES = (
+    "import ast, json, sys; "
+    "sys.stdout.writelines(json.dumps(ast.literal_eval(row)) + '\\n' for row in sys.stdin)"
+)
+_FIELDS = (
+    "import csv, sys; "
+    "csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}', quoting={}))"
+)
+_OBJECTS = (
+    "import csv, json, sys; keys = {}; out = csv.writer(sys.stdout); out.writerow(keys); "
+    "out.writerows([row[key] for key in keys] for row in map(json.loads, sys.stdin))"
+)
 
 
 def find_file(job: RatingsJob) -> InputFile:
@@ -74,8 +101,8 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
     head = next(file.blocks(), b"")
-    if head.startswith((PARQUET_MARK, *UTF16_MARKS)):
-        raise PreprocError(f"{conversion(file, head)}")
+    if head.startswith(_MARKS):
+        raise PreprocError(f"{_conversion(file, head)}")
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
@@ -84,7 +111,13 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     named = [f for f in candidates if f.is_header(rows[0])]
     if named:
         fitting = [f for f in named if any(map(f.is_good, rows[1:]))]
-        best = _check_columns(job, file, (fitting or _closest(named, rows[1:]))[0])
+        best = (fitting or _closest(named, rows[1:]))[0]
+        order = ",".join(best.columns[:2])
+        if job.column_names is None and job.columns not in ("auto", order):
+            raise PreprocError(
+                f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag "
+                "out"
+            )
         best = dataclasses.replace(best, names=tuple(names_of(rows[0])))
         return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
@@ -115,8 +148,8 @@ def _nothing_fits(
     candidates: list[RatingsFormat],
     best: RatingsFormat,
 ) -> PreprocError:
-    """Returns the error of a file of another form, or the fault of its first row."""
-    other = conversion(file, rows[0]) if job.format in ("auto", "csv", "json") else None
+    """Returns the error of a file that no format fits."""
+    other = _conversion(file, rows[0]) if job.format in ("auto", "csv", "json") else None
     if other:
         return PreprocError(other)
     reason, text = cast(Fault, best.read(rows[0]))
@@ -126,7 +159,7 @@ def _nothing_fits(
         f"({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} ({reason})"
     )
     if best.separator == "," and b"," in rows[0] and not rows[0].startswith((b"{", b"[", b"<")):
-        return PreprocError(f"{message}. If these are other columns: {with_header(file, rows[0])}")
+        return PreprocError(f"{message}. If these are other columns: {_with_header(file, rows[0])}")
     return PreprocError(f"{message}. Give another file, or name its `format`")
 
 
@@ -144,7 +177,7 @@ def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[Rati
         try:
             formats = [with_names(f, job.column_names, first_row) for f in csv]
         except PreprocError as error:
-            raise PreprocError(conversion(file, first_row) or str(error)) from error
+            raise PreprocError(_conversion(file, first_row) or str(error)) from error
     if job.id_type == "auto":
         return formats
     wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
@@ -173,7 +206,7 @@ def _check_first_line(
     if best.separator != ",":
         if any_good:
             form = f"line 1 is a header, and format {best.name} has none"
-            raise PreprocError(without_first_line(file, form))
+            raise PreprocError(_told(file, form, "tail -n +2"))
         return
     raise PreprocError(
         f"{file.path}: line 1 looks like a header of unknown names: "
@@ -199,15 +232,6 @@ def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
     return real if any(has_decimals) else layout
 
 
-def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> RatingsFormat:
-    order = ",".join(layout.columns[:2])
-    if job.column_names is None and job.columns not in ("auto", order):
-        raise PreprocError(
-            f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag out"
-        )
-    return layout
-
-
 def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
     """Detects whether users or items, which are ASINs or ISBNs, come first."""
     orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
@@ -224,3 +248,55 @@ def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> Rating
             "`columns` item,user"
         )
     return orders["item,user" if first else "user,item"]
+
+
+def _conversion(file: InputFile, line: bytes) -> str | None:
+    """Returns the error of a file that has another form."""
+    if line.startswith(_PARQUET_MARK):
+        return _told(file, "is a parquet file", _python(_PARQUET))
+    if line.startswith(_UTF16_MARKS):
+        return _told(file, "is UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8")
+    if line.startswith(b"{"):
+        return _of_objects(file, line)
+    if b"\r" in line:
+        return _told(file, "has lines that end with CR alone", r"tr '\r' '\n'")
+    separator = max(_SEPARATORS, key=line.count)
+    if line.count(separator) <= line.count(b","):
+        return None
+    quoting = 3 if separator == b"\t" else 0  # quotes between tabs are text, as a rule
+    code = _FIELDS.format(separator.decode().replace("\t", r"\t"), quoting)
+    names = header_names(line.replace(separator, b","))
+    return _told(file, f"has {_SEPARATORS[separator]} between fields", _python(code), names)
+
+
+def _of_objects(file: InputFile, line: bytes) -> str | None:
+    row = load_json(line)
+    if isinstance(row, str):
+        form = row.partition(";")[0]
+        return _told(file, f"has {form}", _python(_DICTIONARIES)) if "Python" in form else None
+    if JSON_KEYS.keys() <= row.keys():
+        return None
+    keys = list(names_by_column(list(row)).values())
+    form = f"has objects with the keys {', '.join(row)}, needed are {', '.join(JSON_KEYS)}"
+    return _told(file, form, _python(_OBJECTS.format(keys)), keys)
+
+
+def _with_header(file: InputFile, line: bytes) -> str:
+    """Returns an error message for a csv file that lacks a header."""
+    names = [f"c{number}" for number, _ in enumerate(split_csv(line) or [], 1)]
+    return _told(file, "has no header", f"(echo {','.join(names)}; cat)", names)
+
+
+def _python(code: str) -> str:
+    return f'python -c "{code}"'
+
+
+def _told(file: InputFile, form: str, command: str, names: Sequence[str] = ()) -> str:
+    """Returns an error message: a form, and the command that converts it."""
+    reader = "zcat" if file.compression == "gzip" else "cat"
+    made = file.path.with_name(f"{file.path.name.partition('.')[0]}_converted")
+    columns = f" with `columns` {suggestion(names)}" if names else ""
+    return (
+        f"{file.path}: {form}. Convert it:\n  {reader} {shlex.quote(str(file.path))} | {command} > "
+        f"{shlex.quote(str(made))}\nand give the new file{columns}"
+    )

@@ -16,10 +16,9 @@ from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.header import unread_times
 from preproc.ratings.histories import Engine, Filtered
-from preproc.ratings.hold_out import hold_out
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.known_items import KnownItems
+from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint

@@ -101,7 +101,7 @@ def read_ratings(
     ratings: RatingsSink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
 ) -> None:
-    """Reads a whole file into `ratings`, by way of `keep`, which may leave out rows.
+    """Reads a whole file into `ratings`, but rows that `keep` drops.
 
     Raises:
         PreprocError: the file cannot be read, or has no valid row.
@@ -154,7 +154,7 @@ def _reject(
 
 
 def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) -> str:
-    """Returns the ways to go on that fit a reason, and the rows that each one costs."""
+    """Returns the ways to go on, and the rows that they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
     if reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header:
