@@ -46,7 +46,7 @@ class ModelRepository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._is_locked = False
+        self._is_locked = self._is_staging = False
 
     def require_models(self, *, later: bool) -> None:
         """Refuses a folder that is something else than a repository.
@@ -117,7 +117,7 @@ class ModelRepository:
                 cannot be written.
         """
         check_name(name)
-        with self.locked():
+        with self._changed():
             existing = self.versions(name)
             number = max(existing, default=0) + 1 if version is None else version
             if not 1 <= number <= LARGEST_VERSION:
@@ -152,7 +152,7 @@ class ModelRepository:
         Raises:
             RepositoryError: a deployment is under way, or the folder cannot be written.
         """
-        with self.locked():
+        with self._changed():
             model, staged = self.root / name, self.staging() / f"{_STAGED_PREFIX}{name}"
             self._clear_staging()
             try:
@@ -170,7 +170,7 @@ class ModelRepository:
         Raises:
             RepositoryError: the folder cannot be written.
         """
-        with contextlib.suppress(DeploymentUnderWay), self.locked():
+        with contextlib.suppress(DeploymentUnderWay), self._changed():
             self._clear_staging()
 
     def staging(self) -> Path:
@@ -207,14 +207,29 @@ class ModelRepository:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise DeploymentUnderWay(
-                    f"{self.root}: another deployment is under way; wait until it has ended"
-                ) from error
+                raise self._under_way() from error
             self._is_locked = True
             try:
                 yield
             finally:
                 self._is_locked = False
+
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Locks the repository for the one change that uses its staging folder."""
+        with self.locked():
+            if self._is_staging:
+                raise self._under_way()
+            self._is_staging = True
+            try:
+                yield
+            finally:
+                self._is_staging = False
+
+    def _under_way(self) -> DeploymentUnderWay:
+        return DeploymentUnderWay(
+            f"{self.root}: another deployment is under way; wait until it has ended"
+        )
 
 
 class StagedVersion:
