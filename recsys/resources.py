@@ -51,7 +51,7 @@ def available_cores(system: Path = _SYSTEM) -> int:
 
 
 def startable_threads(number: int) -> int:
-    """Starts threads and ends them; returns how many there were, with this one."""
+    """Returns how many threads, with this one, the system gives."""
     finish = threading.Event()
     started: list[threading.Thread] = []
     try:

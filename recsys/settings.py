@@ -155,7 +155,7 @@ def require_positive(section: Any, *names: str) -> None:
 
 
 def require_threads(section: Any, *names: str) -> None:
-    """Refuses numbers of threads below 1 or above any machine's; None is none.
+    """Refuses numbers below 1 or above `MOST_THREADS`; None is none.
 
     Raises:
         UserError: names the setting and the value.
@@ -169,7 +169,9 @@ def require_threads(section: Any, *names: str) -> None:
 
 
 def check_threads(name: str, number: int) -> None:
-    """Refuses more threads than the system gives: OpenMP ends a process that gets too few.
+    """Refuses more threads than the system gives.
+
+    OpenMP would end the process.
 
     Raises:
         UserError: names the setting and both numbers.

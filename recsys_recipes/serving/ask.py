@@ -62,7 +62,14 @@ from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.perf_input import write_perf_input
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
-from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
+from recsys.settings import (
+    MOST_THREADS,
+    REQUIRED,
+    joined,
+    require_positive,
+    section_from_dict,
+    setting,
+)
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes.serving.page.clicks import clicks_view
 from recsys_recipes.serving.page.items import items_view
@@ -70,6 +77,8 @@ from recsys_recipes.serving.page.server import PageServer
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
+_LARGEST = 1e6
+"""Of seconds and rates."""
 _LOOK_S = 0.1
 """Seconds between two looks for a signal."""
 
@@ -89,7 +98,7 @@ class ClientOptions:
         0.0, "Fraction of the requests for --canary_version, the same ones each time"
     )
     canary_version: int | None = setting(None, "Version to try beside --version")
-    timeout_s: float = setting(60.0, "Seconds to wait for a reply")
+    timeout_s: float = setting(60.0, "Seconds to wait for each answer of the server")
     mode: Literal["request", "page", "test", "load", "perf_input"] = setting(
         "request",
         "Send requests, open a page in the browser, evaluate a split, measure latency and "
@@ -99,7 +108,7 @@ class ClientOptions:
         None, "File of requests, a JSON object per line; - is standard input"
     )
     dataset: str | None = setting(
-        None, "Dataset folder: its rows are sent; --mode page takes its titles"
+        None, "Dataset folder: its rows are sent; --mode page takes its titles or categories"
     )
     dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
         "split", "Type of a Criteo dataset"
@@ -136,10 +145,12 @@ class ClientOptions:
     def __post_init__(self) -> None:
         """Refuses settings that need another, and numbers below 1."""
         require_positive(self, "batch_size", "perf_rows")
-        for name in ("batch_sizes", "concurrency"):
+        for name, most in (("batch_sizes", 2**31), ("concurrency", MOST_THREADS)):
             numbers = getattr(self, name)
-            if min(numbers, default=0) < 1:
-                raise UserError(f"`{name}` must be positive integers, got {joined(numbers)!r}")
+            if not numbers or not 1 <= min(numbers) <= max(numbers) <= most:
+                raise UserError(
+                    f"`{name}` must be positive integers, got {joined(numbers)!r}; at most {most}"
+                )
         if not 0 <= self.canary <= 1:
             raise UserError(f"`canary` must lie in [0, 1], got {self.canary}")
         if (self.canary > 0) != (self.canary_version is not None) or (
@@ -150,10 +161,10 @@ class ClientOptions:
             raise UserError("`concurrency`: several numbers are for `mode` load")
         if self.mode != "load" and (self.request_rate or self.p99_ms):
             raise UserError("`request_rate` and `p99_ms` are for `mode` load")
-        for name in ("request_rate", "p99_ms"):
+        for name in ("timeout_s", "seconds", "request_rate", "p99_ms"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"`{name}` must be positive, got {value}")
+            if value is not None and not 0 < value <= _LARGEST:
+                raise UserError(f"`{name}` must be above 0, at most {_LARGEST:g}, got {value}")
         if self.mode == "test" and self.dataset is None:
             raise UserError("`mode` test needs `dataset`")
         if self.mode in ("load", "perf_input") and self.dataset is None and self.request is None:
@@ -207,7 +218,7 @@ def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
         file = sys.stdin
         if name != "-":
             try:
-                file = stack.enter_context(Path(name).open())
+                file = stack.enter_context(Path(name).open(errors="surrogateescape"))
             except OSError as error:
                 raise UserError(f"`request` {name}: {error.strerror}") from error
         for number, line in enumerate(file, 1):
@@ -262,10 +273,8 @@ def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int)
 
 def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
     """Serves a page on the model until a signal."""
-    if endpoint.signature.recommends:
-        view = items_view(endpoint, Path(options.dataset) if options.dataset else None)
-    else:
-        view = clicks_view(endpoint)
+    make = items_view if endpoint.signature.recommends else clicks_view
+    view = make(endpoint, Path(options.dataset) if options.dataset else None)
     endpoint.close()  # the page makes connections of its own; an open one delays a stopping server
     with StopRequest() as stop, PageServer(view, options.port) as server:
         print_line(f"{options.model} at {options.url}: {server.url}\nCtrl-C stops the page.")

@@ -55,7 +55,7 @@ def page_here(server, model, dataset=None):
     """Serves the same page from this process, which is faster; yields its address."""
     with server.endpoint(model) as endpoint:
         recommends = endpoint.signature.recommends
-        view = items_view(endpoint, dataset) if recommends else clicks_view(endpoint)
+        view = (items_view if recommends else clicks_view)(endpoint, dataset)
         with PageServer(view, 0) as page:
             yield page.url
 
@@ -233,7 +233,7 @@ def logit(endpoint, fields):
 def shown_effects(page):
     rows = page.evaluate(
         """[...document.querySelectorAll("#effects tbody tr")].map((row) =>
-          [...row.cells].slice(0, 3).map((cell) => cell.innerText))"""
+          [...row.cells].slice(0, 3).map((cell) => cell.firstChild.data))"""
     )
     return {field: (value, float(effect)) for field, value, effect in rows}
 
@@ -312,6 +312,22 @@ def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, se
     page.wait_for_selector("#score")
     assert page.is_hidden("#error")
     assert page.evaluate(invalid) == []
+
+
+@pytest.mark.parametrize("has_dataset", [False, True])
+def test_an_example_starts_and_a_category_that_the_model_lacks_is_marked(
+    page, server, clicks, has_dataset
+):
+    unknown, note = "unknown, or without effect", "#effects span.muted"
+    with page_here(server, "raw_python", clicks.dataset if has_dataset else None) as url:
+        opened(page, url)
+        page.click("#example")
+        wait_for_count(page, "#effects tbody tr", 39 if has_dataset else 13)
+        assert page.locator(note).count() == 0
+        page.fill("#C4", "fffffff7")
+        page.keyboard.press("Enter")
+        page.locator(note).wait_for()
+        assert page.locator("#effects tr", has_text=unknown).inner_text().startswith("C4")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -410,9 +426,12 @@ def test_a_forwarded_port_is_the_same_page(items_url):
         ("/search", b" " * 100_000, {}, 413, "65536 bytes at most"),
         ("/search", b"", {"Content_Length": None, "Transfer_Encoding": "chunked"}, 411, "Length"),
         ("/search", b"", {"Content_Length": "-1"}, 411, "Content-Length"),
+        ("/search", b" " * (1 << 20), {"Content_Length": "9" * 5000}, 413, "65536 bytes at most"),
         ("/search", b'{"text"', {}, 400, "not JSON"),
         ("/search", b"[" * 60_000, {}, 400, "not JSON"),
         ("/search", b"[]", {}, 400, "a JSON object"),
+        ("/search", b'{"text": ' + b"1" * 4301 + b"}", {}, 400, "not JSON"),
+        ("/recommend", b'{"history": ["\\ud800"]}', {}, 400, "surrogates not allowed"),
         ("/nowhere", b"{}", {}, 404, "questions are model, search, recommend"),
         ("/recommend", b"{}", {}, 422, "a history is a list of ids"),
         ("/recommend", b'{"history": []}', {}, 422, "1 to 1000 items, got 0"),
@@ -427,12 +446,29 @@ def test_senseless_requests_are_refused_in_words(items_url, path, body, headers,
 
 
 @pytest.mark.parametrize(
+    ("model", "item", "status", "message"),
+    [
+        ("bert4rec", "1" * 4301, 422, "is no item number"),
+        ("bert4rec", str(2**63), 422, "is no item number"),
+        ("named", "1" * 4301, 422, "is no item of the catalogue"),
+        ("named", "\ud800", 400, "surrogates not allowed"),
+    ],
+)
+def test_items_that_cannot_be_are_refused_in_words(server, model, item, status, message):
+    with page_here(server, model) as url:
+        question = json.dumps({"history": [item]}).encode()
+        code, _, text = asked(url, "POST", "/recommend", question)
+    assert (code, message in json.loads(text)["error"]) == (status, True), text
+
+
+@pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
         (None, None, "39 fields"),
         ([""] * 38, None, "39 fields"),
         ([""] * 38 + [3], "C26", ""),
         ([""] * 38 + ["a\tb"], "C26", ""),
+        (["1" * 5000, *[""] * 38], "I1", "is refused (integer)"),
     ],
 )
 def test_senseless_lines_are_refused_in_words(clicks_url, fields, field, message):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-let names = [], inputs = [];
+let names = [], inputs = [], example = [];
 
 const texts = () => inputs.map((input) => input.value.trim());
 
@@ -51,7 +51,10 @@ function showEffects(fields, effects) {
     const width = 50 * Math.abs(row.effect) / most;
     filled.style.width = `${width}%`;
     filled.style.left = `${row.effect < 0 ? 50 - width : 50}%`;
-    return make("tr", {}, make("td", {}, row.name), make("td", {}, row.text),
+    // An unknown category has the id of an empty field.
+    const unknown = row.name[0] === "C" && !Number(signed(row.effect));
+    const note = unknown ? [" ", make("span", {class: "muted"}, "unknown, or without effect")] : [];
+    return make("tr", {}, make("td", {}, row.name), make("td", {}, row.text, ...note),
       make("td", {class: "number"}, signed(row.effect)),
       make("td", {class: "bar", "aria-hidden": "true"},
         make("div", {}, make("i", {}), filled)));
@@ -91,13 +94,16 @@ $("line").addEventListener("paste", (event) => {
   readLine();
 });
 $("form").addEventListener("submit", (event) => { event.preventDefault(); edited(); });
-$("clear").addEventListener("click", () => {
-  inputs.forEach((input) => { input.value = ""; });
+function fill(fields) {
+  inputs.forEach((input, i) => { input.value = fields[i] ?? ""; });
   edited();
-});
+}
+$("clear").addEventListener("click", () => fill([]));
+$("example").addEventListener("click", () => fill(example));
 
 ask("model", {}).then((model) => {
   names = model.fields;
+  example = model.example;
   inputs = names.map((name) => {
     const input = make("input", {type: "text", id: name, autocomplete: "off", spellcheck: "false"});
     if (name[0] === "I") input.setAttribute("inputmode", "numeric");

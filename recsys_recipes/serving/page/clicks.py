@@ -3,11 +3,13 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from preproc.criteo.applied import dictionaries_of_dataset
 from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.criteo.serving.line_transform import field_name
 from recsys.errors import UserError
@@ -21,11 +23,13 @@ FIELDS = tuple(field_name(number) for number in range(1, NUM_NUMERICAL + NUM_CAT
 _REFUSED = re.compile(r"row \d+: (field ([IC]\d+): .*)", re.DOTALL)
 
 
-def clicks_view(endpoint: Endpoint) -> View:
+def clicks_view(endpoint: Endpoint, dataset: Path | None) -> View:
     """Returns the page of a DLRM.
 
+    Its example has the categories of the dataset, if there is one.
+
     Raises:
-        UserError: it was deployed without raw rows.
+        UserError: it was deployed without raw rows, or the dataset is missing or damaged.
     """
     if LINE not in (tensor.name for tensor in endpoint.signature.inputs):
         raise UserError(
@@ -34,13 +38,21 @@ def clicks_view(endpoint: Endpoint) -> View:
             "training"
         )
 
+    example = ["1"] * NUM_NUMERICAL + [""] * NUM_CATEGORICAL
+    if dataset is not None:
+        dictionaries = dictionaries_of_dataset(dataset)
+        for column in range(NUM_CATEGORICAL):
+            most_frequent = dictionaries.load_column(column)[:1]
+            example[NUM_NUMERICAL + column] = "".join(f"{number:08x}" for number in most_frequent)
+
     def score(question: Values) -> Values:
         fields = _fields_of(question)
         with endpoint.again() as own:  # for this thread, and of the version that is served now
             return score_fields(own, fields)
 
     def model(_: Values) -> Values:
-        return {"model": endpoint.model, "url": endpoint.url, "fields": FIELDS}
+        shown = {"model": endpoint.model, "url": endpoint.url}
+        return {**shown, "fields": FIELDS, "example": example}
 
     title = f"{endpoint.model}: score a line of a click log"
     return View(name="clicks", title=title, answers={"model": model, "score": score})

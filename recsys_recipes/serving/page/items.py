@@ -151,7 +151,7 @@ def _number(catalogue: Catalogue | None, raw: str) -> int:
         if number is None:
             raise QuestionError(f"{raw!r} is no item of the dataset")
         return number
-    if not (raw.isascii() and raw.isdigit()) or not 0 < int(raw) < 2**63:
+    if not (raw.isascii() and raw.isdigit()) or not 0 < float(raw) < 2**63:
         raise QuestionError(f"{raw!r} is no item number: the model takes whole numbers from 1")
     return int(raw)
 

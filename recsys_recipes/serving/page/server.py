@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Self
 
 from recsys.errors import UserError, as_flags
+from recsys.serve.client.requests import parse_json
 from recsys_recipes.serving.page.view import QuestionError, View
 
 HOST = "127.0.0.1"
@@ -145,15 +146,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "a question has a Content-Length")
-        if int(length) > MAX_BODY_BYTES:
-            self.rfile.read(min(int(length), _DISCARDED_BYTES))
+        count = int(min(float(length), _DISCARDED_BYTES))  # int refuses thousands of digits
+        if count > MAX_BODY_BYTES:
+            self.rfile.read(count)
             raise RefusedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"a question has {MAX_BODY_BYTES} bytes at most",
             )
         try:
-            values = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError) as error:
+            values = parse_json(self.rfile.read(count))
+        except ValueError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"not JSON: {error}") from error
         if not isinstance(values, dict):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "a question is a JSON object")
