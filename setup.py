@@ -11,6 +11,8 @@ cuda_ext, and the native backend for Triton. Environment:
                           architecture is kept as PTX too, for newer devices
     RECIPES_WHEEL         manylinux_2_28: a wheel for other machines, with symbols of glibc 2.28;
                           pure: one without compiled code. Unset: for this machine.
+    RECIPES_URL           address of the repository: links of README lead there from the page of the
+                          package; without one they are left out
     CC, CXX, LDSHARED     a cross-compiler's, with _PYTHON_HOST_PLATFORM (linux-aarch64) and
     RECIPES_TORCH_LIB     the folder torch/lib of that platform's torch
     XDG_CACHE_HOME        objects are kept in its recsys-recipes/objects (default ~/.cache), by what
@@ -49,6 +51,7 @@ TIMES = {
 """Library -> time that it takes to build on two cores."""
 KEPT_S = 30 * 24 * 3600
 """Seconds for which an object that nothing uses is kept."""
+URL = os.environ.get("RECIPES_URL", "").rstrip("/")
 WHEEL = os.environ.get("RECIPES_WHEEL", "")
 if WHEEL not in ("", "manylinux_2_28", "pure"):
     raise SystemExit(f"RECIPES_WHEEL={WHEEL}: expected manylinux_2_28 or pure")
@@ -295,7 +298,17 @@ def sources(folder, *patterns):
     return sorted(str(path) for pattern in patterns for path in Path(folder).glob(pattern))
 
 
+def long_description():
+    """Returns README, whose links hold where the repository's files are not."""
+    links = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")
+    to = rf"[\1]({URL}/blob/HEAD/\2)" if URL else r"\1"
+    return links.sub(to, Path("README.md").read_text())
+
+
 setup(
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    project_urls={"Repository": URL} if URL else {},
     ext_modules=[]
     if WHEEL == "pure"
     else [

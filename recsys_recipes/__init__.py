@@ -2,5 +2,6 @@
 """The command `recsys-recipes`, over the programs of the other packages."""
 
 import _triton_shadow  # noqa: F401  (before torch: keeps triton/ from posing as the compiler)
+from recsys import __version__
 
-__version__ = "0.1.0"
+__all__ = ["__version__"]

@@ -34,8 +34,8 @@ class ReleaseError(Exception):
 
 
 def version_of(repository: Path) -> str:
-    """Returns `__version__` of the command, read without importing it."""
-    file = repository / "recsys_recipes" / "__init__.py"
+    """Returns `__version__` of the library, read without importing it."""
+    file = repository / "recsys" / "__init__.py"
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__version__":
             return str(ast.literal_eval(node.value))
@@ -64,12 +64,12 @@ def notes_of(repository: Path) -> str:
     if version not in sections:
         raise ReleaseError(
             f"{changelog} has no heading `## {version} - YYYY-MM-DD`: rename `## Unreleased`, or"
-            " correct __version__ in recsys_recipes/__init__.py"
+            " correct __version__ in recsys/__init__.py"
         )
     if sections.get("Unreleased", (None, ""))[1]:
         raise ReleaseError(
             f"{changelog} has changes under `## Unreleased`, which {version} would leave out:"
-            " name their version there and in recsys_recipes/__init__.py"
+            " name their version there and in recsys/__init__.py"
         )
     date, text = sections[version]
     if date is None or not text:

@@ -5,6 +5,7 @@ The compiled wheel takes minutes: `make wheel` builds it and then runs the tests
 tests/cuda_ext/test_build.py builds one for this machine.
 """
 
+import email
 import importlib.metadata
 import json
 import os
@@ -17,12 +18,19 @@ from pathlib import Path
 
 import pytest
 
+import recsys
 from recsys_recipes.commands import COMMANDS
 from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
 
 DIST = Path(os.environ.get("DIST", harness.REPOSITORY / "dist"))
 """Folder of what `make wheel` built."""
+
+TYPED = {
+    *("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "recsys"),
+    "recsys_recipes",
+}
+"""Packages whose types a checker reads."""
 
 FORWARD = """
 import sys
@@ -78,6 +86,28 @@ def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
     assert not [name for name in names if name.endswith(".so")]
 
 
+def check_metadata(metadata):
+    """The page of the package: who made it, what it is for, and no link into the repository."""
+    assert metadata["Author"]
+    assert "recommender systems" in metadata["Keywords"]
+    assert {"Typing :: Typed", "Operating System :: POSIX :: Linux"} <= {
+        *metadata.get_all("Classifier")
+    }
+    assert metadata["Version"] == recsys.__version__
+    page = metadata.get_payload()
+    assert page.startswith("# Recsys Recipes")
+    assert re.findall(r"\]\((?!https?:|#)", page) == []
+
+
+def test_links_of_the_page_lead_into_the_repository_that_a_release_names():
+    """The first link of README, as `make release` writes it."""
+    shown = harness.python(
+        *("setup.py", "--long-description"), RECIPES_URL="https://example.com/of/recipes/"
+    ).stdout
+    assert "](https://example.com/of/recipes/blob/HEAD/docs/dlrm.md)" in shown
+    assert re.findall(r"\]\((?!https?:|#)", shown) == []
+
+
 @pytest.mark.release
 def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, tmp_path):
     wheel = build_wheel(sdist, "pure", tmp_path)
@@ -85,6 +115,9 @@ def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, t
     assert wheel.stat().st_size < 5_000_000
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
+    (installed,) = (tmp_path / "installed").glob("*.dist-info/METADATA")
+    check_metadata(email.message_from_string(installed.read_text()))
+    assert {p.parent.name for p in (tmp_path / "installed").glob("*/py.typed")} == TYPED
 
     def recipes(*arguments, status=0):
         where = {"folder": tmp_path, "PYTHONPATH": str(tmp_path / "installed"), "status": status}

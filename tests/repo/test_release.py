@@ -39,7 +39,7 @@ class Repository:
         self.git("init", "--quiet", "--initial-branch=main")
         self.git("config", "user.name", "Maintainer")
         self.git("config", "user.email", "maintainer@example.com")
-        for name in ("release", "recsys_recipes"):
+        for name in ("release", "recsys"):
             (folder / name).mkdir()
         shutil.copy(harness.REPOSITORY / "release" / "release.py", folder / "release")
         (folder / ".gitignore").write_text("dist/\n")
@@ -49,7 +49,7 @@ class Repository:
         subprocess.run(["git", *arguments], cwd=self.folder, check=True, capture_output=True)
 
     def commit(self, version, changelog):
-        (self.folder / "recsys_recipes" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+        (self.folder / "recsys" / "__init__.py").write_text(f'__version__ = "{version}"\n')
         (self.folder / "CHANGELOG.md").write_text(changelog)
         self.git("add", ".")
         self.git("commit", "--quiet", "--message", version)
