@@ -60,7 +60,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "config",
         None,
-        f"YAML file of settings, or one of {names}; flags that are given come before it",
+        f"YAML file of settings, or one of {names}; flags that are given override it",
         flag_values=flag_values,
         module_name="Config",
     )

@@ -36,8 +36,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "preset",
         None,
-        f"Settings that belong together: {names}, or a YAML file; flags that are given come before "
-        "it",
+        f"Settings that belong together: {names}, or a YAML file; flags that are given override it",
         flag_values=flag_values,
         module_name="Preset",
     )
