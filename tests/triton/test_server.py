@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import tomllib
@@ -223,6 +224,14 @@ def test_a_port_taken_while_the_server_starts_is_named(repository, tmp_path, fla
             other.listen()
             with pytest.raises(ServerError, match=f"`{flag}` {port}: cannot listen on .*{port}"):
                 server.wait_ready()
+
+
+def test_a_temporary_folder_that_the_python_backend_cannot_take_is_named(
+    repository, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/a b")
+    with pytest.raises(ServerError, match=r"TMPDIR .*/a b: .* takes no path .* set another one"):
+        TritonServer(ServerSettings(repository=repository), tmp_path / "log")
 
 
 def test_cores_are_shared_out_among_instances(tmp_path):

@@ -230,6 +230,9 @@ def test_faults_of_the_surroundings_are_waited_out(tmp_path):
         harness.wait_for(lambda: served.health()[0] == 200, f"health: {served.said}", 120)
         served.answers()
         assert log.exists()
+        os.kill(served.server_pid, signal.SIGSTOP)
+        served.wait_for("the server was stopped by a signal")
+        harness.wait_for(lambda: served.health()[0] == 200, f"health: {served.said}", 120)
 
 
 def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, monkeypatch):

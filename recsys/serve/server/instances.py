@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes of this machine, and which of them are instances of a server (Linux)."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,15 +54,20 @@ class Instance:
 def processes() -> Iterator[Process]:
     """Yields the processes of this machine."""
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (folder / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        # The name in brackets may have spaces; the other fields follow it.
-        start, _, rest = text.rpartition(")")
-        state, parent, _, session = rest.split()[:4]
-        command = start.partition("(")[2]
-        yield Process(int(folder.name), command, state, int(parent), int(session))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            yield read_process(int(folder.name))
+
+
+def read_process(pid: int) -> Process:
+    """Returns a process.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it has ended.
+    """
+    # The name in brackets may have spaces; the other fields follow it.
+    start, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    state, parent, _, session = rest.split()[:4]
+    return Process(pid, start.partition("(")[2], state, int(parent), int(session))
 
 
 def find_instances(server_pid: int) -> list[Instance]:

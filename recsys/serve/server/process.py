@@ -124,6 +124,11 @@ class TritonServer:
         staged = "."  # begins their names
         self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
         remove_leftovers()
+        if not _PLAIN_PATH.fullmatch(temporary := tempfile.gettempdir()):
+            raise ServerError(
+                f"TMPDIR {temporary}: Triton's Python backend takes no path with other characters "
+                "than letters of ASCII, digits and ./+_-; set another one"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER_NAME.format(pid=os.getpid()))
         install = find_server(Path(self._folder.name))
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
@@ -134,15 +139,10 @@ class TritonServer:
 
     def _plain_repository(self) -> Path:
         """Returns a path of the repository that the Python backend can take."""
-        repository, folder = self.settings.repository, Path(self._folder.name)
+        repository = self.settings.repository
         if _PLAIN_PATH.fullmatch(str(repository)):
             return repository
-        if not _PLAIN_PATH.fullmatch(str(folder)):
-            raise ServerError(
-                f"{folder.parent}: Triton's Python backend takes no temporary folder whose path "
-                "has other characters than letters of ASCII, digits and ./+_-; set TMPDIR"
-            )
-        link = folder / "repository"
+        link = Path(self._folder.name) / "repository"
         link.symlink_to(repository.absolute())
         return link
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from recsys.serve.server.guard import TICK_S, Restarts, exit_text, sign_of_life
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status, Version, version_text
 from recsys.serve.server.install import ServerError
-from recsys.serve.server.instances import Instance, find_instances
+from recsys.serve.server.instances import Instance, find_instances, read_process
 from recsys.serve.server.probe import SILENCE_S, Prober
 from recsys.serve.server.process import NotReadyError, ServerSettings, TritonServer
 from recsys.settings import setting
@@ -175,6 +175,8 @@ class Supervisor:
         now = time.monotonic()
         if (code := server.poll()) is not None:
             raise ServerError(f"the server ended with {exit_text(code)}{_blame(code)}")
+        if read_process(server.pid).state == "T":
+            raise ServerError("the server was stopped by a signal")
         instances = find_instances(server.pid)
         if server.responds():
             with contextlib.suppress(ServerError):
