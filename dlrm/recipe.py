@@ -33,7 +33,7 @@ from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
-from dlrm.train.resolve import resolve, take_model
+from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
@@ -55,9 +55,6 @@ _OTHER_ROWS = (
     "name the dataset of the run with `dataset`, begin another run with `load_checkpoint_path`, or "
     "add `ignore_fingerprint` to continue all the same"
 )
-
-_PRESETS = {"criteo_sample": 200_000, "small": 10**7, "kaggle": math.inf}
-"""Preset that fits -> most training rows."""
 
 _AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
 
@@ -125,7 +122,7 @@ class DlrmRecipe:
         )
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
-        """Refuses to continue on another dataset, or on other rows of its ids."""
+        """Refuses to continue on another dataset or other rows."""
         self._check_dataset(OpenedCheckpoint.from_native(checkpoint))
         was, now = checkpoint.state.get(_ROWS), self._rows()
         if was and now and was != now and not self.config.run.ignore_fingerprint:
@@ -169,8 +166,8 @@ class DlrmRecipe:
         )
         num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
-            _refuse_batch_of_one(num_rows, batch_size)
-        _check_warmup(self.config, source.num_batches, num_rows)
+            refuse_batch_of_one(num_rows, batch_size)
+        check_warmup(self.config, source.num_batches, num_rows)
         spec = self.dataset.spec
         for kind, features in (("numerical", spec.numerical), ("categorical", spec.categorical)):
             if not features:
@@ -585,30 +582,3 @@ class NvidiaLayout:
 
 def _undefined_auc(split: str, only_class: str) -> str:
     return f"The {split} split has {only_class}: its AUC is undefined"
-
-
-def _refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
-    if num_rows % batch_size == 1 or batch_size == 1:
-        raise UserError(
-            f"`batch_norm` needs two rows to normalise, but the last batch of the {num_rows} rows "
-            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`"
-        )
-
-
-def _check_warmup(config: DlrmConfig, num_batches: int, num_rows: int) -> None:
-    """Refuses a run that ends in the warm-up of the defaults; warns of one that was asked for."""
-    run, warmup = config.run, config.optimizer.warmup_steps
-    steps = run.epochs * num_batches
-    steps = steps if run.max_steps is None else min(steps, run.max_steps)
-    if steps >= warmup or config.data.is_synthetic:
-        return
-    preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
-    message = (
-        f"the run has {steps} steps and the warm-up takes {warmup}: the rate would not pass "
-        f"{steps / warmup:.3g} of `lr`. The defaults suit the Terabyte log; for {num_rows:,} "
-        f"training rows take `preset` {preset}"
-    )
-    is_asked_for = "warmup_steps" in config.explicit or run.max_steps is not None or run.resume
-    if not is_asked_for:
-        raise UserError(f"{message}, or give `warmup_steps` to train so all the same")
-    logger.warning("%s", message)

@@ -121,7 +121,7 @@ def _read(
 
 
 def _blocks(source: RowSource, first: int, after: int) -> Iterator[tuple[int, int]]:
-    """Yields the numbers of rows and clicks of each block that was read."""
+    """Yields the numbers of rows and clicks of each block."""
     if not isinstance(source, StreamedRows):
         for start in range(first, after, _BLOCK_ROWS):
             columns = source.read(start, min(start + _BLOCK_ROWS, after))

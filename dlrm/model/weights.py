@@ -168,7 +168,7 @@ class OpenedCheckpoint:
 
     @property
     def given_sizes(self) -> Sequence[int]:
-        """Rows of tables that the run was given, not its dataset; none if it has them."""
+        """Rows of the tables, where the run was given them."""
         stored = (self.values if self.native is None else self.native.config).get(_SIZES, [])
         stored = list(stored) if isinstance(stored, tuple) else stored
         sizes: list[int] = stored_settings(self.path, {_SIZES: stored}, DataConfig)[_SIZES]

@@ -2,6 +2,8 @@
 """Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
+import logging
+import math
 
 import torch
 
@@ -13,12 +15,16 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.recipe import adopt
 
+logger = logging.getLogger(__name__)
+
+_PRESETS = {"criteo_sample": 200_000, "small": 10**7, "kaggle": math.inf}
+"""Preset that fits -> most training rows."""
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that depend on the machine and are not taken from a checkpoint."""
 
 
 def take_model(config: DlrmConfig, checkpoint: OpenedCheckpoint) -> DlrmConfig:
-    """Takes the settings of the model and its tables' sizes from a checkpoint.
+    """Takes the settings of the model and its tables from a checkpoint.
 
     Settings that the user gave are kept; each change is logged.
     """
@@ -97,3 +103,31 @@ def _check_graphable(embedding_type: str, device: torch.device) -> None:
             "the distinct ids of a batch, which a captured graph cannot do. They are missing: "
             f"{library.why_not_compiled('cuda')}"
         )
+
+
+def refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
+    """Refuses a last batch of one row, which `batch_norm` cannot normalise."""
+    if num_rows % batch_size == 1 or batch_size == 1:
+        raise UserError(
+            f"`batch_norm` needs two rows to normalise, but the last batch of the {num_rows} rows "
+            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`"
+        )
+
+
+def check_warmup(config: DlrmConfig, num_batches: int, num_rows: int) -> None:
+    """Refuses a run that would end in the warm-up of the defaults."""
+    run, warmup = config.run, config.optimizer.warmup_steps
+    steps = run.epochs * num_batches
+    steps = steps if run.max_steps is None else min(steps, run.max_steps)
+    if steps >= warmup or config.data.is_synthetic:
+        return
+    preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
+    message = (
+        f"the run has {steps} steps and the warm-up takes {warmup}: the rate would not pass "
+        f"{steps / warmup:.3g} of `lr`. The defaults suit the Terabyte log; for {num_rows:,} "
+        f"training rows take `preset` {preset}"
+    )
+    is_asked_for = "warmup_steps" in config.explicit or run.max_steps is not None or run.resume
+    if not is_asked_for:
+        raise UserError(f"{message}, or give `warmup_steps` to train so all the same")
+    logger.warning("%s", message)

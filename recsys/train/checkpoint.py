@@ -303,7 +303,7 @@ def _group_of(file_name: str) -> str:
 
 
 class HeldFolder:
-    """A lock on the folder of a checkpoint, of its readers or of who removes it.
+    """A lock on the folder of a checkpoint.
 
     Raises:
         BlockingIOError: with LOCK_NB, another process holds it.
@@ -356,7 +356,7 @@ def _content(path: Path) -> bytes:
 
 
 def _is_installing(run: Path) -> bool:
-    """Returns True while a run that is alive gives a new checkpoint its name."""
+    """Returns True while a living run installs a new checkpoint."""
     try:
         if (run / NEXT_POINTER_FILE).exists():
             with (run / LOCK_FILE).open("rb") as lock:

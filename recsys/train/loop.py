@@ -265,7 +265,7 @@ class Loop(Generic[BatchT]):
         throughput: ThroughputWindow,
         observers: Iterable[Callable[[], Mapping[str, Any] | None]],
     ) -> None:
-        """Logs what observers tell; to end, as one writes files, is no training."""
+        """Logs what observers tell, without the time of their ends."""
         for observe in observers:
             since = time.perf_counter()
             values = observe()

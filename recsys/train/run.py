@@ -160,7 +160,7 @@ class Run(Generic[BatchT]):
         return result
 
     def _cadence(self, training: Training[BatchT]) -> LoopConfig:
-        """Returns the cadence of a training; a short one to report has a curve."""
+        """Returns the cadence, which gives a short reported run a curve."""
         config, cadence = self.recipe.config, training.cadence
         if config.measure.report is None or "print_freq" in config.explicit:
             return cadence

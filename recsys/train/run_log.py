@@ -74,7 +74,7 @@ class RunLog:
             self._hold(path)
 
     def _hold(self, path: Path) -> None:
-        """Keeps other runs out of a file, which is made if it is not there."""
+        """Makes a file, or takes it, and keeps other runs out."""
         self._let_go()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._let_go = weakref.finalize(self, os.close, descriptor)

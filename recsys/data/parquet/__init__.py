@@ -285,7 +285,7 @@ def has_parquet(root: Path, *splits: str) -> bool:
 
 
 def spec_by_ids(root: Path) -> FeatureSpec:
-    """Derives the spec of files without one: tables end at the largest ids.
+    """Derives the spec of files without one from their largest ids.
 
     Raises:
         DatasetError: a file is damaged or lacks a column, or an id is too large.

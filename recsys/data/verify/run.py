@@ -68,10 +68,7 @@ def _check_clicks(
 
 
 def _spec_of_parquet(root: Path, findings: Findings) -> FeatureSpec | None:
-    """Returns the spec of parquet files; adds a problem where they have none.
-
-    Files of other software end their tables at the largest ids.
-    """
+    """Returns the spec of parquet files, else by the largest ids."""
     problems = []
     for split in filter(functools.partial(has_parquet, root), SPLIT_FOLDERS):
         try:

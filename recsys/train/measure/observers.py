@@ -50,7 +50,7 @@ def write_report(config: Config) -> None:
 
 
 def _command() -> str:
-    """Returns the command line of the process, as its user could repeat it."""
+    """Returns the command line of the process, to be repeated."""
     spec, (program, *arguments) = sys.modules["__main__"].__spec__, sys.argv
     return f"{program if spec is None else f'python -m {spec.name}'} {shlex.join(arguments)}"
 

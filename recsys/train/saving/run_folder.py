@@ -242,7 +242,7 @@ class CheckpointFolder:
 
 
 def _remove_unread(checkpoint: Path) -> None:
-    """Removes a checkpoint; one that is being read is left to a later save."""
+    """Removes a checkpoint, unless somebody reads it: a later save does."""
     with contextlib.suppress(OSError):
         held = HeldFolder(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(checkpoint, ignore_errors=True)
