@@ -209,7 +209,7 @@ def _card(export: "CheckpointExport", settings: DeploySettings) -> dict[str, Any
 def _record_answer(
     folder: Path, served: "ServedModel", request: Arrays, serving: ServingSettings, precision: str
 ) -> None:
-    """Writes the first row of a request and its answer, for the probe of a server."""
+    """Records a request's first row and its answer, for probes."""
     row: Arrays = {name: array[:1] for name, array in request.items()}
     (answer,) = served.predict([row])
     here = served.deployment.signature

@@ -61,7 +61,7 @@ class Restarts:
             )
 
     def pause(self) -> None:
-        """Says why the next one comes, and waits for it; not once the end was asked for."""
+        """Says why the next one comes, and waits for it or `stopped`."""
         pause = min(2.0 ** (len(self._recent) - 1) - 1, _LONGEST_PAUSE_S)
         when, _, reason = self.reasons[-1].partition(" ")
         self._say(f"{when} restart {self.number}: {reason}; starting again in {pause:.0f} s")
@@ -71,7 +71,7 @@ class Restarts:
 
 
 def fork_watcher(restarts: Restarts, stop: StopRequest) -> int | None:
-    """Returns None in the watcher, and its last exit status in the guard.
+    """Returns None in the watcher, its exit status in the guard.
 
     Raises:
         ServerError: it had to be started again too often.
@@ -93,7 +93,10 @@ def fork_watcher(restarts: Restarts, stop: StopRequest) -> int | None:
 
 
 def _stop_at_any(stop: StopRequest) -> None:
-    """Has a second signal change nothing: one to all processes comes from the guard, too."""
+    """Has a second signal change nothing.
+
+    One to all processes comes from the guard as well.
+    """
 
     def note(number: int, _: object) -> None:
         stop.signal_name = signal.Signals(number).name
@@ -109,7 +112,7 @@ def sign_of_life() -> None:
 
 
 def _wait(watcher: int, stop: StopRequest) -> int | str:
-    """Returns the exit status of a watcher, or why it does not watch any more."""
+    """Returns a watcher's exit status, or why it watches no more."""
     told = False
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)  # orphans of a container, too

@@ -156,7 +156,7 @@ class HealthEndpoint:
 
 
 class _HealthServer(http.server.ThreadingHTTPServer):
-    """A server with few and short connections, so that nobody uses up its descriptors."""
+    """Keeps connections few and short, for nobody to use up descriptors."""
 
     request_queue_size = _MOST_CONNECTIONS
 

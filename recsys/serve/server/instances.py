@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of this machine, and which of them are instances of a server (Linux)."""
+"""Processes of this machine, and a server's instances among them (Linux)."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports that a server can listen on, at its first start and at every later one."""
+"""Ports that a server can listen on, at later starts too."""
 
 import contextlib
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row and its answer, recorded at deployment, that a server is asked again and again.
+"""Asks a server rows whose answers were recorded at deployment.
 
 A server calls a model ready whose instance hangs, or whose weights were damaged in memory.
 """
@@ -33,7 +33,7 @@ _NO_ANSWER = ("", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 
 
 def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float) -> None:
-    """Records a request, [1, ...] each, and its answer in the folder of a version.
+    """Records a request, [1, ...] each, and its answer.
 
     A number of a later answer may differ by the tolerance, relatively where it is above 1.
     """
@@ -92,7 +92,7 @@ class _Probe:
 
 
 class Prober:
-    """Asks each version of a server its recorded row again and again, in threads.
+    """Asks each version its recorded row again and again, in threads.
 
     Args:
         every_s: time between two questions; 0 asks none.
@@ -144,12 +144,12 @@ class Prober:
 
     @property
     def right(self) -> dict[Version, float]:
-        """Versions -> time of the last right answer, at first of the first question."""
+        """Versions -> time of the last right answer, or first look."""
         return {version: probe.right for version, probe in self._probes.items()}
 
 
 def _difference(answer: Arrays, recorded: dict[str, Any], tolerance: float) -> str:
-    """Returns the first number that differs; near scores may change the order of items."""
+    """Returns the first number that differs; near items may change places."""
     for name, values in recorded.items():
         expected = np.asarray(values)
         if expected.dtype.kind == "f" and not np.allclose(

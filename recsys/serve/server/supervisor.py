@@ -197,7 +197,7 @@ class Supervisor:
         self._end_hung_loads(watched.loading, instances, now)
 
     def _limit_log(self, server: TritonServer) -> None:
-        """Keeps the log small; a fault of its disk leaves the server alone."""
+        """Keeps the log small; faults of its disk are said alone."""
         try:
             server.log.limit(self._options.log_mib << 20)
             gone = (
