@@ -26,7 +26,13 @@ from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.weights import OpenedCheckpoint
-from dlrm.train.checkpoint import restore_state, saved_state
+from dlrm.train.checkpoint import (
+    ROWS,
+    check_position,
+    check_same_rows,
+    restore_state,
+    saved_state,
+)
 from dlrm.train.devices import build_model, build_train_step, open_batches
 from dlrm.train.evaluate import SplitScores, check_auc, score_split
 from dlrm.train.explain import explain, explanation_lines
@@ -37,7 +43,7 @@ from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint, CheckpointError
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
@@ -48,13 +54,6 @@ from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
-
-_ROWS = "dataset_rows_fingerprint"
-"""Key of the fingerprint of the whole dataset, its rows included, in the state of a checkpoint."""
-_OTHER_ROWS = (
-    "name the dataset of the run with `dataset`, begin another run with `load_checkpoint_path`, or "
-    "add `ignore_fingerprint` to continue all the same"
-)
 
 _AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
 
@@ -124,12 +123,8 @@ class DlrmRecipe:
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses to continue on another dataset or other rows."""
         self._check_dataset(OpenedCheckpoint.from_native(checkpoint))
-        was, now = checkpoint.state.get(_ROWS), self._rows()
-        if was and now and was != now and not self.config.run.ignore_fingerprint:
-            raise CheckpointError(
-                f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than "
-                f"{self.config.data.dataset} has ({now}); {_OTHER_ROWS}"
-            )
+        if not self.config.run.ignore_fingerprint:
+            check_same_rows(checkpoint, self._rows(), self.config.data.dataset)
 
     def _rows(self) -> str | None:
         """Returns the fingerprint of all rows, if the dataset records one."""
@@ -510,7 +505,7 @@ class DlrmTraining:
         recipe = self.recipe
         state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
         rows = recipe._rows()
-        values = recipe.origin.values() | ({} if rows is None else {_ROWS: rows})
+        values = recipe.origin.values() | ({} if rows is None else {ROWS: rows})
         yield dataclasses.replace(state, values=values)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -519,14 +514,9 @@ class DlrmTraining:
         Raises:
             CheckpointError: its epochs had more or fewer batches.
         """
-        state, batches = LoopState.from_dict(checkpoint.state), self.source.num_batches
-        is_within = state.batch <= batches and state.step == state.epoch * batches + state.batch
-        if not is_within and not self.recipe.config.run.ignore_fingerprint:
-            raise CheckpointError(
-                f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
-                f"{state.epoch}, which it is not in epochs of {batches} batches, as "
-                f"{self.recipe.config.data.dataset} has; {_OTHER_ROWS}"
-            )
+        config = self.recipe.config
+        if not config.run.ignore_fingerprint:
+            check_position(checkpoint, self.source.num_batches, config.data.dataset)
         restore_state(checkpoint, self.recipe.model, self.train_step)
 
     def report(

@@ -11,11 +11,18 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.model.weights import WEIGHT, load_model, row_shards, table_group, weights_of
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import Checkpoint, CheckpointError
+from recsys.train.loop import LoopState
 from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import SavedState
 
 _MLP_OPTIMIZER = "mlp_optimizer"
+ROWS = "dataset_rows_fingerprint"
+"""Key of the fingerprint of the whole dataset, its rows included, in the state of a checkpoint."""
+_OTHER_ROWS = (
+    "name the dataset of the run with `dataset`, begin another run with `load_checkpoint_path`, or "
+    "add `ignore_fingerprint` to continue all the same"
+)
 
 
 def _training_state(
@@ -60,3 +67,32 @@ def restore_state(
     for group, tensors in _training_state(model, step).items():
         checkpoint.copy_into(group, tensors, shards.get(group), WEIGHT.__eq__)
     step.steps = checkpoint.count("step")
+
+
+def check_same_rows(checkpoint: Checkpoint, now: str | None, dataset: str | None) -> None:
+    """Refuses to continue on other rows, by the fingerprints of both.
+
+    Raises:
+        CheckpointError: both are recorded and differ.
+    """
+    was = checkpoint.state.get(ROWS)
+    if was and now and was != now:
+        raise CheckpointError(
+            f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than "
+            f"{dataset} has ({now}); {_OTHER_ROWS}"
+        )
+
+
+def check_position(checkpoint: Checkpoint, batches: int, dataset: str | None) -> None:
+    """Refuses to continue in epochs of another number of batches.
+
+    Raises:
+        CheckpointError: the position is none of such epochs.
+    """
+    state = LoopState.from_dict(checkpoint.state)
+    if state.batch > batches or state.step != state.epoch * batches + state.batch:
+        raise CheckpointError(
+            f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
+            f"{state.epoch}, which it is not in epochs of {batches} batches, as {dataset} has; "
+            f"{_OTHER_ROWS}"
+        )
