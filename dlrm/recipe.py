@@ -28,6 +28,7 @@ from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.checkpoint import (
     ROWS,
+    NvidiaLayout,
     check_position,
     check_same_rows,
     restore_state,
@@ -44,7 +45,7 @@ from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
-from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
@@ -452,10 +453,13 @@ class DlrmTraining:
         )
 
     @property
-    def layout(self) -> "NvidiaLayout | None":
+    def layout(self) -> NvidiaLayout | None:
         """Writer of NVIDIA's checkpoints; None for native ones."""
-        is_native = self.recipe.config.run.checkpoint_format == "native"
-        return None if is_native else NvidiaLayout(self.recipe)
+        recipe = self.recipe
+        if recipe.config.run.checkpoint_format == "native":
+            return None
+        settings = recipe.config.to_dict() | recipe.origin.values()
+        return NvidiaLayout(recipe.model, settings, recipe.machine.processes)
 
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
@@ -544,30 +548,6 @@ class DlrmTraining:
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,
         }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NvidiaLayout:
-    """Writes checkpoints in the layout of NVIDIA's DLRM."""
-
-    recipe: DlrmRecipe
-
-    def check_unused(self, folder: Path) -> None:
-        """Refuses a folder with files."""
-        nvidia_checkpoint.check_unused(folder)
-
-    def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
-        """Saves the best checkpoint; the layout keeps only one."""
-        if state.best_epoch and not is_best:
-            return
-        nvidia_checkpoint.save(
-            folder,
-            self.recipe.model,
-            state.epoch,
-            state.step,
-            self.recipe.config.to_dict() | self.recipe.origin.values(),
-            self.recipe.machine.processes,
-        )
 
 
 def _undefined_auc(split: str, only_class: str) -> str:
