@@ -108,7 +108,7 @@ def test_a_model_of_more_threads_than_the_system_gives_leaves_the_others(tmp_pat
         assert program.wait(harness.PATIENCE_S) == 0
     assert "tiny version 1: READY" in said
     for name in ("native", "python"):
-        assert re.search(f"{name} version 1: does not load: .*`threads` 1000: the system", said)
+        assert re.search(f"{name} version 1: does not load: .*--threads 1000: the system", said)
 
 
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
@@ -158,10 +158,21 @@ LATE = "no answer within 0.5 s (--timeout_s)"
 
 @pytest.fixture
 def still(server):
-    """Yields a function that lets the server stand still; goes on at the end."""
+    """Yields a function that lets every thread of the server stand still; goes on at the end."""
+
+    def stop():
+        os.kill(server.pid, signal.SIGSTOP)
+        threads = list(Path(f"/proc/{server.pid}/task").iterdir())
+        harness.wait_for(
+            lambda: all(
+                (each / "stat").read_text().rpartition(")")[2][1] == "T" for each in threads
+            ),
+            "the stop of every thread",
+        )
+
     goes_on = threading.Timer(60, os.kill, (server.pid, signal.SIGCONT))  # if a client waits for it
     goes_on.start()
-    yield lambda: os.kill(server.pid, signal.SIGSTOP)
+    yield stop
     os.kill(server.pid, signal.SIGCONT)
     goes_on.cancel()
 

@@ -61,7 +61,7 @@ def test_a_polled_server_rolls_back_and_serves_the_next_deployment(
             flow.wait_for_more()
     assert flow.failures == []
     assert [generations.of(answers) for answers in flow.answers] == [[1, 0, 2, 1, 2]] * 2
-    loaded = re.findall(rf'"loading: {name}:(\d+)"', polled.log_file.read_text())
+    loaded = re.findall(rf'"loading: {name}:(\d+)"', polled.log.file.read_text())
     assert loaded[-4:] == ["1", "3", "2", "3"]
     assert "delay_microseconds: 50" in (folder / name / "config.pbtxt").read_text()
 
