@@ -93,7 +93,11 @@ def test_every_format_answers_as_the_checkpoint(tmp_path, artifact_format, setti
 def test_the_containers_backends_get_their_files_and_no_code(checkpoint, tmp_path):
     serving = ServingSettings(backend="pytorch", format="torchscript")
     found, _ = deployed(checkpoint, tmp_path / "models", serving=serving)
-    assert {path.name for path in found.folder.iterdir()} == {"deployment.json", "model.pt"}
+    assert {path.name for path in found.folder.iterdir()} == {
+        "deployment.json",
+        "model.pt",
+        "probe.json",
+    }
     assert "INPUT__0" in (found.folder.parent / "config.pbtxt").read_text()
 
 

@@ -10,6 +10,7 @@ from dlrm.scripts import main
 from preproc import generate_criteo
 from preproc.criteo.__main__ import main as prepare
 from recsys.serve.manifest import Deployment
+from recsys.serve.repository import LOCK_FILE
 from recsys.train.origin import FINGERPRINT, SEMANTICS
 from recsys_recipes.serving import deploy
 from tests import harness
@@ -126,7 +127,7 @@ def test_a_deployer_scores_the_dataset_of_the_training(folder, tmp_path):
     command = ("triton/deployer.py", "--checkpoint", folder / "run", "--repository", tmp_path)
     arguments = (*command, "--dataset", folder / "offset")
     assert "has numerical_offset 4" in harness.forked(*arguments, status=2).stderr
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
     assert "AUC on" in harness.forked(*arguments, "--ignore_fingerprint").stdout
 
 
