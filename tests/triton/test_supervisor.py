@@ -192,13 +192,14 @@ def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path, number):
     assert _name(before) is None
 
 
+@pytest.mark.release  # where gRPC gets no descriptor, it may stand still for longer than this waits
 def test_a_supervisor_without_descriptors_goes_on_later(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     with serving(tmp_path / "models") as served:
         supervisor = served.pid
         _, most = normal = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, most))
-        said = ("cannot watch the server at the moment: OSError", f"process {supervisor}) ")
+        said = ("cannot watch the server at the moment", f"process {supervisor}) ")
         # gRPC may stand still, if it gets no descriptor: then its guard replaces the supervisor.
         harness.wait_for(lambda: any(text in "".join(served.said) for text in said), "a fault", 120)
         with contextlib.suppress(ProcessLookupError):
