@@ -291,7 +291,7 @@ def spec_by_ids(root: Path) -> FeatureSpec:
         DatasetError: a file is damaged or lacks a column, or an id is too large.
     """
     folders = filter(None, (_folder_of(root, split) for split in SPLIT_FOLDERS))
-    paths = [path for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    paths = [path for folder in folders for path in sorted(folder.glob(PART_FILES))]
     _, schema = _read_footer(paths[0])
     _, names = plain_columns(schema)
     sizes = dict.fromkeys(names, 1)

@@ -246,6 +246,8 @@ def test_parquet_of_other_software_is_checked_without_a_spec(tmp_path, capsys):
     pq.write_table(pa.table({"label": [0, 1], "cat_0": [3, 4]}), folder / "part.0.parquet")
     assert main(["verify", str(tmp_path)]) == 0
     assert "by the largest ids --num_embeddings_per_feature 5\n" in capsys.readouterr().out
+    (folder / "._part.0.parquet").write_bytes(b"leftover of macOS")
+    assert main(["verify", str(tmp_path)]) == 0
     (folder / "part.0.parquet").write_bytes(b"PAR1")
     assert "part.0.parquet: not readable as parquet" in problems(tmp_path)[0]
 
