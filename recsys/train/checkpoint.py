@@ -13,11 +13,9 @@ group are joined when it is read, so any number of processes can load a checkpoi
 import dataclasses
 import fcntl
 import json
-import os
 import re
 import time
 import typing
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +30,7 @@ from recsys.errors import UserError, show_names
 from recsys.interruption import interrupted_after
 from recsys.settings import checked
 from recsys.train.divergence import find_nonfinite
+from recsys.train.held import HeldPath
 
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
@@ -65,7 +64,7 @@ class Checkpoint:
     state: dict[str, Any]
     config: dict[str, Any]
     files: dict[str, dict[str, Any]]
-    held: "HeldFolder | None" = dataclasses.field(default=None, repr=False, compare=False)
+    held: HeldPath | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def tensors(self, group: str) -> dict[str, Tensor]:
         """Reads the tensors of a group into memory.
@@ -302,24 +301,6 @@ def _group_of(file_name: str) -> str:
     return numbered[1] if numbered else name
 
 
-class HeldFolder:
-    """A lock on the folder of a checkpoint.
-
-    Raises:
-        BlockingIOError: with LOCK_NB, another process holds it.
-    """
-
-    def __init__(self, folder: Path, kind: int = fcntl.LOCK_SH) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        self.let_go = weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, kind)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # the file system has no locks
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """Opens a checkpoint: its own folder, or the folder of a run.
 
@@ -368,7 +349,7 @@ def _is_installing(run: Path) -> bool:
 
 def _open(path: Path) -> Checkpoint:
     try:
-        held = HeldFolder(path)
+        held = HeldPath(path, fcntl.LOCK_SH)
         manifest = json.loads((path / MANIFEST_FILE).read_text())
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error

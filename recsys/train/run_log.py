@@ -9,7 +9,6 @@ import math
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
+from recsys.train.held import HeldPath
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class RunLog:
         self._path = path
         self._append = append
         self._has_begun = False
-        self._let_go: Callable[[], object] = lambda: None
+        self._held: HeldPath | None = None
         if path is not None:
             require_log(path)
 
@@ -75,21 +75,20 @@ class RunLog:
 
     def _hold(self, path: Path) -> None:
         """Makes a file, or takes it, and keeps other runs out."""
-        self._let_go()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._let_go = weakref.finalize(self, os.close, descriptor)
+        self.close()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held = HeldPath(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
         except BlockingIOError as error:
             raise UserError(
                 f"`log_path` {path}: another run writes it; name another file for this one"
             ) from error
-        except OSError as error:
-            logger.warning("`log_path` %s cannot be locked: %s", path, error.strerror)
+        if self._held.why_not:
+            logger.warning("`log_path` %s cannot be locked: %s", path, self._held.why_not)
 
     def close(self) -> None:
         """Lets another run have the log."""
-        self._let_go()
+        if self._held is not None:
+            self._held.let_go()
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records values of a step (epoch, step) or of the run ().

@@ -24,11 +24,11 @@ from recsys.train.checkpoint import (
     NEXT_POINTER_FILE,
     POINTER_FILE,
     CheckpointError,
-    HeldFolder,
     RowShard,
     named_checkpoint,
     read_pointers,
 )
+from recsys.train.held import HeldPath
 from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.write import replace_folder, write_checkpoint
 
@@ -244,6 +244,6 @@ class CheckpointFolder:
 def _remove_unread(checkpoint: Path) -> None:
     """Removes a checkpoint, unless somebody reads it: a later save does."""
     with contextlib.suppress(OSError):
-        held = HeldFolder(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = HeldPath(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(checkpoint, ignore_errors=True)
         held.let_go()
