@@ -26,7 +26,7 @@ from pyarrow import csv, parquet
 from scipy import stats
 
 from benchmark.door import start
-from bert4rec.train.metrics import paired_difference, ranking_metrics
+from bert4rec.train.metrics import paired_difference
 from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
@@ -122,11 +122,8 @@ def run(settings: CompareSettings, models: list[str]) -> int:
             pair = ranks[ranking][:, kept], of_first[:, kept]
             for metric in settings.metrics:
                 difference = paired_difference(*pair, metric, users[kept])
-                ks = [int(metric.partition("@")[2] or 1)]
-                second, value = (ranking_metrics(each.ravel(), ks)[metric] for each in pair)
-                rows.append(
-                    (f"{ranking:20} {metric:8} {value:.4f} {second:.4f}", difference, model)
-                )
+                values = f"{difference.second:.4f} {difference.first:.4f}"
+                rows.append((f"{ranking:20} {metric:8} {values}", difference, model))
                 test = stats.permutation_test(
                     (difference.of_users,), np.mean, permutation_type="samples", vectorized=True,
                     n_resamples=settings.exchanges, batch=100, rng=np.random.default_rng(0),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.data.split import sorted_distinct, training_lengths
+from bert4rec.data.split import is_trained_on, sorted_distinct
 from recsys.data.sequences import Sequences
 
 _ROUNDS = 8
@@ -67,11 +67,7 @@ def log_popularity(sequences: Sequences) -> Tensor:
 
 def training_counts(sequences: Sequences) -> npt.NDArray[np.int64]:
     """Returns [I] occurrences of each item in the training split."""
-    known = training_lengths(sequences)
-    position = np.arange(len(sequences.items)) - np.repeat(
-        sequences.offsets[:-1], sequences.lengths
-    )
-    items = sequences.items[position < np.repeat(known, sequences.lengths)]
+    items = sequences.items[is_trained_on(sequences)]
     return np.bincount(items, minlength=sequences.num_items + 1)[1:]
 
 

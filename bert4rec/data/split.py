@@ -34,6 +34,18 @@ def training_lengths(sequences: Sequences) -> npt.NDArray[np.int64]:
     return known
 
 
+def positions_of(sequences: Sequences) -> npt.NDArray[np.int64]:
+    """Returns [N] positions of all items in their histories, from 0."""
+    first = np.repeat(sequences.offsets[:-1], sequences.lengths)
+    positions: npt.NDArray[np.int64] = np.arange(len(sequences.items)) - first
+    return positions
+
+
+def is_trained_on(sequences: Sequences) -> npt.NDArray[np.bool_]:
+    """Returns [N], True for the items to train on."""
+    return positions_of(sequences) < np.repeat(training_lengths(sequences), sequences.lengths)
+
+
 def targets_of(sequences: Sequences, split: Split) -> Targets:
     """Returns the targets of `validation` or `test`, in the order of users."""
     if sequences.temporal is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from scipy import sparse
 
-from bert4rec.data.split import Split, known_lengths, targets_of, training_lengths, true_items
+from bert4rec.data.split import Split, is_trained_on, positions_of, targets_of, true_items
 from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -37,13 +37,11 @@ Matrix = Any
 
 def fit_markov(sequences: Sequences) -> Matrix:
     """Counts which items follow each item, near ones more, as probabilities."""
-    position, known = _training_positions(sequences)
-    items, owners = sequences.items - 1, np.repeat(known, sequences.lengths)
-    size = sequences.num_items
+    positions, is_trained = positions_of(sequences), is_trained_on(sequences)
+    items, size = sequences.items - 1, sequences.num_items
     counts = sparse.csr_array((size, size))
     for distance in range(1, _WINDOW + 1):
-        # a training item of a user with a place `distance` before it
-        later = np.flatnonzero((position >= distance) & (position < owners))
+        later = np.flatnonzero((positions >= distance) & is_trained)
         pairs = items[later - distance], items[later]
         values = np.full(len(later), 1 / distance)
         counts += sparse.csr_array((values, pairs), shape=(size, size))
@@ -164,34 +162,26 @@ def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
-def _training_positions(
-    sequences: Sequences,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns each item's position in its history, and [U] training items."""
-    first = np.repeat(sequences.offsets[:-1], sequences.lengths)
-    return np.arange(len(sequences.items)) - first, training_lengths(sequences)
-
-
 def _met_items(sequences: Sequences) -> Matrix:
     """Returns [U, I] ones where a user met an item in training."""
-    position, known = _training_positions(sequences)
-    is_known = position < np.repeat(known, sequences.lengths)
-    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_known]
+    is_trained = is_trained_on(sequences)
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]
     shape = (sequences.num_users, sequences.num_items)
     ones = np.ones(len(users))
-    met = sparse.csr_array((ones, (users, sequences.items[is_known] - 1)), shape=shape)
+    met = sparse.csr_array((ones, (users, sequences.items[is_trained] - 1)), shape=shape)
     met.data[:] = 1
     return met
 
 
 def _last_items(sequences: Sequences, split: Split) -> Matrix:
     """Returns [T, I] weights of the last items before each target."""
-    targets, known = targets_of(sequences, split), known_lengths(sequences, split)
+    targets = targets_of(sequences, split)
     rows, items, weights = [], [], []
     for age in range(_LAST_ITEMS):
-        row = np.flatnonzero(known > age)
+        row = np.flatnonzero(targets.known > age)
         rows.append(row)
-        items.append(sequences.items[sequences.offsets[targets.users[row]] + known[row] - 1 - age])
+        last = sequences.offsets[targets.users[row]] + targets.known[row] - 1
+        items.append(sequences.items[last - age])
         weights.append(np.full(len(row), _DECAY**age))
     row, item = np.concatenate(rows), np.concatenate(items) - 1
     shape = (len(targets), sequences.num_items)

@@ -75,16 +75,23 @@ class PairedDifference:
     """A metric's difference of two rankings of the same targets.
 
     Attributes:
-        value: the difference.
-        low: low end of its 95% interval.
+        first: the metric of the first ranking.
+        second: that of the second.
+        low: low end of the 95% interval of first less second.
         high: high end.
         of_users: [U] difference of each user, summed over the user's targets.
     """
 
-    value: float
+    first: float
+    second: float
     low: float
     high: float
     of_users: npt.NDArray[np.float64]
+
+    @property
+    def value(self) -> float:
+        """First less second."""
+        return self.first - self.second
 
 
 def paired_difference(
@@ -107,7 +114,8 @@ def paired_difference(
     difference = first - second
     low, high = _bootstrap(difference[:, None], users, _RESAMPLINGS, SEED, 0.95)[:, 0]
     of_users = np.add.reduceat(difference, np.flatnonzero(np.diff(users, prepend=-1)))
-    return PairedDifference(float(difference.mean()), float(low), float(high), of_users)
+    means = float(first.mean()), float(second.mean())
+    return PairedDifference(*means, float(low), float(high), of_users)
 
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
