@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dlrm.config import SECTIONS, DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
-from dlrm.data.check_rows import check_rows
+from dlrm.data.check_rows import check_rows, name_only_class
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
@@ -291,8 +291,7 @@ class DlrmRecipe:
             f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
             f"{scores.samples_per_s:,.0f} samples/s"
         )
-        if metrics.base_rate in (0, 1):
-            only_class = "clicks alone" if metrics.base_rate else "no click"
+        if only_class := name_only_class(metrics.base_rate):
             self.machine.print_line(_undefined_auc(self.config.data.eval_split, only_class))
         gauc: dict[str, float] = {}
         if (within := scores.within_groups) is not None:

@@ -19,6 +19,8 @@ from absl import flags
 from recsys.errors import (
     INPUT_REFUSED,
     INTERRUPTED,
+    MORE_FILES,
+    MORE_THREADS,
     DivergenceError,
     UserError,
     as_flags,
@@ -182,8 +184,7 @@ def run_command(
         _discard_output()
         return 128 + signal.SIGPIPE
     except (UserError, DivergenceError, flags.Error, OSError) as error:
-        many_files = "raise the limit, ulimit -n"
-        advice = {errno.EMFILE: many_files}.get(getattr(error, "errno", 0) or 0, "")
+        advice = {errno.EMFILE: MORE_FILES}.get(getattr(error, "errno", 0) or 0, "")
         advice = advice or REMOVED.get(getattr(error, "flagname", ""), "")
         fail(f"{error}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
@@ -195,7 +196,7 @@ def run_command(
             given = [f"`{n}` {flag_values[n].value}" for n in _OF_THREADS if n in flag_values]
             return fail(
                 f"the system gives this process no more threads; take fewer ({', '.join(given)}), "
-                "or raise its limit (`ulimit -u`, `ulimit -v`)"
+                f"{MORE_THREADS}"
             )
         if not is_out_of_memory(error):
             raise

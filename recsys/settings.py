@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-from recsys.errors import UserError
+from recsys.errors import MORE_THREADS, UserError
 from recsys.resources import startable_threads
 from recsys.sizes import SIZE_UNITS, parse_size
 
@@ -178,8 +178,7 @@ def check_threads(name: str, number: int) -> None:
     """
     if (given := startable_threads(number)) < number:
         raise UserError(
-            f"`{name}` {number}: the system gives this process {given}; take fewer, or raise its "
-            "limit (`ulimit -u`, `ulimit -v`)"
+            f"`{name}` {number}: the system gives this process {given}; take fewer, {MORE_THREADS}"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dlrm.data.opened import OpenedDataset
 from dlrm.data.sources import RowSource, StreamedRows
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import MANIFEST_FILE
+from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.train.processes import Processes
 
 _BLOCK_ROWS = 1 << 18
@@ -33,9 +33,13 @@ class CheckedSplit:
 
     @property
     def only_class(self) -> str:
-        """Names the class of all rows, if there is one alone."""
-        names = {0: "no click", self.num_checked: "clicks alone"}
-        return names.get(self.positives, "")
+        """`name_only_class` of the rows that are read."""
+        return name_only_class(self.positives / self.num_checked)
+
+
+def name_only_class(click_rate: float) -> str:
+    """Names the class of all rows, if there is one alone."""
+    return {0.0: "no click", 1.0: "clicks alone"}.get(click_rate, "")
 
 
 def check_rows(
@@ -65,19 +69,19 @@ def check_rows(
     """
     problem, num_rows, checked, positives = "", 0, 0, 0
     try:
-        source = dataset.rows(split, check_ids=check_ids)
-        if dataset.manifest is not None:
+        source, manifest = dataset.rows(split, check_ids=check_ids), dataset.manifest
+        if manifest is not None:
             newer = source.files[processes.rank :: processes.world_size]
-            dataset.manifest.check_newer(dataset.root, newer)
+            manifest.check_newer(dataset.root, newer)
         num_rows = source.num_rows
         if not num_rows:
             raise DatasetError(
                 f"{source.files[0].parent}: no rows for the {split} split; prepare it again"
             )
         rank, ranks = processes.rank, processes.world_size
-        if dataset.manifest is not None and _manifest_vouches(dataset, source.files):
+        if manifest is not None and _vouches(manifest, dataset, source.files):
             checked = num_rows
-            positives = dataset.manifest.positives.get(split, -1) if rank == 0 else 0
+            positives = manifest.positives.get(split, -1) if rank == 0 else 0
         else:
             checked = num_rows if most_rows is None else min(most_rows, num_rows)
             first, after = rank * checked // ranks, (rank + 1) * checked // ranks
@@ -91,12 +95,9 @@ def check_rows(
     return CheckedSplit(num_rows, checked, sum(count for _, count in of_ranks))
 
 
-def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
-    """Returns True if it lists all files and fits the tables."""
-    root, manifest = dataset.root, dataset.manifest
-    if manifest is None:
-        return False
-    listed = {root / name for name in manifest.files}
+def _vouches(manifest: Manifest, dataset: OpenedDataset, files: Sequence[Path]) -> bool:
+    """Returns True if a manifest lists all files and fits the tables."""
+    listed = {dataset.root / name for name in manifest.files}
     if not listed.issuperset(files):
         return False
     checked, tables = manifest.cardinalities, dataset.spec.table_sizes

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.errors import DatasetError
+from recsys.errors import MORE_FILES
 
 
 class DiskSync:
@@ -67,7 +68,7 @@ def open_for_reading(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         remedy = "make it readable, or prepare the dataset again"
-        remedy = "raise the limit, ulimit -n" if error.errno == errno.EMFILE else remedy
+        remedy = MORE_FILES if error.errno == errno.EMFILE else remedy
         raise DatasetError(f"{path}: {error.strerror or error}; {remedy}") from error
 
 

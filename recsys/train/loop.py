@@ -128,6 +128,11 @@ class LoopConfig:
     benchmark_warmup_steps: int = 0
     gc_after_epoch: bool = False
 
+    def steps(self, num_batches: int) -> int:
+        """Returns the steps of a run, from an epoch's batches."""
+        steps = self.epochs * num_batches
+        return min(steps, self.max_steps or steps)
+
 
 @dataclasses.dataclass(slots=True)
 class LoopState:

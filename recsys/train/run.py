@@ -141,9 +141,8 @@ class Run(Generic[BatchT]):
         config, machine, processes = self.recipe.config, self.machine, self.machine.processes
         training = self.recipe.training()
         folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
-        cadence = self._cadence(training)
-        steps = cadence.epochs * training.source.num_batches
-        steps = min(steps, cadence.max_steps or steps)
+        steps = training.cadence.steps(training.source.num_batches)
+        cadence = self._cadence(training.cadence, steps)
         with self._holding(folder), StopRequest(_NOTICE) as stop:
             state = LoopState() if folder is None else self._begin_in(folder, training)
             processes.note_training()
@@ -159,13 +158,11 @@ class Run(Generic[BatchT]):
                 write_report(config)
         return result
 
-    def _cadence(self, training: Training[BatchT]) -> LoopConfig:
+    def _cadence(self, cadence: LoopConfig, steps: int) -> LoopConfig:
         """Returns the cadence, which gives a short reported run a curve."""
-        config, cadence = self.recipe.config, training.cadence
+        config = self.recipe.config
         if config.measure.report is None or "print_freq" in config.explicit:
             return cadence
-        steps = cadence.epochs * training.source.num_batches
-        steps = min(steps, cadence.max_steps or steps)
         enough = max(steps // _CURVE_POINTS, 1)
         return dataclasses.replace(cadence, print_freq=min(cadence.print_freq, enough))
 

@@ -200,10 +200,12 @@ class Supervisor:
         """Keeps the log small; faults of its disk are said alone."""
         try:
             server.log.limit(self._options.log_mib << 20)
-            gone = (
-                f"{server.log.file} was moved or deleted: it stays the server's log until the next"
-            )
-            fault = "" if server.log.is_in_place() else f"{gone} start (logrotate: copytruncate)"
+            fault = ""
+            if not server.log.is_in_place():
+                fault = (
+                    f"{server.log.file} was moved or deleted: it stays the server's log until the "
+                    "next start (logrotate: copytruncate)"
+                )
         except OSError as error:
             fault = f"the log cannot be kept small: {error}"
         if fault and fault != self._log_fault:
