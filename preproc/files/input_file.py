@@ -4,16 +4,18 @@
 import contextlib
 import dataclasses
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import xxhash
+from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
 
 Compression = Literal["none", "gzip"]
+
+_GzipError = cast("type[Exception]", isal_zlib.error)  # whose stub calls it an instance
 
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -110,7 +112,7 @@ class InputFile:
             yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
 
     def _inflate(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
-        member = zlib.decompressobj(wbits=31)
+        member = isal_zlib.decompressobj(wbits=31)
         data = next(compressed, b"")
         try:
             while data:
@@ -122,8 +124,8 @@ class InputFile:
                 # Members may follow each other, and zero bytes may pad the last one.
                 data = member.unused_data.lstrip(b"\0") or next(compressed, b"").lstrip(b"\0")
                 if data:
-                    member = zlib.decompressobj(wbits=31)
-        except zlib.error as error:
+                    member = isal_zlib.decompressobj(wbits=31)
+        except _GzipError as error:
             raise PreprocError(
                 f"{self.path}: the gzip data are damaged ({error}); get the file again"
             ) from error
@@ -156,10 +158,10 @@ def changed(path: Path) -> PreprocError:
 
 
 def _inflation(head: bytes) -> float:
-    member = zlib.decompressobj(wbits=31)
+    member = isal_zlib.decompressobj(wbits=31)
     try:
         text = member.decompress(head)
-    except zlib.error:
+    except _GzipError:
         return 1.0  # reported when the file is read
     return len(text) / max(len(head) - len(member.unused_data), 1)
 
