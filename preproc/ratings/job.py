@@ -69,7 +69,7 @@ MOVIELENS = RatingsSource(
     name="movielens",
     formats=(MOVIELENS_CSV, MOVIELENS_TOKEN_CSV, MOVIELENS_DAT, MOVIELENS_UDATA, TEXT),
     column_orders=("auto",),
-    file_names=("ratings.csv", "ratings.dat", "u.data"),
+    file_names=("ratings.csv", "ratings.dat", "u.data", "ml-1m.txt"),
     min_user_count=5,
     min_item_count=0,
 )

@@ -301,9 +301,14 @@ def test_spark_without_pyspark_and_its_flags(tmp_path, monkeypatch):
 
 
 def test_a_folder_with_two_logs_is_ambiguous(tmp_path):
-    write(tmp_path / "ratings.csv", CSV)
-    write(tmp_path / "ratings.dat", DAT)
-    assert "found ratings.csv, ratings.dat" in call("movielens", tmp_path, status=2)
+    (folder := tmp_path / "log").mkdir()
+    write(folder / "ratings.csv", CSV)
+    write(folder / "ratings.dat", DAT)
+    assert "found ratings.csv, ratings.dat" in call("movielens", folder, status=2)
+    (folder / "ratings.csv").unlink()
+    (folder / "ratings.dat").write_text("1 2\n" * 9)
+    (folder / "ratings.dat").rename(folder / "ml-1m.txt")
+    assert "movielens text" in call("movielens", folder)
 
 
 def test_a_threshold_needs_ratings(tmp_path):
