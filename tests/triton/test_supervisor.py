@@ -192,22 +192,28 @@ def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path, number):
     assert _name(before) is None
 
 
-@pytest.mark.release  # where gRPC gets no descriptor, it may stand still for longer than this waits
+@pytest.mark.release  # where gRPC gets no descriptor, it may stand still for a minute
 def test_a_supervisor_without_descriptors_goes_on_later(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     with serving(tmp_path / "models") as served:
         supervisor = served.pid
         _, most = normal = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, most))
-        said = ("cannot watch the server at the moment", f"process {supervisor}) ")
-        # gRPC may stand still, if it gets no descriptor: then its guard replaces the supervisor.
-        harness.wait_for(lambda: any(text in "".join(served.said) for text in said), "a fault", 120)
+        said = ["cannot watch the server at the moment", f"process {supervisor}) "]
+
+        def wait_for_one():
+            """One names the supervisor, which its guard replaces where gRPC stood still."""
+            harness.wait_for(lambda: any(t in "".join(served.said) for t in said), str(said), 120)
+
+        wait_for_one()
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(supervisor, resource.RLIMIT_NOFILE, normal)
         harness.wait_for(lambda: served.health()[0] == 200, "health", 120)
         (instance,) = find_instances(served.server_pid)
+        said[0] = f"instance {instance.name} (process {instance.pid}) was stopped"
+        said[1] = f"the supervisor (process {served.pid}) "
         os.kill(instance.pid, signal.SIGSTOP)
-        served.wait_for(f"instance {instance.name} (process {instance.pid}) was stopped")
+        wait_for_one()
         harness.wait_for(lambda: served.health()[0] == 200, "health", 120)
         served.answers()
 
