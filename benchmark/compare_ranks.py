@@ -5,23 +5,27 @@
     python -m benchmark.compare_ranks a1.parquet,a2.parquet b1.parquet,b2.parquet c.parquet
 
 The files are those of `--ranks_file`; those of one model's seeds are joined by commas and count by
-the mean of their metrics. Each model is compared with the first: the difference, its interval of
-95% (bootstrap over users, Efron 1979) and the probability of one as large by chance, from 9,999
-exchanges of the two models at random users (Fisher's randomization test). Holm's correction
-(1979) makes that probability hold for all rows printed together. Seeds other than those given may
-differ by more than the intervals, which tell of other users.
+the mean of their metrics. Any but the first model may also be lists of recommendations in the form
+of RecTools (user_id, item_id, rank), those of `--lists_file` or of other software.
+
+Each model is compared with the first: the difference, its interval of 95% (bootstrap over users,
+Efron 1979) and the probability of one as large by chance, from 9,999 exchanges of the two models at
+random users (Fisher's randomization test). Holm's correction (1979) makes that probability hold for
+all rows printed together. Seeds other than those given may differ by more than the intervals, which
+tell of other users.
 """
 
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from scipy import stats
 
@@ -31,6 +35,9 @@ from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
 _TARGET = ["user", "item", "history_length"]
+_LIST = ["user_id", "item_id", "rank"]
+_NOT_LISTED = 1 << 31
+"""Rank of a target that is not in its list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,26 +57,47 @@ class CompareSettings:
         require_positive(self, "exchanges")
 
 
-def read_ranks(path: Path) -> pa.Table:
-    """Reads the ranks of a test.
+def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -> pa.Table:
+    """Reads the ranks of a test, or finds targets in lists.
 
     Raises:
-        UserError: the file is missing, or is no file of ranks.
+        UserError: the file is missing, is no file of ranks, or its lists are too short.
     """
     try:
         table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        if reference is not None and set(_LIST) <= set(table.column_names):
+            longest = pc.max(table["rank"]).as_py()
+            short = [m for m in metrics if m == "mrr" or int(m.partition("@")[2]) > longest]
+            if short:
+                raise UserError(f"{path}: lists of {longest} items do not tell {', '.join(short)}")
+            return _ranks_in_lists(table, reference.select(_TARGET))
         table.select([*_TARGET, "rank"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path}: no ranks of `ranks_file` ({error})") from error
     return table
 
 
-def read_model(names: str, reference: pa.Table | None) -> tuple[pa.Table, dict[str, Any]]:
+def _ranks_in_lists(lists: pa.Table, targets: pa.Table) -> pa.Table:
+    """Returns targets with their rank in the lists of their users."""
+    ranks = dict(zip(_pairs(lists, _LIST), lists["rank"].to_pylist(), strict=True))
+    of_targets = [ranks.get(pair, _NOT_LISTED) for pair in _pairs(targets, _TARGET)]
+    return targets.append_column("rank", pa.array(of_targets))
+
+
+def _pairs(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the first two of some columns."""
+    return zip(*(table[name].cast("string").to_pylist() for name in names[:2]), strict=True)
+
+
+def read_model(
+    names: str, reference: pa.Table | None, metrics: Sequence[str]
+) -> tuple[pa.Table, dict[str, Any]]:
     """Reads the runs of a model.
 
     Args:
         names: their files, joined by commas.
         reference: a table of the same targets; None for the first model.
+        metrics: to be computed.
 
     Returns:
         (the first table, name of a ranking -> [runs, T] ranks from 0, -1 where left out).
@@ -79,17 +107,17 @@ def read_model(names: str, reference: pa.Table | None) -> tuple[pa.Table, dict[s
     """
     tables = []
     for path in map(Path, names.split(",")):
-        table = read_ranks(path)
+        table = read_ranks(path, reference, metrics)
         reference = table if reference is None else reference
         for name in _TARGET:
             if not table[name].cast("string").equals(reference[name].cast("string")):
                 raise UserError(f"{path}: its column {name} is not that of the first file")
-        if table.column_names != reference.column_names:
+        if table.column_names not in (reference.column_names, [*_TARGET, "rank"]):
             raise UserError(f"{path}: its rankings are not those of the first file")
         tables.append(table)
     ranks = {
         name: np.stack([table[name].fill_null(0).to_numpy() - 1 for table in tables])
-        for name in tables[0].column_names
+        for name in min(tables, key=lambda table: table.num_columns).column_names
         if name.startswith("rank")
     }
     for name, of_runs in ranks.items():
@@ -112,14 +140,14 @@ def run(settings: CompareSettings, models: list[str]) -> int:
     """Prints every model beside the first; returns the exit status."""
     if len(models) < 2:
         raise UserError("name the ranks of two models or more")
-    reference, first = read_model(models[0], None)
+    reference, first = read_model(models[0], None, settings.metrics)
     users = reference["user"].dictionary_encode().combine_chunks().indices.to_numpy()
     rows, probabilities = [], []
     for model in models[1:]:
-        _, ranks = read_model(model, reference)
-        for ranking, of_first in first.items():
-            kept = of_first[0] >= 0
-            pair = ranks[ranking][:, kept], of_first[:, kept]
+        _, ranks = read_model(model, reference, settings.metrics)
+        for ranking in ranks:
+            kept = first[ranking][0] >= 0
+            pair = ranks[ranking][:, kept], first[ranking][:, kept]
             for metric in settings.metrics:
                 difference = paired_difference(*pair, metric, users[kept])
                 values = f"{difference.second:.4f} {difference.first:.4f}"

@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
-from bert4rec.train.report import check_ranks_file, report_test
+from bert4rec.train.report import check_result_files, report_test
 from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
@@ -96,9 +95,8 @@ class Bert4RecRecipe:
         keep_few_primitives()
         loaded = open_loaded(config)
         config = complete(config, loaded)
-        if config.evaluation.ranks_file:
-            check_ranks_file(Path(config.evaluation.ranks_file))
         sequences = open_sequences(config.data, config.run.seed)
+        check_result_files(config.evaluation, sequences)
         needed = trained_memory(config, sequences.num_items, item_rule(config, machine.device))
         require_memory(needed, machine.device, machine.processes)
         ranks = config.run.mode != "inference_benchmark"
@@ -194,6 +192,7 @@ class Bert4RecRecipe:
             precision=self.machine.precision,
             device=self.machine.device,
             processes=self.machine.processes,
+            list_length=self.config.run.top_k if split == "test" else 0,
         )
 
     def test(self) -> dict[str, float]:

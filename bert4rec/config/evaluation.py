@@ -26,6 +26,11 @@ class EvaluationConfig:
         "File for the rank of each user's test item, .csv or .parquet; empty writes none",
         resumable=True,
     )
+    lists_file: str = setting(
+        "",
+        "File for each test user's --top_k recommendations, .csv or .parquet; empty writes none",
+        resumable=True,
+    )
 
     def __post_init__(self) -> None:
         """Refuses unknown baselines and ranks in another format."""
@@ -34,6 +39,8 @@ class EvaluationConfig:
             raise UserError(
                 f"`baselines` must be among {', '.join(_BASELINES)}; got {', '.join(unknown)}"
             )
-        if self.ranks_file and not self.ranks_file.endswith((".csv", ".parquet")):
-            raise UserError(f"`ranks_file` must end in .csv or .parquet, got {self.ranks_file}")
+        for name in ("ranks_file", "lists_file"):
+            path = getattr(self, name)
+            if path and not path.endswith((".csv", ".parquet")):
+                raise UserError(f"`{name}` must end in .csv or .parquet, got {path}")
         require_positive(self, "num_eval_negatives")

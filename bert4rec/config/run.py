@@ -106,7 +106,11 @@ class RunConfig:
         "commas between, or all",
         resumable=True,
     )
-    top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
+    top_k: int = setting(
+        10,
+        "Items of a list: of --mode recommend for a history, of a test for a user",
+        resumable=True,
+    )
     output_format: Literal["auto", "table", "json"] = setting(
         "auto",
         "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",

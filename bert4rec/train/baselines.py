@@ -54,7 +54,7 @@ def fit_item_knn(sequences: Sequences) -> Matrix:
     Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
     Koren's, 2007.
     """
-    met = _met_items(sequences)
+    met = met_items(sequences)
     cosines = (met.T @ met).tocsr()
     row, column, users = _rows(cosines), cosines.indices, cosines.diagonal()
     cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
@@ -82,7 +82,7 @@ def fit_ease(sequences: Sequences) -> Matrix:
             f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of memory; "
             f"{format_bytes(max(limit.available, 0))} are {limit.name}"
         )
-    met = _met_items(sequences)
+    met = met_items(sequences)
     gram = (met.T @ met).toarray()
     gram[np.diag_indices_from(gram)] += _RIDGE
     inverse = torch.linalg.inv(torch.from_numpy(gram)).numpy()
@@ -162,7 +162,7 @@ def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
-def _met_items(sequences: Sequences) -> Matrix:
+def met_items(sequences: Sequences) -> Matrix:
     """Returns [U, I] ones where a user met an item in training."""
     is_trained = is_trained_on(sequences)
     users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]

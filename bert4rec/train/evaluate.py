@@ -28,6 +28,8 @@ from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 
 Ranks = npt.NDArray[np.int64]
+Lists = npt.NDArray[np.int64]
+"""[T, K] item numbers, best first; 0 where no item is left."""
 
 LEFT_OUT = -1
 """Rank of a target that a ranking leaves out, for its user has no negatives."""
@@ -40,10 +42,12 @@ class SplitRanks:
     Attributes:
         ranks: [T] int64 each for `full` (all items but those the user has seen),
             `full_with_seen`, and each set of negatives, where some may be `LEFT_OUT`.
+        lists: the first items of `full`, where asked for.
         users_per_s: targets ranked per second.
     """
 
     ranks: dict[str, Ranks]
+    lists: Lists
     users_per_s: float
 
 
@@ -59,6 +63,7 @@ def rank_split(
     precision: Precision,
     device: torch.device,
     processes: Processes = ALONE,
+    list_length: int = 0,
 ) -> SplitRanks:
     """Ranks the targets of a split.
 
@@ -72,6 +77,7 @@ def rank_split(
         precision: precision of the forward pass.
         device: device of the model.
         processes: each takes every world_size-th batch, and all get all ranks.
+        list_length: K of the lists; 0 makes none.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
@@ -84,6 +90,7 @@ def rank_split(
     owners = targets_of(sequences, split).users
     names = ["full", "full_with_seen", *negatives]
     ranks = {name: np.zeros(len(truth), np.int64) for name in names}
+    lists = np.zeros((len(truth), min(list_length, sequences.num_items)), np.int64)
     stride = batch_size * processes.world_size
     nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
@@ -99,6 +106,9 @@ def rank_split(
         with_seen, full = scorer.ranks(true, *seen)
         ranks["full"][rows] = full.cpu().numpy()
         ranks["full_with_seen"][rows] = with_seen.cpu().numpy()
+        if list_length:
+            best, of_best = scorer.top(lists.shape[1], *seen)
+            lists[rows] = torch.where(of_best.isfinite(), best, 0).cpu().numpy()
         for name, items in negatives.items():
             drawn = items[owners[rows]].astype(np.int64)
             others = to_device(torch.from_numpy(drawn.clip(min=1)), device)
@@ -111,7 +121,8 @@ def rank_split(
             f"parameters have diverged. {ADVICE}"
         )
     ranks = {name: processes.sum_integers(of_rank) for name, of_rank in ranks.items()}
-    return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s))
+    lists = processes.sum_integers(lists)
+    return SplitRanks(ranks, lists, len(order) / (time.perf_counter() - start_s))
 
 
 def _scorer_of(

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bert4rec.train.baselines import met_items
+from bert4rec.train.evaluate import Lists
+from recsys.data.sequences import Sequences as Histories
+
 KS = (1, 5, 10, 20, 50, 100)
 """Lengths K of the lists that HR@K and NDCG@K judge."""
 SEED = 12345
@@ -116,6 +120,35 @@ def paired_difference(
     of_users = np.add.reduceat(difference, np.flatnonzero(np.diff(users, prepend=-1)))
     means = float(first.mean()), float(second.mean())
     return PairedDifference(*means, float(low), float(high), of_users)
+
+
+def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
+    """Computes coverage, novelty and diversity of lists.
+
+    Args:
+        lists: of the targets of a split.
+        sequences: histories of all users.
+
+    Returns:
+        `coverage@K`, the share of the items that stand in a list; `novelty@K`, the mean of
+        -log2(share of the users who met the item in training), where an item that nobody met counts
+        as met by one (Zhou et al. 2010; RecTools' MeanInvUserFreq); `diversity@K`, 1 less the mean
+        cosine of two items of a list by the users who met them (Ziegler et al. 2005).
+    """
+    met = met_items(sequences)
+    together = (met.T @ met).tocsr()
+    users = np.maximum(together.diagonal(), 1)
+    listed = lists[lists > 0] - 1
+    pairs = lists[:, np.stack(np.triu_indices(lists.shape[1], 1), 1)]
+    first, second = pairs[(pairs > 0).all(2)].T - 1
+    cosines = np.asarray(together[first, second]) / np.sqrt(users[first] * users[second])
+    values = {
+        "coverage": len(np.unique(listed)) / sequences.num_items,
+        "novelty": np.mean(-np.log2(users[listed] / sequences.num_users)),
+    }
+    if len(cosines):
+        values["diversity"] = 1 - np.mean(cosines)
+    return {f"{name}@{lists.shape[1]}": float(value) for name, value in values.items()}
 
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:

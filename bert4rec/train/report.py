@@ -12,13 +12,15 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from bert4rec.config import Bert4RecConfig
+from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.data.sources import raw_ids
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
 from bert4rec.train.baselines import fit, item_to_item_ranks
-from bert4rec.train.evaluate import Ranks, SplitRanks
+from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
+    list_metrics,
     metrics_of,
     paired_difference,
     ranking_metrics,
@@ -54,7 +56,7 @@ def report_test(
     Returns:
         The values to log.
     """
-    print_line, ranks_file = machine.print_line, config.evaluation.ranks_file
+    print_line, files = machine.print_line, config.evaluation
     targets = targets_of(sequences, "test")
     baseline = popularity_ranks(sequences, "test", negatives)
     model, popular = metrics_of(ranked.ranks), metrics_of(baseline)
@@ -87,10 +89,18 @@ def report_test(
         for line in cold_lines(sequences, cold):
             print_line(line)
         values |= cold
-    if ranks_file and machine.processes.is_first:
-        path = Path(ranks_file)
+    if machine.processes.is_first:
+        of_lists = list_metrics(ranked.lists, sequences)
+        print_line("Lists: " + ", ".join(f"{name} {value:.4f}" for name, value in of_lists.items()))
+        values |= of_lists
+    if files.ranks_file and machine.processes.is_first:
+        path = Path(files.ranks_file)
         write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
         print_line(f"Ranks of {count_targets(sequences, 'test')}: {path}")
+    if files.lists_file and machine.processes.is_first:
+        path = Path(files.lists_file)
+        write_lists(path, *raw_ids(config.data, sequences), sequences, ranked.lists)
+        print_line(f"Lists of {count_targets(sequences, 'test')}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
 
 
@@ -207,15 +217,23 @@ def comparison_table(
         yield f"{metric:8}{cells}"
 
 
-def check_ranks_file(path: Path) -> None:
-    """Refuses a file that cannot be written, before the work.
+def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
+    """Refuses files that cannot be written, before the work.
 
     Raises:
-        UserError: names the folder.
+        UserError: names the setting and the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"`ranks_file` {path}: cannot be written there")
+    users = targets_of(sequences, "test").users
+    if config.lists_file and len(np.unique(users)) < len(users):
+        raise UserError(
+            "`lists_file` has a list for each user, so one target: not `temporal_targets` all"
+        )
+    for name in ("ranks_file", "lists_file"):
+        path = Path(getattr(config, name))
+        if path.name:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir() or not os.access(path.parent, os.W_OK):
+                raise UserError(f"`{name}` {path}: cannot be written there")
 
 
 def write_ranks(
@@ -244,6 +262,28 @@ def write_ranks(
         columns["rank" if name == "full" else f"rank_{name}"] = pa.array(
             of_user + 1, mask=of_user < 0
         )
+    _write(path, columns)
+
+
+def write_lists(
+    path: Path, users: pa.Array, items: pa.Array, sequences: Sequences, lists: Lists
+) -> None:
+    """Writes the lists of the test targets, with RecTools' columns.
+
+    They are user_id, item_id and rank, from 1. Arguments are those of `write_ranks`, but for `lists`,
+    those of `SplitRanks`.
+    """
+    row, column = np.nonzero(lists)
+    owners = targets_of(sequences, "test").users[row]
+    columns = {
+        "user_id": users.take(pa.array(owners)),
+        "item_id": items.take(pa.array(lists[row, column] - 1)),
+        "rank": pa.array(column + 1),
+    }
+    _write(path, columns)
+
+
+def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:
     with whole_file(path) as file:
         if path.suffix == ".csv":
             pyarrow.csv.write_csv(pa.table(columns), file)

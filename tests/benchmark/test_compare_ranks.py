@@ -58,6 +58,32 @@ def test_differences_seeds_and_corrected_probabilities(tmp_path, drawn, capsys):
     assert p > 0.05
 
 
+def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, capsys):
+    first = write(tmp_path / "first.csv", drawn[0])
+    ranks = write(tmp_path / "ranks.csv", drawn[1])
+    listed = drawn[1] <= 20
+    columns = {
+        "user_id": [f"u{user}" for user in np.flatnonzero(listed)],
+        "item_id": [f"i{user % 50}" for user in np.flatnonzero(listed)],
+        "score": -drawn[1][listed],
+        "rank": drawn[1][listed],
+    }
+    lists = str(tmp_path / "lists.parquet")
+    parquet.write_table(
+        pa.table(columns).take(np.random.default_rng(0).permutation(listed.sum())), lists
+    )
+    assert compare_ranks.main(["", first, ranks, lists, "--metrics=hr@5,ndcg@20"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    of_ranks, of_lists = (
+        [line.split()[:6] for line in lines if line.endswith(name) and line.startswith("rank ")]
+        for name in (ranks, lists)
+    )
+    assert of_ranks == of_lists
+    assert len(of_lists) == 2
+    assert compare_ranks.main(["", first, lists, "--metrics=mrr,hr@20,hr@21"]) == 2
+    assert "lists of 20 items do not tell mrr, hr@21" in capsys.readouterr().err
+
+
 def test_holm_of_its_definition():
     assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]).tolist() == [1, 1]

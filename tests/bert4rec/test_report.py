@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training, test and recommending print, and the ranks of users that a test writes."""
 
+import itertools
+import math
 import shutil
 
 import numpy as np
@@ -92,6 +94,35 @@ def test_the_ranks_of_users(program, loaded, dataset, tmp_path, suffix):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_the_lists_of_users(program, loaded, dataset, tmp_path, capsys):
+    lists, ranks = tmp_path / "lists.csv", tmp_path / "ranks.csv"
+    flags = (f"--lists_file={lists}", f"--ranks_file={ranks}", "--top_k=5")
+    data = program("--mode=test", *loaded, *flags)[-1]["data"]
+    assert f"diversity@5 {data['test_diversity@5']:.4f}\n" in capsys.readouterr().out
+    found, sequences = read_ranks(lists), read_sequences(dataset)
+    users, items = read_user_map(dataset).raw.to_pylist(), read_item_map(dataset).raw.to_pylist()
+    assert found["user_id"] == [user for user in users for _ in range(5)]
+    assert found["rank"] == [1, 2, 3, 4, 5] * NUM_USERS
+    places = {(user, item): rank for user, item, rank in zip(*found.values(), strict=True)}
+    ranked = read_ranks(ranks)
+    assert [places.get(pair, 6) for pair in zip(ranked["user"], ranked["item"], strict=True)] == [
+        min(rank, 6) for rank in ranked["rank"]
+    ]
+    met = {item: set() for item in items}
+    for number, user in enumerate(users):
+        for item in sequences[number][:-2].tolist():
+            met[items[item - 1]].add(user)
+    assert data["test_coverage@5"] == len(set(found["item_id"])) / NUM_ITEMS
+    novelty = [-math.log2(max(len(met[item]), 1) / NUM_USERS) for item in found["item_id"]]
+    assert data["test_novelty@5"] == pytest.approx(np.mean(novelty))
+    cosines = [
+        len(met[a] & met[b]) / math.sqrt(max(len(met[a]), 1) * max(len(met[b]), 1))
+        for start in range(0, len(found["rank"]), 5)
+        for a, b in itertools.combinations(found["item_id"][start : start + 5], 2)
+    ]
+    assert data["test_diversity@5"] == pytest.approx(1 - np.mean(cosines))
+
+
 def test_users_without_enough_new_items_are_left_out_and_said_once(
     program, loaded, dataset, tmp_path, capsys
 ):
@@ -121,19 +152,24 @@ def test_two_processes_write_each_user_once(dataset, tmp_path):
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         path = folder / "ranks.csv"
-        torchrun.run(folder, processes, ("--max_steps=1", "--lr=0", f"--ranks_file={path}"))
-        written[processes] = read_ranks(path)
+        lists = folder / "lists.parquet"
+        files = f"--ranks_file={path}", f"--lists_file={lists}"
+        torchrun.run(folder, processes, ("--max_steps=1", "--lr=0", *files))
+        written[processes] = read_ranks(path), read_ranks(lists)
     assert written[1] == written[2]
 
 
 @pytest.mark.parametrize(
     ("file", "message"),
-    [("ranks.txt", "--ranks_file must end in .csv or .parquet"), ("", "cannot be written there")],
+    [("ranks.txt", " must end in .csv or .parquet"), ("", "cannot be written there")],
 )
-def test_a_ranks_file_that_cannot_be(refused, dataset, tmp_path, file, message):
+@pytest.mark.parametrize("flag", ["ranks_file", "lists_file"])
+def test_a_file_that_cannot_be_written(refused, dataset, tmp_path, flag, file, message):
     folder = tmp_path / "taken.csv"
     folder.mkdir()
-    assert message in refused(f"--dataset_path={dataset}", f"--ranks_file={file or folder}")
+    said = refused(f"--dataset_path={dataset}", f"--{flag}={file or folder}")
+    assert f"--{flag}" in said
+    assert message in said
 
 
 def title(item: int) -> str:
