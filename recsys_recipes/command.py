@@ -24,7 +24,6 @@ From nothing to a served recommendation (doctor tells what serve and ask need):
   recsys-recipes serve --repository repo --grpc_port 8001 &
   echo '{"history": [["342", "171", "338"]]}' |
       recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --request -
-  recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --mode page
 """
 
 

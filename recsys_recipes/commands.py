@@ -155,6 +155,22 @@ COMMANDS: Mapping[str, Command] = {
             ),
         },
     ),
+    "tune": Command(
+        summary="Search settings of a training by its validation split",
+        programs={
+            name: Program(
+                module="recsys_recipes.tune",
+                summary=summary,
+                usage=f"--study data/study.db --search lr=1e-4..1e-2 {usage}",
+                arguments=(name,),
+                most_used=("study", "search", "trials"),
+            )
+            for name, summary, usage in (
+                ("dlrm", "Of DLRM", "--dataset data/dlrm --preset small --eval_split validation"),
+                ("bert4rec", "Of BERT4Rec", "--dataset_path data/ml-1m --config fast"),
+            )
+        },
+    ),
     "test": Command(
         summary="Measure a trained model on a dataset",
         programs={

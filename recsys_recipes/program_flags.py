@@ -16,7 +16,7 @@ from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
 from recsys.program import new_flags
-from recsys_recipes import doctor
+from recsys_recipes import doctor, tune
 from recsys_recipes.serving import ask, deploy, serve
 
 
@@ -42,6 +42,7 @@ _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "recsys_recipes.serving.deploy": lambda: _filled(deploy.define_flags),
     "recsys_recipes.serving.serve": lambda: new_flags(serve.SECTIONS),
     "recsys_recipes.serving.ask": lambda: new_flags(ask.SECTIONS),
+    "recsys_recipes.tune": lambda: new_flags(tune.SECTIONS),
     "recsys_recipes.doctor": lambda: new_flags(doctor.SECTIONS),
     "recsys_recipes.completion": new_flags,
 }

@@ -183,12 +183,14 @@ class FitResult:
         train_samples_per_s: training throughput over all measured steps.
         test_samples_per_s: mean throughput of the evaluations; nan without one.
         reason: `done`, `threshold`, `patience`, or the name of the signal that stopped it.
+        metric: that of `state.best_metric`.
     """
 
     state: LoopState
     train_samples_per_s: float
     test_samples_per_s: float
     reason: str
+    metric: Metric
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -263,7 +265,7 @@ class Loop(Generic[BatchT]):
         self._save(is_best=False)
         reason = shared_stop.now() or reason  # a signal may have come while saving
         speeds = self._test_speeds or [math.nan]
-        return FitResult(self.state, rate, sum(speeds) / len(speeds), reason)
+        return FitResult(self.state, rate, sum(speeds) / len(speeds), reason, self.metric)
 
     def _log_observed(
         self,

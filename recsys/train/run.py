@@ -131,8 +131,11 @@ class Run(Generic[BatchT]):
             machine.print_line(line)
         return cls(recipe, machine, log)
 
-    def fit(self) -> FitResult:
+    def fit(self, *, then_test: bool = True) -> FitResult:
         """Trains, evaluates and saves.
+
+        Args:
+            then_test: report the result at the end, with the test of a model that has one.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
@@ -152,7 +155,7 @@ class Run(Generic[BatchT]):
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
             with progress_bar(steps, state.step, processes.is_first) as bar:
                 result = self._loop(training, cadence, folder, state, bar).fit(stop)
-            for metrics in training.report(result, folder):
+            for metrics in training.report(result, folder) if then_test else ():
                 self.log.record((), metrics)
             if processes.is_first:
                 write_report(config)

@@ -21,7 +21,7 @@ from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
-from recsys_recipes import doctor
+from recsys_recipes import doctor, tune
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
 
@@ -93,6 +93,7 @@ def programs():
         "-m benchmark.demo": demo,
         "-m benchmark.demo_bert4rec": demo_bert4rec,
         "-m recsys_recipes.doctor": doctor,
+        "-m recsys_recipes.tune MODEL": tune,
     }
     return [
         of_module("python -m dlrm.scripts.main", dlrm),

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`recsys-recipes tune`: what it searches, by which split, and how a study goes on."""
+
+import json
+import re
+import signal
+
+import optuna
+import pytest
+
+from tests import harness
+from tests.bert4rec import conftest as bert4rec
+from tests.recsys.train.tiny import TINY_DLRM
+
+
+@pytest.fixture
+def tune(tmp_path):
+    """Runs trials of a small BERT4Rec; returns the finished process."""
+    data = tmp_path / "data"
+    data.mkdir()
+    bert4rec.write_dataset(data, bert4rec.make_sequences())
+    training = (f"--dataset_path={data}", *bert4rec.SMALL_MODEL, "--max_steps=8", "--test_freq=4")
+    searched = "--search=lr=1e-7..1e-2", "--search=norm=pre,post", "--search=emb_dim=8..8000"
+
+    def words(*arguments):
+        return ("tune", "bert4rec", f"--study={tmp_path / 'study.db'}", *training, *arguments)
+
+    def run(*arguments, status=0, search=searched[:2]):
+        return harness.forked("-m", "recsys_recipes", *words(*search, *arguments), status=status)
+
+    run.words = words
+    return run
+
+
+def of_study(tmp_path):
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path / 'study.db'}")
+    return {state.name: study.get_trials(states=[state]) for state in optuna.trial.TrialState}
+
+
+def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
+    *trials, best = tune("--trials=4").stdout.splitlines()
+    found = [
+        re.fullmatch(r"trial (\d): full ndcg@10 (\S+) after 8 steps, lr (\S+), norm (\w+)", line)
+        for line in trials
+    ]
+    assert [int(match[1]) for match in found] == [0, 1, 2, 3]
+    best_of = max(found, key=lambda match: float(match[2]))
+    assert best == f"Best of 4: --lr={best_of[3]} --norm={best_of[4]}"
+    complete = of_study(tmp_path)["COMPLETE"]
+    assert len(complete) == 4
+    assert all(1e-7 <= trial.params["lr"] <= 1e-2 for trial in complete)
+    for number in range(4):
+        records = harness.read_log(tmp_path / f"study.db.trial-{number}.json")
+        keys = {key for record in records for key in record["data"]}
+        assert "full_ndcg@10" in keys
+        assert not [key for key in keys if key.startswith("test_full")]
+    again = tune("--trials=5").stdout.splitlines()
+    assert [line[:8] for line in again] == ["trial 4:", "Best of "]
+    assert tune("--trials=5").stdout == again[-1] + "\n"
+    refused = tune("--seed=2", status=2).stderr
+    assert "--study" in refused
+    assert "is of other flags" in refused
+
+
+def test_a_killed_trial_begins_anew(tune, tmp_path):
+    search = "--search=lr=1e-4..1e-2", "--search=dropout=0.1..0.3"
+    steps = ("--max_steps=1000000", "--test_freq=5", "--trials=2")
+    words = tune.words(*search, *steps)
+    with harness.started_forked("-m", "recsys_recipes", *words) as process:
+        log = tmp_path / "study.db.trial-0.json"
+        harness.wait_for(lambda: "full_ndcg@10" in json.dumps(harness.read_log(log)), "a trial")
+        other = harness.forked("-m", "recsys_recipes", *words, status=2)
+        assert "another process works on it" in other.stderr
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    (killed,) = of_study(tmp_path)["RUNNING"]
+    for number, sent in ((1, signal.SIGINT), (2, signal.SIGTERM)):
+        with harness.started_forked("-m", "recsys_recipes", *words) as process:
+            log = tmp_path / f"study.db.trial-{number}.json"
+            harness.wait_for(lambda log=log: harness.read_log(log), "a trial", process=process)
+            process.send_signal(sent)
+            assert process.wait(60) == 130
+    failed = of_study(tmp_path)["FAIL"]
+    assert [trial.params for trial in failed] == [killed.params] * 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--search=lr",), "must be NAME=LOW..HIGH or NAME=VALUE,VALUE"),
+        (("--search=lr=2..1",), "low end must be below"),
+        (("--search=lr=a..1",), "ends of a range must be numbers"),
+        (("--search=lrs=1..2",), "there is no such flag; did you mean lr?"),
+        ((), "--search is needed"),
+        (("--search=lr=1..2", "--trials=0"), "--trials must be at least 1"),
+        (("--search=lr=1..2", "--mode=test"), "--mode test: trials train"),
+        (("--search=lr=1..2", "--export_root=x"), "--export_root: trials save nothing"),
+        (("--search=norm=pre,past",), "norm"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(tune, flags, message):
+    assert message in tune(*flags, search=(), status=2).stderr
+
+
+def test_a_model_is_named_first():
+    refused = harness.forked("-m", "recsys_recipes.tune", "--study=x", "--search=lr=1,2", status=2)
+    assert "name the model first: bert4rec or dlrm" in refused.stderr
+
+
+def test_dlrm_is_not_tuned_by_its_test_split(tmp_path):
+    def tuned(*flags, status=0):
+        words = ("tune", "dlrm", f"--study={tmp_path / 'new' / 'study'}", "--search=lr=0.1,1")
+        return harness.forked("-m", "recsys_recipes", *words, *TINY_DLRM, *flags, status=status)
+
+    assert "--eval_split test would choose by the test split" in tuned(status=2).stderr
+    out = tuned("--eval_split=validation", "--trials=1", "--max_steps=4").stdout
+    assert re.match(r"trial 0: \S+ 0\.\d+ after 4 steps, lr [\d.]+\nBest of 1: --lr=", out)
