@@ -21,7 +21,7 @@ from preproc import command
 from preproc.criteo import pipeline as criteo_pipeline
 from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.job import PRESETS, SECTIONS, CriteoJob, semantics_of
-from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.rules import CriteoSemantics, one_split
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
@@ -123,7 +123,7 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
     if dictionaries is not None and preset is not None:
         raise PreprocError(f"`dictionaries` {dictionaries} brings its own rules; drop `preset`")
     given["semantics"] = (
-        semantics_of(preset, overrides)
+        semantics_of(preset, one_split(overrides))
         if dictionaries is None
         else semantics_of_dataset(dictionaries, overrides)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from preproc.criteo.dictionaries import DICTIONARY_FOLDER, Dictionaries
 from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.rules import CriteoSemantics, one_split
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
@@ -42,7 +42,7 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> CriteoS
     fields = {field.name for field in dataclasses.fields(CriteoSemantics)}
     stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
     rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
-    return CriteoSemantics(**(rules | _ALL_FOR_TEST | dict(overrides)))
+    return CriteoSemantics(**(rules | _ALL_FOR_TEST | one_split(overrides)))
 
 
 def recorded_semantics(job: CriteoJob) -> dict[str, Any]:

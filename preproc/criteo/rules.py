@@ -180,8 +180,7 @@ class CriteoSemantics:
                 "`split_fractions` must be three numbers in [0, 1] that add up to 1 "
                 f"(train,validation,test), got {','.join(map(str, fractions))}"
             )
-        if self.split_rows is not None and self.split_days is not None:
-            raise UserError("`split_rows` and `split_days` exclude each other; drop one")
+        one_split({name: getattr(self, name) for name in SPLIT_SETTINGS})
         for name in ("split_rows", "split_days"):
             counts = getattr(self, name) or ()
             if any(count < -1 for count in counts) or list(counts).count(-1) > 1:
@@ -205,6 +204,22 @@ class CriteoSemantics:
     def halves_last_day(self) -> bool:
         """Whether the last day becomes validation and test."""
         return self.split_fractions is self.split_rows is self.split_days is None
+
+
+SPLIT_SETTINGS = ("split_fractions", "split_rows", "split_days")
+"""Settings of which one alone may be given."""
+
+
+def one_split(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings in which a given split replaces any other one.
+
+    Raises:
+        UserError: several are given.
+    """
+    given = [name for name in SPLIT_SETTINGS if overrides.get(name) is not None]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(f'`{n}`' for n in given)} exclude each other; drop one")
+    return {**dict.fromkeys(SPLIT_SETTINGS if given else ()), **overrides}
 
 
 def transform_numerical(

@@ -22,7 +22,7 @@ EVERY_FLAG = """
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
 --numerical_offset=4 --numerical_min=-2 --numerical_missing=output_zero --frequency_limit=7
 --dictionary_days=train --category_modulus=none --last_day=validation_test
---last_day_rounding=floor --split_fractions=0.5,1/4,1/4 --split_rows=20,-1,5
+--last_day_rounding=floor --split_fractions=0.5,1/4,1/4
 """
 SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
@@ -41,12 +41,22 @@ def test_every_setting_is_a_flag(tmp_path):
     assert (job.progress, job.overwrite) == ("json", True)
     semantics = job.semantics
     assert semantics.split_fractions == (0.5, 0.25, 0.25)
-    assert (semantics.split_rows, semantics.split_days) == ((20, -1, 5), None)
+    assert (semantics.split_rows, semantics.split_days) == (None, None)
     assert semantics.category_modulus is None
     assert (semantics.numerical_offset, semantics.numerical_min) == (4, -2)
     assert (semantics.frequency_limit, semantics.dictionary_days) == (7, "train")
     assert (semantics.last_day, semantics.last_day_rounding) == ("validation_test", "floor")
     assert semantics.numerical_missing == "output_zero"
+
+
+def test_a_given_split_replaces_that_of_the_preset_and_no_other_one():
+    values = criteo.define_flags()
+    values(["criteo", "--input=in", "--output=out", "--preset=kaggle", "--split_rows=20,-1,5"])
+    semantics = criteo.job_from_flags(values).semantics
+    assert (semantics.split_fractions, semantics.split_rows) == (None, (20, -1, 5))
+    both = "--split_days=1,1,-1", "--split_fractions=.8,.1,.1"
+    said = call("--input=in", "--output=out", *both, status=2)
+    assert "--split_fractions and --split_days exclude each other" in said
 
 
 @pytest.mark.parametrize("preset", PRESETS.names())

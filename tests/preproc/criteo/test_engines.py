@@ -270,6 +270,13 @@ def test_applied_dictionaries_give_the_rows_of_the_whole(engine, taught, tmp_pat
     assert made.semantics["split_rows"] == [500, 100, -1]
 
 
+def test_applied_dictionaries_leave_the_split_to_the_user(taught, tmp_path):
+    log, dataset = taught
+    rules = semantics_of_dataset(dataset, {"split_fractions": (0.5, 0.25, 0.25)})
+    made = run(log, tmp_path / "made", dictionaries=dataset, semantics=rules)
+    assert made.rows == {"train": 450, "validation": 225, "test": 225}
+
+
 def test_applied_dictionaries_are_checked(taught, tmp_path):
     log, dataset = taught
     with pytest.raises(PreprocError, match="brings its own rules; drop `numerical_min`"):

@@ -20,7 +20,6 @@ DAYS = [10, 20, 5]
         ({"split_days": (1, 1, 1)}, (10, 30)),
         ({"split_days": (2, 0, -1)}, (30, 30)),
         ({"split_days": (-1, 1, 0)}, (30, 35)),
-        ({"split_rows": (1, 1, -1), "split_fractions": (0.8, 0.1, 0.1)}, (1, 2)),
     ],
 )
 def test_splits_follow_each_other(settings, ends):
@@ -36,6 +35,8 @@ def test_rows_that_do_not_add_up_are_refused(counts):
         split_bounds(DAYS, CriteoSemantics(split_rows=counts))
 
 
-def test_rows_and_days_exclude_each_other():
+def test_splits_exclude_each_other():
     with pytest.raises(UserError, match="exclude each other"):
         CriteoSemantics(split_rows=(1, 1, -1), split_days=(1, 1, -1))
+    with pytest.raises(UserError, match="exclude each other"):
+        CriteoSemantics(split_rows=(1, 1, -1), split_fractions=(0.8, 0.1, 0.1))
