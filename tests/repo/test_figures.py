@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentences of the documents beside the records that they speak of, and directions of ratios."""
 
+import re
+
 import pytest
 
 from benchmark.record import RESULTS, read_records
-from tests.harness import REPOSITORY
+from tests.harness import REPOSITORY, repository_files
 
 
 def rows(benchmark, commit=None):
@@ -185,3 +187,54 @@ def test_a_ratio_names_its_direction_and_agrees_with_its_row(file):
     ratios = {record.metric for record in read_records(file) if record.unit == "x"}
     told = ("times as fast as ", "time_over_", "throughput over ")
     assert [metric for metric in ratios if not metric.startswith(told)] == []
+
+
+SOURCES = {
+    ("docs/bert4rec.md", "Preset"): "tests/bert4rec/test_configs.py",
+    ("docs/bert4rec.md", "100 popular negatives: HR@1"): "benchmark/results/bert4rec_quality.jsonl",
+    ("docs/bert4rec.md", "step"): "benchmark/results/bert4rec_quality.jsonl",
+    (
+        "docs/bert4rec.md",
+        "100 popular negatives: HR@10",
+    ): "benchmark/results/bert4rec_quality.jsonl",
+    ("docs/bert4rec.md", "samples/s"): "benchmark/results/bert4rec_recbole.jsonl",
+    ("docs/bert4rec.md", "test users, all items, seen ones ranked too"): (
+        "benchmark/results/bert4rec_recbole.jsonl"
+    ),
+    ("docs/bert4rec.md", "HR@10, all"): "benchmark/results/bert4rec_adapters.jsonl",
+    ("docs/dataset_format.md", "field"): "tests/recsys/data/test_format_document.py",
+    ("docs/deployment.md", "flag"): "docs/flags.md",
+    ("docs/image.md", "Argument"): "docs/flags.md",
+    ("docs/training_input.md", "flag"): "docs/flags.md",
+    ("docs/kernels.md", "kernel"): "tests/fake_cuda/test_budget.py",
+    ("docs/kernels.md", "precision"): "benchmark/results/gpu_training.jsonl",
+    ("docs/several_devices.md", "rank"): "tests/dlrm/test_placement.py",
+    ("docs/several_devices.md", "tables"): "tests/dlrm/test_placement.py",
+    ("docs/several_devices.md", "placement"): "docs/log.md",
+}
+"""(Document, first named column) of a table of figures that no report fills -> where they are from:
+records, a test that computes them, the flags, or the log of programs that are gone."""
+
+
+def tables_of_figures(text):
+    """Yields the first named column of each table with more than three cells that are figures."""
+    text = re.sub("<!-- results:.*?<!-- /results:", "", text, flags=re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = [[c.strip(" *") for c in line.split("|")] for line in table.splitlines()]
+        cells = [cell for row in rows for cell in row]
+        if (
+            sum(bool(re.fullmatch(r"[\d.,x% ]*\d[\d.,x% ]*(MiB|M|us)?", cell)) for cell in cells)
+            > 3
+        ):
+            yield next(filter(None, head))
+
+
+def test_each_table_of_figures_says_where_they_are_from():
+    documents = repository_files("*.md")
+    found = {
+        (str(path.relative_to(REPOSITORY)), column)
+        for path in documents
+        for column in tables_of_figures(path.read_text())
+    }
+    assert found == set(SOURCES)
+    assert [source for source in SOURCES.values() if not (REPOSITORY / source).is_file()] == []
