@@ -270,7 +270,7 @@ def write_lists(
 ) -> None:
     """Writes the lists of the test targets, with RecTools' columns.
 
-    They are user_id, item_id and rank, from 1. Arguments are those of `write_ranks`, but for `lists`,
+    They are user_id, item_id and rank, from 1. Arguments are those of `write_ranks`; `lists` are
     those of `SplitRanks`.
     """
     row, column = np.nonzero(lists)
