@@ -26,6 +26,7 @@ from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
+from bert4rec.train.baselines import neighbour_vectors
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
@@ -171,6 +172,8 @@ class Bert4RecRecipe:
     def training(self) -> "Bert4RecTraining":
         """Prepares the model for training."""
         config, machine = self.config, self.machine
+        if config.model.item_init == "neighbours" and self.loaded is None:
+            self.model.set_items(neighbour_vectors(self.sequences, config.model.emb_dim))
         source = training_batches(config, self.sequences, machine.device, machine.processes)
         step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
         for line in () if step.sharded is None else step.sharded.describe():

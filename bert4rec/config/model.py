@@ -35,6 +35,11 @@ class ModelConfig:
     head_transform: bool = setting(
         False, "A linear layer, GELU and normalisation before items are scored"
     )
+    item_init: Literal["normal", "neighbours"] = setting(
+        "normal",
+        "Item vectors at the start of a training: drawn, or such that items near each other in "
+        "histories are alike",
+    )
     temperature: float | None = setting(
         None,
         "Score items by the cosine of item and history vectors, divided by this temperature; "

@@ -24,6 +24,8 @@ from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
 NO_ADAPTER = AdapterConfig()
 """Settings of a network without adapters."""
+_ITEM_LENGTH = 0.5
+"""Length of the item vectors that a training is given."""
 ADAPTERS = "adapters."
 """Prefix of the names of the adapters' parameters."""
 
@@ -97,6 +99,18 @@ class Bert4Rec(nn.Module):
         if self.head.weight is not None:
             self.head.weight.normal_(0, std)
         self.head.bias.zero_()
+
+    @torch.no_grad()
+    def set_items(self, vectors: Tensor) -> None:
+        """Starts from given directions of the items.
+
+        Args:
+            vectors: [I, D] of length 1; items of length 0 keep theirs.
+        """
+        known = vectors.any(1)
+        for table in (self.embedding.items[1:-1], self.head.weight):
+            if table is not None:
+                table[known.to(table.device)] = _ITEM_LENGTH * vectors[known].to(table.device)
 
     def forward(
         self,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Item-to-item baselines: recommendations from counts, without a gradient step.
+"""Recommendations, and vectors of items, from counts alone.
 
-Each is a matrix from item to item. The score of an item is the sum of its entries over the last
-items of a history, where an item counts `_DECAY` times as much as the one after it.
+Each baseline is a matrix from item to item. The score of an item is the sum of its entries over the
+last items of a history, where an item counts `_DECAY` times as much as the one after it.
 """
 
 import itertools
@@ -28,6 +28,7 @@ _WINDOW = 10
 _NEIGHBOURS = 100
 _SHRINKAGE = 10
 _RIDGE = 500.0
+_SMOOTHING, _OVERSAMPLING = 0.75, 16
 
 _BATCH_SIZE = 256
 
@@ -36,7 +37,13 @@ Matrix = Any
 
 
 def fit_markov(sequences: Sequences) -> Matrix:
-    """Counts which items follow each item, near ones more, as probabilities."""
+    """Computes the probabilities of the items that follow each item."""
+    counts = _followers(sequences)
+    return sparse.diags_array(1 / np.maximum(counts.sum(1), 1e-12)) @ counts
+
+
+def _followers(sequences: Sequences) -> Matrix:
+    """Counts which items follow each item, near ones more."""
     positions, is_trained = positions_of(sequences), is_trained_on(sequences)
     items, size = sequences.items - 1, sequences.num_items
     counts = sparse.csr_array((size, size))
@@ -45,7 +52,41 @@ def fit_markov(sequences: Sequences) -> Matrix:
         pairs = items[later - distance], items[later]
         values = np.full(len(later), 1 / distance)
         counts += sparse.csr_array((values, pairs), shape=(size, size))
-    return sparse.diags_array(1 / np.maximum(counts.sum(1), 1e-12)) @ counts
+    return counts
+
+
+def neighbour_vectors(sequences: Sequences, dim: int) -> torch.Tensor:
+    """Finds vectors whose products tell which items stand near each other.
+
+    They are a truncated SVD of the positive pointwise mutual information of items in a window.
+    Sources: Levy and Goldberg, "Neural word embedding as implicit matrix factorization", 2014; the
+    exponents are those of Levy et al. 2015.
+
+    Args:
+        sequences: histories of all users.
+        dim: D.
+
+    Returns:
+        [I, D] float32, of length 1; of length 0 for an item that stands near no other one.
+    """
+    counts = _followers(sequences)
+    pairs = (counts + counts.T).tocoo()
+    size, off_diagonal = sequences.num_items, pairs.row != pairs.col
+    row, column, times = (values[off_diagonal] for values in (pairs.row, pairs.col, pairs.data))
+    of_row = np.bincount(row, times, size)
+    of_column = np.maximum(of_row, 1e-12) ** _SMOOTHING
+    information = np.log(times * of_column.sum() / (of_row[row] * of_column[column]))
+    positive = sparse.coo_array((information.clip(0), (row, column)), shape=(size, size))
+    matrix = ((positive + positive.T) / 2).tocoo()
+    index = torch.from_numpy(np.stack([matrix.row, matrix.col]).astype(np.int64))
+    values = torch.from_numpy(matrix.data.astype(np.float32))
+    columns = min(dim + _OVERSAMPLING, size)
+    sparse_matrix = torch.sparse_coo_tensor(index, values, (size, size), check_invariants=False)
+    left, strength, _ = torch.svd_lowrank(sparse_matrix.coalesce(), columns, niter=4)
+    vectors = torch.zeros(size, dim)
+    vectors[:, : min(columns, dim)] = (left * strength.sqrt())[:, :dim]
+    near_any = torch.from_numpy(np.bincount(matrix.row, matrix.data, size) > 0)
+    return torch.nn.functional.normalize(vectors) * near_any[:, None]
 
 
 def fit_item_knn(sequences: Sequences) -> Matrix:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.train.baselines import fit, item_to_item_ranks
+from bert4rec.train.baselines import fit, item_to_item_ranks, neighbour_vectors
 from bert4rec.train.metrics import bootstrap_intervals, paired_difference
 from recsys.data.sequences import Sequences, read_sequences
 from recsys.errors import UserError
@@ -38,6 +38,37 @@ def test_markov_is_the_share_of_those_that_follow(sequences):
     total = np.maximum(counts.sum(1, keepdims=True), 1e-12)
     found = fit("markov", sequences).toarray()
     np.testing.assert_allclose(found, (counts / total)[1:, 1:], rtol=1e-12)
+
+
+def test_vectors_of_neighbours_factorise_their_positive_information(sequences):
+    counts = np.zeros((ITEMS, ITEMS))
+    for items in training_items(sequences):
+        for at, item in enumerate(items):
+            for distance, later in enumerate(items[at + 1 : at + 11], 1):
+                if item != later:
+                    counts[[item - 1, later - 1], [later - 1, item - 1]] += 1 / distance
+    smoothed = counts.sum(0) ** 0.75
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = counts * smoothed.sum() / np.outer(counts.sum(1), smoothed)
+        information = np.log(np.nan_to_num(expected)).clip(0)
+    left, strength, _ = np.linalg.svd((information + information.T) / 2)
+    vectors = left * np.sqrt(strength)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 1e-6)
+    found = neighbour_vectors(sequences, ITEMS + 2).double().numpy()
+    assert found.shape == (ITEMS, ITEMS + 2)
+    np.testing.assert_allclose(found @ found.T, vectors @ vectors.T, atol=1e-4)
+    few = neighbour_vectors(sequences, 8)
+    np.testing.assert_allclose(few.norm(dim=1), length[:, 0] > 1e-6, atol=1e-5)
+
+
+def test_a_training_may_start_from_vectors_of_neighbours(program, dataset):
+    flags = (f"--dataset_path={dataset}", "--head=tied", "--max_steps=1", "--lr=1e-9")
+    drawn, alike = (
+        program(*flags, f"--item_init={name}")[-1]["data"]["test_full_ndcg@10"]
+        for name in ("normal", "neighbours")
+    )
+    assert alike > 1.5 * drawn
 
 
 def test_item_knn_keeps_the_largest_shrunk_cosines(sequences):

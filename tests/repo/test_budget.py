@@ -12,23 +12,23 @@ from tests.repo import flag_reference
 
 LINES = {
     "benchmark": 6_620,
-    "bert4rec": 8_330,
+    "bert4rec": 8_400,
     "cuda_ext": 13_670,
     "dlrm": 10_960,
     "preproc": 13_440,
     "recsys": 15_870,
     "recsys_recipes": 2_560,
-    "tests": 36_810,
+    "tests": 36_870,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
 OTHER_LINES = 1_470
 """Most lines of all others together."""
 
-FLAGS = {"python -m dlrm.scripts.main": 76, "python -m bert4rec.scripts.main": 91}
+FLAGS = {"python -m dlrm.scripts.main": 76, "python -m bert4rec.scripts.main": 92}
 """Most flags of a large program."""
 
-ALL_FLAGS = 378
+ALL_FLAGS = 379
 MAKE_TARGETS = 40
 ENVIRONMENTS = {".venv", ".venv-nvtabular", ".venv-recbole", ".venv-triton"}
 LONGEST_FILE = 560
