@@ -10,6 +10,7 @@ model's is more than 0.01 below it. With fewer rows than by default it only says
 
 import dataclasses
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -186,11 +187,17 @@ def run(flag_values: flags.FlagValues) -> int:
         problem = f"the gap of {gap:.4f} is above {MAX_AUC_GAP}"
         if status := missed_goal(problem, options.rows, ROWS, "rows"):
             return status
-    print(
-        f"To serve the model: recsys-recipes deploy --checkpoint {options.folder}/checkpoint "
-        f"--repository {options.folder}/models"
-    )
+    print_next(options.folder)
     return 0
+
+
+def print_next(folder: Path, *flags: str) -> None:
+    """Prints the commands that deploy and serve the model of a demo."""
+    python = os.path.relpath(sys.executable)
+    models = f"--repository={folder}/models"
+    deploy = shlex.join([f"--checkpoint={folder}/checkpoint", models, *flags])
+    print(f"Next, deploy the model: {python} -m recsys_recipes deploy {deploy}")
+    print(f"and serve it: {python} -m recsys_recipes serve {shlex.quote(models)} --grpc_port=8001")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmark.demo import missed_goal, run_step, show_report
+from benchmark.demo import missed_goal, print_next, run_step, show_report
 from benchmark.programs import final_record
 from recsys import program
 from recsys.data.sequences import read_item_map, read_sequences
@@ -146,10 +146,7 @@ def run(flag_values: flags.FlagValues) -> int:
         problem = f"HR@10 is {gain:.4f} above popularity, below {MIN_GAIN}"
         if status := missed_goal(problem, options.interactions, INTERACTIONS, "ratings"):
             return status
-    print(
-        f"To serve the model: recsys-recipes deploy --checkpoint {options.folder}/checkpoint "
-        f"--repository {options.folder}/models --raw_ids {options.folder}/dataset"
-    )
+    print_next(options.folder, f"--raw_ids={options.folder}/dataset")
     return 0
 
 

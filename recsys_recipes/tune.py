@@ -113,8 +113,8 @@ class Search:
         self._arguments = arguments
         self._settings = settings
 
-    def check(self) -> None:
-        """Refuses flags that no trial can have.
+    def check(self) -> dict[str, Any]:
+        """Returns the settings of all trials; refuses those that none can have.
 
         Raises:
             UserError: names the flag.
@@ -130,6 +130,8 @@ class Search:
             raise UserError("`eval_split` test would choose by the test split: take validation")
         if "WORLD_SIZE" in os.environ:
             raise UserError("trials are of one process: start this by python, not by torchrun")
+        values: dict[str, Any] = config.to_dict() | {"search": map(list, self._settings.search)}
+        return {n: list(v) if isinstance(v, tuple | map) else v for n, v in values.items()}
 
     def __call__(self, trial: Any) -> float:
         """Trains; returns the best validation, higher is better."""
@@ -172,11 +174,11 @@ def _text(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def tune(search: Search, settings: TuneSettings, arguments: Sequence[str]) -> None:
+def tune(search: Search, settings: TuneSettings) -> None:
     """Runs the trials that a study lacks, and prints all of them.
 
     Raises:
-        UserError: a setting is refused, or the study is of another command.
+        UserError: a setting is refused, or the study is of other settings.
     """
     try:
         import optuna
@@ -184,8 +186,8 @@ def tune(search: Search, settings: TuneSettings, arguments: Sequence[str]) -> No
         raise UserError("tune needs Optuna: pip install 'recsys-recipes[tune]'") from error
     from recsys.train.held import HeldPath
 
-    search.check()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    values = search.check()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     settings.study.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = HeldPath(settings.study, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
@@ -197,11 +199,14 @@ def tune(search: Search, settings: TuneSettings, arguments: Sequence[str]) -> No
         direction="maximize",
         load_if_exists=True,
     )
-    command = [a for a in arguments if not a.startswith("--trials")]
-    if (of_study := study.user_attrs.get("command", command)) != command:
-        earlier = " ".join(of_study)
-        raise UserError(f"`study` {settings.study}: is of other flags, {earlier}; take a new file")
-    study.set_user_attr("command", command)
+    earlier = study.user_attrs.get("settings", values)
+    for name in sorted(earlier.keys() | values.keys()):
+        if (before := earlier.get(name)) != (now := values.get(name)):
+            raise UserError(
+                f"`study` {settings.study}: was begun with `{name}` {before}, now it is {now}; "
+                "take a new file"
+            )
+    study.set_user_attr("settings", values)
     states = optuna.trial.TrialState
     for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
         study.tell(trial.number, state=states.FAIL)
@@ -211,7 +216,8 @@ def tune(search: Search, settings: TuneSettings, arguments: Sequence[str]) -> No
     if left > 0:
         study.optimize(search, n_trials=left, catch=DivergenceError)
     held.let_go()
-    print_line(f"Best of {len(study.trials)}: {' '.join(_as_flags(study.best_params))}")
+    complete = study.get_trials(states=[states.COMPLETE])
+    print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -227,7 +233,7 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"name the model first: {' or '.join(MODELS)}")
         given, _ = values_from_flags(flag_values, SECTIONS)
         settings = section_from_dict(TuneSettings, given)
-        tune(Search(model, arguments, settings), settings, arguments)
+        tune(Search(model, arguments, settings), settings)
 
     return run_command(run, values, [argv[0], *arguments], __doc__)
 

@@ -54,12 +54,11 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
         keys = {key for record in records for key in record["data"]}
         assert "full_ndcg@10" in keys
         assert not [key for key in keys if key.startswith("test_full")]
-    again = tune("--trials=5").stdout.splitlines()
+    again = tune("--trials", "5").stdout.splitlines()
     assert [line[:8] for line in again] == ["trial 4:", "Best of "]
     assert tune("--trials=5").stdout == again[-1] + "\n"
-    refused = tune("--seed=2", status=2).stderr
-    assert "--study" in refused
-    assert "is of other flags" in refused
+    assert "was begun with --seed 12345, now it is 2" in tune("--seed=2", status=2).stderr
+    assert "was begun with --search [['lr'" in tune(search=("--search=lr=1,2",), status=2).stderr
 
 
 def test_a_killed_trial_begins_anew(tune, tmp_path):
