@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 MODELS = {"bert4rec": "Bert4RecRecipe", "dlrm": "DlrmRecipe"}
 """Package of each model, and the class of its recipe."""
 
+_SQLITE = b"SQLite format 3\0"
 _LOGARITHMIC = 10.0
 """Ratio of the ends of a range from which on its logarithm is searched."""
 
@@ -179,6 +180,7 @@ def tune(search: Search, settings: TuneSettings) -> None:
 
     Raises:
         UserError: a setting is refused, or the study is of other settings.
+        DivergenceError: no trial came to its end.
     """
     try:
         import optuna
@@ -193,6 +195,9 @@ def tune(search: Search, settings: TuneSettings) -> None:
         held = HeldPath(settings.study, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
         raise UserError(f"`study` {settings.study}: another process works on it") from error
+    with settings.study.open("rb") as file:
+        if file.read(len(_SQLITE)) not in (b"", _SQLITE):
+            raise UserError(f"`study` {settings.study}: is another file; take a new one")
     study = optuna.create_study(
         study_name="study",
         storage=f"sqlite:///{settings.study}",
@@ -217,6 +222,8 @@ def tune(search: Search, settings: TuneSettings) -> None:
         study.optimize(search, n_trials=left, catch=DivergenceError)
     held.let_go()
     complete = study.get_trials(states=[states.COMPLETE])
+    if not complete:
+        raise DivergenceError("every trial diverged: search lower rates")
     print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
 
 

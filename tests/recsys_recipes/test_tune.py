@@ -101,6 +101,15 @@ def test_what_cannot_be_searched_is_refused(tune, flags, message):
     assert message in tune(*flags, search=(), status=2).stderr
 
 
+def test_another_file_and_trials_that_all_diverge(tune, tmp_path):
+    (tmp_path / "study.db").write_text("mine")
+    assert "study.db: is another file; take a new one" in tune(status=2).stderr
+    assert (tmp_path / "study.db").read_text() == "mine"
+    (tmp_path / "study.db").unlink()
+    flags = "--search=lr=1e30,1e35", "--trials=2"
+    assert "every trial diverged" in tune(*flags, search=(), status=4).stderr
+
+
 def test_a_model_is_named_first():
     refused = harness.forked("-m", "recsys_recipes.tune", "--study=x", "--search=lr=1,2", status=2)
     assert "name the model first: bert4rec or dlrm" in refused.stderr

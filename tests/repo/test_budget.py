@@ -17,8 +17,8 @@ LINES = {
     "dlrm": 10_960,
     "preproc": 13_440,
     "recsys": 15_870,
-    "recsys_recipes": 2_560,
-    "tests": 36_870,
+    "recsys_recipes": 2_575,
+    "tests": 36_890,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
