@@ -95,8 +95,7 @@ def fit_item_knn(sequences: Sequences) -> Matrix:
     Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
     Koren's, 2007.
     """
-    met = met_items(sequences)
-    cosines = (met.T @ met).tocsr()
+    cosines = common_users(sequences)
     row, column, users = _rows(cosines), cosines.indices, cosines.diagonal()
     cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
     cosines.data[row == column] = 0
@@ -123,8 +122,7 @@ def fit_ease(sequences: Sequences) -> Matrix:
             f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of memory; "
             f"{format_bytes(max(limit.available, 0))} are {limit.name}"
         )
-    met = met_items(sequences)
-    gram = (met.T @ met).toarray()
+    gram = common_users(sequences).toarray()
     gram[np.diag_indices_from(gram)] += _RIDGE
     inverse = torch.linalg.inv(torch.from_numpy(gram)).numpy()
     weights: Matrix = inverse / -np.diag(inverse)
@@ -203,15 +201,15 @@ def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
-def met_items(sequences: Sequences) -> Matrix:
-    """Returns [U, I] ones where a user met an item in training."""
+def common_users(sequences: Sequences) -> Matrix:
+    """Counts [I, I] users who met both of two items in training."""
     is_trained = is_trained_on(sequences)
     users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]
     shape = (sequences.num_users, sequences.num_items)
     ones = np.ones(len(users))
     met = sparse.csr_array((ones, (users, sequences.items[is_trained] - 1)), shape=shape)
     met.data[:] = 1
-    return met
+    return (met.T @ met).tocsr()
 
 
 def _last_items(sequences: Sequences, split: Split) -> Matrix:

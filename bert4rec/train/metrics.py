@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.train.baselines import met_items
+from bert4rec.train.baselines import common_users
 from bert4rec.train.evaluate import Lists
 from recsys.data.sequences import Sequences as Histories
 
@@ -135,8 +135,7 @@ def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
         as met by one (Zhou et al. 2010; RecTools' MeanInvUserFreq); `diversity@K`, 1 less the mean
         cosine of two items of a list by the users who met them (Ziegler et al. 2005).
     """
-    met = met_items(sequences)
-    together = (met.T @ met).tocsr()
+    together = common_users(sequences)
     users = np.maximum(together.diagonal(), 1)
     listed = lists[lists > 0] - 1
     pairs = lists[:, np.stack(np.triu_indices(lists.shape[1], 1), 1)]

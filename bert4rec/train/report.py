@@ -93,14 +93,14 @@ def report_test(
         of_lists = list_metrics(ranked.lists, sequences)
         print_line("Lists: " + ", ".join(f"{name} {value:.4f}" for name, value in of_lists.items()))
         values |= of_lists
-    if files.ranks_file and machine.processes.is_first:
-        path = Path(files.ranks_file)
-        write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
-        print_line(f"Ranks of {count_targets(sequences, 'test')}: {path}")
-    if files.lists_file and machine.processes.is_first:
-        path = Path(files.lists_file)
-        write_lists(path, *raw_ids(config.data, sequences), sequences, ranked.lists)
-        print_line(f"Lists of {count_targets(sequences, 'test')}: {path}")
+        if files.ranks_file:
+            path = Path(files.ranks_file)
+            write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
+            print_line(f"Ranks of {count_targets(sequences, 'test')}: {path}")
+        if files.lists_file:
+            path = Path(files.lists_file)
+            write_lists(path, *raw_ids(config.data, sequences), sequences, ranked.lists)
+            print_line(f"Lists of {count_targets(sequences, 'test')}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
 
 
