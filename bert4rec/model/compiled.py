@@ -28,7 +28,7 @@ _SMALLEST = 8
 """Sizes are multiples of it; 0 and 1 would be compiled for themselves."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class RoundedLayout(SequenceLayout):
     """Packed sequences with tokens and sequences added that do not count.
 

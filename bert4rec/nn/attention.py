@@ -57,25 +57,21 @@ def attend(
             draws=draws,
             dropped_levels=levels,
         )
-    if queries is None:
-        q, k, v = fused.view(fused.shape[0], 3, num_heads, -1).unbind(1)
-    else:
-        q = queries.view(queries.shape[0], num_heads, -1)
-        k, v = fused.view(fused.shape[0], 2, num_heads, -1).unbind(1)
-    packed_attention = _packed_attention(q, dropout_probability)
+    width = fused.shape[1] // (num_heads * (3 if queries is None else 2))
+    heads = fused.view(fused.shape[0], -1, num_heads, width)
+    own = None if queries is None else queries.view(queries.shape[0], num_heads, width)
+    packed_attention = _packed_attention(heads, dropout_probability)
     if packed_attention is not None and not (causal and query_positions is not None):
         mixed = packed_attention(
-            *(q, k, v),
+            *(heads.unbind(1) if own is None else (own, *heads.unbind(1))),
             *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
             *(query_layout.max_length, key_layout.max_length),
             window_size=(-1, 0) if causal else (-1, -1),
         )
         assert isinstance(mixed, Tensor)
         return mixed.flatten(1)
-    q, k, v = (
-        layout.padded(x).transpose(1, 2)
-        for layout, x in ((query_layout, q), (key_layout, k), (key_layout, v))
-    )
+    padded = key_layout.padded(heads).permute(2, 0, 3, 1, 4).unbind()
+    q, k, v = padded if own is None else (query_layout.padded(own).transpose(1, 2), *padded)
     mask = _mask(query_layout, key_layout, query_positions, causal)
     if dropout_probability:
         weights = _weights(q, k, mask, causal and mask is None)

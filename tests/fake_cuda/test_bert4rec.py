@@ -21,6 +21,14 @@ SIZES = {
     "dupe_factor": 1, "num_negatives": 256, "train_batch_size": 32,
 }  # fmt: skip
 
+BEST = {
+    "emb_dim": 128, "activation": "gelu", "head": "tied", "dropout": 0.3, "attention_dropout": 0.0,
+    "clip_norm": 5.0,
+}  # fmt: skip
+"""Of the preset, what decides the kernels."""
+KERNELS = {"cloze": 607, "causal": 513}
+"""Objective -> kernels of two steps."""
+
 
 def sequences() -> Sequences:
     generator = np.random.default_rng(0)
@@ -87,3 +95,12 @@ def test_packed_sequences_take_flash_attention_if_their_heads_fit():
 
     assert takes_flash_attention(64)
     assert not takes_flash_attention(50)
+
+
+@pytest.mark.parametrize(("objective", "kernels"), KERNELS.items())
+def test_a_step_launches_the_kernels_of_its_budget(objective, kernels):
+    """Where a step became faster, write its figure into the table."""
+    recorder = record_steps("float32", objective=objective, **BEST)
+    counted = recorder.kernels()
+    print(*counted, sep="\n")
+    assert sum(kernel.kernels for kernel in counted) == kernels

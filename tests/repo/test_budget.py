@@ -11,14 +11,14 @@ from tests.harness import REPOSITORY, repository_files
 from tests.repo import flag_reference
 
 LINES = {
-    "benchmark": 6_620,
+    "benchmark": 6_630,
     "bert4rec": 8_400,
     "cuda_ext": 13_670,
     "dlrm": 10_960,
     "preproc": 13_440,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 36_890,
+    "tests": 36_930,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
