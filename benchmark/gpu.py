@@ -190,16 +190,17 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     data = (
         *("--dataset_type=synthetic_gpu", "--synthetic_distribution=zipf"),
         *(f"--synthetic_dataset_table_sizes={joined(tables)}", f"--base_device={device}"),
-        f"--synthetic_dataset_num_entries={16 * batch}",
     )
     training = (
         *("--mode=train", *data, f"--batch_size={batch}", "--optimizer=sgd", "--test_after=1000"),
+        f"--synthetic_dataset_num_entries={(steps + 20) * batch}",
         *(f"--max_steps={steps + 12}", f"--benchmark_steps={steps}", "--run_benchmark"),
         "--benchmark_warmup_steps=10",
     )
     sizes = (1, 8) if small else (1, 64, 4096, 65_536)
     inference = (
         *("--mode=inference_benchmark", *data, f"--inference_benchmark_steps={steps}"),
+        f"--synthetic_dataset_num_entries={16 * batch}",
         f"--inference_benchmark_batch_sizes={joined(sizes)}",
     )
     latencies = {f"p50_inference_latency_batch_{n}": (f"p50 of {n}", "ms", 1e3) for n in sizes}

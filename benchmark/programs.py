@@ -84,13 +84,20 @@ def run_training(module: str, *arguments: str, log: Path | None = None) -> Logge
     """Runs `DLRM` or `BERT4REC` with flags; returns its log.
 
     Raises:
-        FailedProgramError: it failed.
+        FailedProgramError: it failed, or ended before all steps were measured or one profiled.
     """
     with tempfile.TemporaryDirectory() as temporary:
         path = log or Path(temporary) / "log.json"
         printed = run_module(module, *arguments, f"--log_path={path}")
         count = re.search(r"(\d+) parameters on", printed)
-        return dataclasses.replace(read_log(path), parameters=int(count[1]) if count else 0)
+        run = dataclasses.replace(read_log(path), parameters=int(count[1]) if count else 0)
+    asked = re.search(r"--benchmark_steps=(\d+)", " ".join(arguments))
+    measured = run.final.get("benchmark_steps", 0)
+    if asked and measured != int(asked[1]):
+        raise FailedProgramError(f"{module} measured {measured:.0f} of {asked[1]} steps: too few")
+    if "--run_profiler" in arguments and "profile_steps" not in run.final:
+        raise FailedProgramError(f"{module} ended before a step was profiled")
+    return run
 
 
 def prepare_movielens(ratings: Path, output: Path) -> Path:

@@ -295,3 +295,15 @@ def test_a_failing_program_is_told_with_its_message(tmp_path):
     flags = ("--dataset_name=ml-1m", f"--dataset_path={tmp_path}")
     with pytest.raises(FailedProgramError, match="no prepared dataset"):
         run_training("bert4rec.scripts.main", *flags)
+
+
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [("--benchmark_steps=5", "measured 1 of 5 steps"), ("--run_profiler", "a step was profiled")],
+)
+def test_a_training_too_short_to_be_measured_is_a_failure(flag, complaint):
+    sizes = "--synthetic_dataset_table_sizes=" + ",".join(["9"] * 26)
+    flags = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_num_entries=16", sizes)
+    steps = ("--batch_size=8", "--run_benchmark", "--benchmark_warmup_steps=1")
+    with pytest.raises(FailedProgramError, match=complaint):
+        run_training("dlrm.scripts.main", *flags, *steps, "--base_device=cpu", flag)
