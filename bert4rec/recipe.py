@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from bert4rec.config import REMOVED, SECTIONS, Bert4RecConfig, ObjectiveConfig, RunConfig
@@ -173,7 +174,10 @@ class Bert4RecRecipe:
         """Prepares the model for training."""
         config, machine = self.config, self.machine
         if config.model.item_init == "neighbours" and self.loaded is None:
-            self.model.set_items(neighbour_vectors(self.sequences, config.model.emb_dim))
+            vectors = torch.zeros(self.sequences.num_items, config.model.emb_dim)
+            if machine.processes.is_first:  # others might find other signs of their columns
+                vectors = neighbour_vectors(self.sequences, config.model.emb_dim)
+            self.model.set_items(machine.processes.sum(vectors.to(machine.device)))
         source = training_batches(config, self.sequences, machine.device, machine.processes)
         step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
         for line in () if step.sharded is None else step.sharded.describe():

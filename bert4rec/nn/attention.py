@@ -57,9 +57,8 @@ def attend(
             draws=draws,
             dropped_levels=levels,
         )
-    width = fused.shape[1] // (num_heads * (3 if queries is None else 2))
-    heads = fused.view(fused.shape[0], -1, num_heads, width)
-    own = None if queries is None else queries.view(queries.shape[0], num_heads, width)
+    heads = fused.view(fused.shape[0], 3 if queries is None else 2, num_heads, -1)
+    own = None if queries is None else queries.view(queries.shape[0], num_heads, -1)
     packed_attention = _packed_attention(heads, dropout_probability)
     if packed_attention is not None and not (causal and query_positions is not None):
         mixed = packed_attention(

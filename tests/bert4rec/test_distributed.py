@@ -27,7 +27,7 @@ WHOLE = {
     "sampled": (*SAMPLED, TIED, "--clip_norm=0.5"),
 }
 SHARDS = {
-    "tied-full": (TIED, "--clip_norm=0.5"),
+    "tied-full": (TIED, "--clip_norm=0.5", "--item_init=neighbours"),
     "tied-cosine": (TIED, "--temperature=0.1", "--popularity_correction=0.5"),
     "tied-sampled": (*SAMPLED, TIED, "--clip_norm=0.5"),
     "untied-sampled": (*SAMPLED, "--weight_decay=0.1"),
