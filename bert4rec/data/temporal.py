@@ -10,6 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from bert4rec.config import TemporalTargets, TemporalValidation
+from bert4rec.data.split import positions_of
 from recsys.data.sequences import (
     Sequences,
     Targets,
@@ -22,6 +23,7 @@ from recsys.errors import UserError
 
 _VALIDATION_USERS = 10
 """One in this many users is for validation, where it goes by users."""
+_RECENT_S = 7 * 24 * 3600
 
 
 def split_by_time(
@@ -54,11 +56,11 @@ def split_by_time(
             "`split`: the dataset has no timestamps; prepare the ratings again with the `split`"
         )
     cut = cut_time(times, quantile)
-    before = lengths_before(sequences, cut)
+    before, end = lengths_before(sequences, cut), cut
     if validation == "time":
         earlier = times[times < cut]
         first = cut_time(earlier, quantile) if len(earlier) else cut
-        train_lengths = lengths_before(sequences, first)
+        train_lengths, end = lengths_before(sequences, first), first
         validated = _targets(train_lengths, before, choice)
     else:
         is_chosen = _is_for_validation(raw_users) & (before > 1)
@@ -73,9 +75,11 @@ def split_by_time(
                 f"`split`: the cut at {cut} leaves nothing {name} with `temporal_validation` "
                 f"{validation}; prepare the ratings with another fraction"
             )
-    temporal = TemporalSplit(
-        cut, train_lengths, validated, test, before, counts_before(sequences, cut) == 0
-    )
+    trained = positions_of(sequences) < np.repeat(train_lengths, sequences.lengths)
+    recent = sequences.items[trained & (times >= end - _RECENT_S)]
+    recent_counts = np.bincount(recent, minlength=sequences.num_items + 1)[1:]
+    is_cold = counts_before(sequences, cut) == 0
+    temporal = TemporalSplit(cut, train_lengths, validated, test, before, is_cold, recent_counts)
     return dataclasses.replace(sequences, timestamps=None, temporal=temporal)
 
 

@@ -14,20 +14,24 @@ from recsys.data.sequences import Sequences
 
 
 def popularity_ranks(
-    sequences: Sequences, split: Split, negatives: Mapping[str, npt.NDArray[np.int32]]
+    sequences: Sequences,
+    split: Split,
+    negatives: Mapping[str, npt.NDArray[np.int32]],
+    counts: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Ranks]:
-    """Ranks each target by popularity in the training split.
+    """Ranks each target by popularity.
 
     Args:
         sequences: histories of all users.
         split: `validation` or `test`.
         negatives: name of a ranking -> [U, S] items.
+        counts: [I] popularity of each item; by default its occurrences in the training split.
 
     Returns:
         The ranks that `rank_split` returns for a model: [T] int64 from 0 by kind of ranking; ties
         count against the true item.
     """
-    counts = training_counts(sequences)
+    counts = training_counts(sequences) if counts is None else counts
     of_truth = counts[true_items(sequences, split) - 1]
     with_seen = sequences.num_items - np.searchsorted(np.sort(counts), of_truth) - 1
     targets = targets_of(sequences, split)

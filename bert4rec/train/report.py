@@ -118,6 +118,11 @@ def _report_baselines(
     """
     rows = {"model": model}
     for name in config.evaluation.baselines:
+        if name == "recent":
+            if (temporal := sequences.temporal) is not None:
+                counts = temporal.recent_counts
+                rows[name] = popularity_ranks(sequences, "test", negatives, counts)
+            continue
         try:
             matrix = fit(name, sequences)
         except UserError as error:

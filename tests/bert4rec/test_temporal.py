@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Temporal splits in the program: targets, cold users and items, and a future that stays unseen."""
 
+import dataclasses
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -192,6 +193,27 @@ def test_what_comes_after_the_cut_changes_no_byte_of_the_training(dataset, train
     assert_same(train(made, tmp_path), trained)
 
 
+@pytest.mark.parametrize("validation", ["time", "users"])
+def test_recent_items_are_those_of_the_last_seven_days_to_train_on(dataset, validation):
+    sequences = read_sequences(dataset)
+    days = dataclasses.replace(sequences, timestamps=sequences.timestamps / 10 * 24 * 3600)
+    raw = read_user_map(dataset).raw
+    temporal = split_by_time(days, Fraction("0.8"), "all", validation, raw).temporal
+    trained = [
+        (days.timestamps[at], days.items[at])
+        for user, start in enumerate(days.offsets[:-1])
+        for at in range(start, start + temporal.train_lengths[user])
+    ]
+    end = temporal.cut if validation == "users" else min(
+        t for t in days.timestamps if t > max(at for at, _ in trained)
+    )  # fmt: skip
+    recent = [item for time, item in trained if time >= end - 7 * 24 * 3600]
+    assert 0 < len(recent) < len(trained) / 4
+    assert temporal.recent_counts.tolist() == [
+        recent.count(item) for item in range(1, days.num_items + 1)
+    ]
+
+
 def test_all_targets_are_ranked_and_cold_ones_reported(dataset, trained, program, tmp_path, capsys):
     rows, cut = histories(dataset)
     data = program("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
@@ -215,6 +237,8 @@ def test_all_targets_are_ranked_and_cold_ones_reported(dataset, trained, program
     assert data["test_warm_hr@10"] == pytest.approx((ranks[~is_cold] <= 10).mean())
     cold_users = sum(own[0][0] >= cut for own in rows.values())
     assert 0 < cold_users == data["test_cold_users"]
+    # All is within seven days here.
+    assert data["test_recent_ndcg@10"] == data["test_popularity_ndcg@10"]
     assert data["test_cold_items"] == sequences.num_items - len(known)
     users = len({*found["user"]})
     assert f"Test on {len(ranks)} targets of {users} users" in printed

@@ -12,13 +12,13 @@ from tests.repo import flag_reference
 
 LINES = {
     "benchmark": 6_630,
-    "bert4rec": 8_400,
+    "bert4rec": 8_425,
     "cuda_ext": 13_670,
     "dlrm": 10_960,
     "preproc": 13_440,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 36_930,
+    "tests": 37_100,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

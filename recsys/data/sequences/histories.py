@@ -47,6 +47,7 @@ class TemporalSplit:
         test: targets from the cut on.
         before: [U] items of each history before the cut; a user without any is cold.
         is_cold: [I] bool, items that nobody met before the cut.
+        recent_counts: [I] int64 occurrences of each item in the last seven days to train on.
     """
 
     cut: float
@@ -55,6 +56,7 @@ class TemporalSplit:
     test: Targets
     before: npt.NDArray[np.int64]
     is_cold: npt.NDArray[np.bool_]
+    recent_counts: npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
