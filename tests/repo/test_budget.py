@@ -18,7 +18,7 @@ LINES = {
     "preproc": 13_440,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 37_100,
+    "tests": 37_125,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
