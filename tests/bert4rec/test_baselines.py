@@ -175,7 +175,7 @@ def test_a_test_reports_baselines_and_who_is_ahead(program, loaded, dataset, tmp
 
 def test_unknown_baselines_and_a_catalogue_too_large(refused, dataset):
     error = refused(f"--dataset_path={dataset}", "--baselines=markov,knn")
-    assert "--baselines must be among markov, item_knn, ease; got knn" in error
+    assert "--baselines must be among markov, item_knn, ease, recent; got knn" in error
     huge = Sequences(np.ones(3, np.int32), np.array([0, 3]), 10**7)
     with pytest.raises(
         UserError, match=r"10000000 items need 2182.8 TiB of memory; .* are available"
