@@ -176,7 +176,7 @@ SENTENCES = [
             [OBJECTIVES[f"MovieLens-1M, {row}"][f"test {metric}"] for metric in AMONG],
         )
         for seeds, row in (
-            ("one seed", "masked"),
+            ("mean of three seeds", "masked"),
             ("256 columns, one seed", "masked, 256 columns"),
         )
     ),
