@@ -173,7 +173,12 @@ class Bert4RecRecipe:
     def training(self) -> "Bert4RecTraining":
         """Prepares the model for training."""
         config, machine = self.config, self.machine
-        if config.model.item_init == "neighbours" and self.loaded is None:
+        folder = config.checkpoint_folder
+        # A run that is there already is gone on with, from its own vectors, or refused.
+        has_run = machine.processes.any(
+            folder is not None and bool(CheckpointFolder(folder).latest())
+        )
+        if config.model.item_init == "neighbours" and self.loaded is None and not has_run:
             vectors = torch.zeros(self.sequences.num_items, config.model.emb_dim)
             if machine.processes.is_first:  # others might find other signs of their columns
                 vectors = neighbour_vectors(self.sequences, config.model.emb_dim)
