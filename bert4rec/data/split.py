@@ -43,7 +43,12 @@ def positions_of(sequences: Sequences) -> npt.NDArray[np.int64]:
 
 def is_trained_on(sequences: Sequences) -> npt.NDArray[np.bool_]:
     """Returns [N], True for the items to train on."""
-    return positions_of(sequences) < np.repeat(training_lengths(sequences), sequences.lengths)
+    return is_among_first(sequences, training_lengths(sequences))
+
+
+def is_among_first(sequences: Sequences, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Returns [N], True for the first `counts` items of each history."""
+    return positions_of(sequences) < np.repeat(counts, sequences.lengths)
 
 
 def targets_of(sequences: Sequences, split: Split) -> Targets:

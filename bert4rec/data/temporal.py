@@ -10,7 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from bert4rec.config import TemporalTargets, TemporalValidation
-from bert4rec.data.split import positions_of
+from bert4rec.data.split import is_among_first
 from recsys.data.sequences import (
     Sequences,
     Targets,
@@ -75,8 +75,8 @@ def split_by_time(
                 f"`split`: the cut at {cut} leaves nothing {name} with `temporal_validation` "
                 f"{validation}; prepare the ratings with another fraction"
             )
-    trained = positions_of(sequences) < np.repeat(train_lengths, sequences.lengths)
-    recent = sequences.items[trained & (times >= end - _RECENT_S)]
+    is_recent = is_among_first(sequences, train_lengths) & (times >= end - _RECENT_S)
+    recent = sequences.items[is_recent]
     recent_counts = np.bincount(recent, minlength=sequences.num_items + 1)[1:]
     is_cold = counts_before(sequences, cut) == 0
     temporal = TemporalSplit(cut, train_lengths, validated, test, before, is_cold, recent_counts)

@@ -19,17 +19,21 @@ PAIRS = 300
 RIDGE = 500.0
 
 
+def histories_of(rows: np.ndarray) -> dict[int, list[int]]:
+    """Returns user -> items, by time."""
+    return by_user(rows, np.arange(rows.shape[1]))
+
+
 def training_pairs(rows: np.ndarray) -> np.ndarray:
     """Returns [2, N] users and items of all but each user's last two."""
-    histories = by_user(rows, np.arange(rows.shape[1]))
-    return np.array([(u, i) for u, items in histories.items() for i in items[:-2]]).T
+    return np.array([(u, i) for u, items in histories_of(rows).items() for i in items[:-2]]).T
 
 
 def varied_lists(rows: np.ndarray) -> dict[int, list[int]]:
     """Returns user -> unseen items, popular ones in an order that differs from user to user."""
     items, counts = np.unique(training_pairs(rows)[1], return_counts=True)
     lists = {}
-    for user, history in by_user(rows, np.arange(rows.shape[1])).items():
+    for user, history in histories_of(rows).items():
         key = counts * ((user * 31 + items * 17) % 97)
         order = items[np.argsort(-key, kind="stable")]
         lists[user] = order[~np.isin(order, history[:-1])][:LENGTH].tolist()
@@ -80,13 +84,13 @@ def record(rows: np.ndarray) -> dict[str, object]:
         def __getitem__(self, pairs):
             return self._get_distances_for_item_pairs(*pairs)
 
-    histories = by_user(rows, np.arange(rows.shape[1]))
     lists = pd.DataFrame(
         [(u, i, rank) for u, row in varied_lists(rows).items() for rank, i in enumerate(row, 1)],
         columns=[Columns.User, Columns.Item, Columns.Rank],
     )
     truth = pd.DataFrame(
-        [(user, row[-1]) for user, row in histories.items()], columns=[Columns.User, Columns.Item]
+        [(user, row[-1]) for user, row in histories_of(rows).items()],
+        columns=[Columns.User, Columns.Item],
     )
     metrics = {
         "hr": HitRate(LENGTH), "ndcg": NDCG(LENGTH, divide_by_achievable=True), "mrr": MRR(LENGTH),

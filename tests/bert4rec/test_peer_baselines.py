@@ -10,8 +10,8 @@ from bert4rec.train.baselines import fit
 from bert4rec.train.metrics import list_metrics, ranking_metrics
 from preproc import movielens
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
-from tests.bert4rec.peer_baselines import EXPECTED, LENGTH, sampled_pairs, varied_lists
-from tests.bert4rec.peer_splits import FILES, by_user, read_rows
+from tests.bert4rec import peer_baselines as peer
+from tests.bert4rec.peer_splits import FILES, read_rows
 from tests.tools import require
 
 
@@ -30,23 +30,23 @@ def prepared(real_data, tmp_path_factory):
 def test_ease_is_rectools(prepared):
     sequences, items, _, rows = prepared
     weights = fit("ease", sequences)
-    pairs = np.vectorize(items.get)(sampled_pairs(rows)) - 1
-    expected = json.loads(EXPECTED.read_text())["ease"]
+    pairs = np.vectorize(items.get)(peer.sampled_pairs(rows)) - 1
+    expected = json.loads(peer.EXPECTED.read_text())["ease"]
     np.testing.assert_allclose(weights[pairs[:, 0], pairs[:, 1]], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_the_metrics_of_lists_are_rectools(prepared):
     sequences, items, users, rows = prepared
-    by_raw = varied_lists(rows)
+    by_raw = peer.varied_lists(rows)
     lists = np.array([[items[item] for item in by_raw[user]] for user in users])
-    histories = by_user(rows, np.arange(rows.shape[1]))
+    histories = peer.histories_of(rows)
     truth = np.array([items[histories[user][-1]] for user in users])
     hit = lists == truth[:, None]
     ranks = np.where(hit.any(1), hit.argmax(1), 1 << 31)
-    expected = json.loads(EXPECTED.read_text())["metrics"]
+    expected = json.loads(peer.EXPECTED.read_text())["metrics"]
     found = list_metrics(lists, sequences)
     for name in ("coverage", "novelty", "diversity"):
-        assert found[f"{name}@{LENGTH}"] == pytest.approx(expected[name], rel=1e-6), name
-    ranking = ranking_metrics(ranks, [LENGTH])
-    for name, key in (("hr", f"hr@{LENGTH}"), ("ndcg", f"ndcg@{LENGTH}"), ("mrr", "mrr")):
+        assert found[f"{name}@{peer.LENGTH}"] == pytest.approx(expected[name], rel=1e-6), name
+    ranking = ranking_metrics(ranks, [peer.LENGTH])
+    for name, key in (("hr", f"hr@{peer.LENGTH}"), ("ndcg", f"ndcg@{peer.LENGTH}"), ("mrr", "mrr")):
         assert ranking[key] == pytest.approx(expected[name], rel=1e-6), name
