@@ -14,7 +14,6 @@ from cuda_ext.ops.bags import embedding_bag, lookup_scale
 from cuda_ext.ops.few_samples import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.linear import (
-    has_relu_products,
     linear,
     perceptron,
     takes_perceptron,
@@ -67,7 +66,6 @@ __all__ = [
     "embedding_bag",
     "embedding_gather",
     "gather_dot_interaction",
-    "has_relu_products",
     "has_wider_products",
     "joint_rows",
     "linear",

@@ -22,12 +22,7 @@ from cuda_ext.ops.products import (
     takes_onednn,
     transposed_product,
 )
-from cuda_ext.ops.registration import (
-    allow_tf32,
-    fake_kernel,
-    is_compiled_for,
-    kernels,
-)
+from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
 from cuda_ext.side_stream import SideStream
 
 _ReluLayers = Sequence[tuple[Tensor, Tensor]]
@@ -78,11 +73,6 @@ def takes_perceptron(x: Tensor) -> bool:
     )
 
 
-def has_relu_products() -> bool:
-    """Returns whether cuBLASLt is loaded, whose products apply a ReLU."""
-    return bool(kernels.has_relu_products())
-
-
 _side_stream: contextvars.ContextVar[SideStream | None] = contextvars.ContextVar(
     "side_stream", default=None
 )
@@ -106,12 +96,11 @@ def weight_gradients_on(stream: SideStream | None) -> Iterator[None]:
 def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
     """Runs linear layers with ReLU between them.
 
-    The product of a layer applies its bias and ReLU and keeps a bit of each element; in backward
-    the product with the weights of the layer after it applies that mask and sums the gradient of
-    the bias. So nothing but products moves an activation. Without cuBLASLt torch's own product
-    applies bias and ReLU, and one kernel the mask and the sums. A last layer with one output is no
-    work for tensor cores: one kernel forward, and one for all its gradients. Runs on a GPU, in
-    training. A ReLU keeps a NaN; whether a gradient passes it is up to cuBLASLt.
+    The product of a layer applies its bias and ReLU; in backward one kernel between two products
+    masks the gradient and sums that of the bias. (cuBLASLt's own epilogue for both, DRELU_BGRAD, is
+    a kernel of its own on an H100, and takes three times as long.) A last layer with one output is
+    no work for tensor cores: one kernel forward, and one for all its gradients. Runs on a GPU, in
+    training. A ReLU keeps a NaN and passes gradients to it.
 
     Args:
         x: [B, inputs], for which `takes_perceptron` is true.
@@ -190,18 +179,6 @@ class _Linear(torch.autograd.Function):
         return product(delta, weight) if wants_x else None, to_weight, to_bias, None
 
 
-@fake_kernel("linear_relu")
-def _(x: Tensor, weight: Tensor, bias: Tensor, allow_tf32: bool) -> tuple[Tensor, Tensor]:
-    rows, columns = x.shape[0], weight.shape[0]
-    return x.new_empty(rows, columns), _new_mask(x, rows, columns)
-
-
-@fake_kernel("linear_relu_backward")
-def _(gradient: Tensor, weight: Tensor, mask: Tensor, allow_tf32: bool) -> tuple[Tensor, Tensor]:
-    rows, columns = gradient.shape[0], weight.shape[1]
-    return gradient.new_empty(rows, columns), gradient.new_empty(columns)
-
-
 @fake_kernel("output_layer")
 def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return x.new_empty(len(x), 1, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -210,10 +187,6 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @fake_kernel("output_layer_backward")
 def _(gradient: Tensor, x: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), gradient.new_empty(2 * x.shape[1] + 1)
-
-
-def _new_mask(x: Tensor, rows: int, columns: int) -> Tensor:
-    return x.new_empty(rows, -(-columns // 128) * 16, dtype=torch.uint8)
 
 
 def _padded(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,37 +206,29 @@ class _DevicePerceptron(torch.autograd.Function):
         count = len(tensors) // 4
         own = list(zip(tensors[2 * count :: 2], tensors[2 * count + 1 :: 2], strict=True))
         ctx.inputs, ctx.exact, ctx.final_relu = x.shape[1], tensors[0].dtype, final_relu
-        ctx.allow_tf32 = allow_tf32(x)
         ctx.side_stream = _side_stream.get()
-        has_products = is_compiled_for(x) and has_relu_products()
-        inputs, weights, masks = [], [], []
+        inputs, weights = [], []
         x, first = _padded(x, own[0][0])
         own[0] = first, own[0][1]
         for i, (weight, bias) in enumerate(own):
             inputs.append(x)
             weights.append(weight)
-            is_last, output, mask = i == count - 1, None, None
+            is_last = i == count - 1
             if is_last and _is_output_layer(weight, final_relu):
-                output = kernels.output_layer(x, weight, bias)
-            elif has_products and not is_last:
-                output, mask = kernels.linear_relu(x, weight, bias, ctx.allow_tf32)
-                if len(output) != len(x):  # the library has no such product
-                    output = mask = None
-            if output is None:
+                x = kernels.output_layer(x, weight, bias)
+            else:
                 relu = final_relu or not is_last
                 map_rows = torch._addmm_activation if relu else torch.addmm
-                output = map_rows(bias, x, weight.t())
-            masks.append(mask)
-            x = output
-        ctx.save_for_backward(*inputs, *weights, *masks, x if final_relu else None)
+                x = map_rows(bias, x, weight.t())
+        ctx.save_for_backward(*inputs, *weights, x if final_relu else None)
         return x
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *saved, output = ctx.saved_tensors
-        count = len(saved) // 3
-        inputs, weights, masks = (saved[i * count : (i + 1) * count] for i in range(3))
+        count = len(saved) // 2
+        inputs, weights = saved[:count], saved[count:]
         needed = ctx.needs_input_grad[2 : 2 + 2 * count]
         gradient = gradient.contiguous()
         before: tuple[Tensor, Tensor] | None = None
@@ -283,9 +248,9 @@ class _DevicePerceptron(torch.autograd.Function):
         deltas, to_biases = [delta], [to_bias]
         for i in reversed(range(1, count)):
             if before is None:
-                before = _through_relu(
-                    deltas[0], weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
-                )
+                after = torch.mm(deltas[0], weights[i])
+                of_input, _, sums = kernels.relu_backward(after, inputs[i], False)
+                before = of_input, sums
             deltas.insert(0, before[0])
             to_biases.insert(0, before[1])
             before = None
@@ -308,18 +273,6 @@ class _DevicePerceptron(torch.autograd.Function):
 
 def _is_output_layer(weight: Tensor, relu: bool) -> bool:
     return len(weight) == 1 and not relu
-
-
-def _through_relu(
-    delta: Tensor, weight: Tensor, mask: Tensor | None, output: Tensor, allow_tf32: bool
-) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of a ReLU's input, and its sums."""
-    if mask is not None:
-        before, sums = kernels.linear_relu_backward(delta, weight, mask, allow_tf32)
-        if len(before) == len(delta):
-            return before, sums
-    before, _, sums = kernels.relu_backward(torch.mm(delta, weight), output, False)
-    return before, sums
 
 
 def _in_type(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:

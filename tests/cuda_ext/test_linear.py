@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cuda_ext import error_bounds, ops, reference
+from cuda_ext import ops, reference
 from cuda_ext.ops.linear import _DevicePerceptron
 from tests.cuda_ext.conftest import plain_mlp, randn, spread
-from tests.tools import needs, require
+from tests.tools import needs
 
 LINEAR = sys.modules[_DevicePerceptron.__module__]
 SIZES = [(0, 5), (1, 1), (5, 3), (127, 8), (130, 17), (256, 64), (300, 300), (1000, 40)]
@@ -69,48 +69,15 @@ def test_relu_backward_transposes_on_a_cpu_alone(backend):
         backend.run("relu_backward", gradient, output, True)
 
 
-def has_product(*widths):
-    """cuBLASLt has none where rows are no whole vectors."""
-    return all(width % 8 == 0 for width in widths)
-
-
-def linear_relu(x, weight, bias, _allow_tf32):
-    if not has_product(x.shape[1], len(weight)):
-        return x.new_empty(0, len(weight)), x.new_empty(0)
-    output = torch.relu(torch.nn.functional.linear(x, weight, bias))
-    return output, output > 0
-
-
-def linear_relu_backward(gradient, weight, mask, _allow_tf32):
-    if not has_product(*weight.shape):
-        return gradient.new_empty(0, weight.shape[1]), gradient.new_empty(0)
-    before = gradient @ weight * mask
-    return before, before.sum(0)
-
-
 @pytest.fixture
 def on_the_emulator(emulated, monkeypatch):
-    """Has the layers of a GPU run on a CPU, and counts the products."""
-    calls = []
-
-    def counted(run):
-        def call(*arguments):
-            result = run(*arguments)
-            calls.append(len(result[0]) > 0)
-            return result
-
-        return call
-
+    """Has the layers of a GPU run on a CPU."""
     kernels = SimpleNamespace(
-        has_relu_products=lambda: True,
-        linear_relu=counted(linear_relu),
-        linear_relu_backward=counted(linear_relu_backward),
         relu_backward=torch.ops.cuda_ext.relu_backward,
         output_layer=emulated.ops.output_layer,
         output_layer_backward=emulated.ops.output_layer_backward,
     )
     monkeypatch.setattr(LINEAR, "kernels", kernels)
-    return calls
 
 
 def make_layers(sizes, dtype):
@@ -128,13 +95,10 @@ needs_kernels = needs("compiled cuda_ext kernels")
 
 @needs_kernels
 @pytest.mark.parametrize("final_relu", [False, True])
-@pytest.mark.parametrize(
-    ("sizes", "products"),
-    [([16, 32, 8], 2), ([16, 64, 32, 1], 3), ([13, 17, 8], 0), ([8, 16], 0), ([13, 1], 0)],
-)
+@pytest.mark.parametrize("sizes", [[16, 32, 8], [16, 64, 32, 1], [13, 17, 8], [8, 16], [13, 1]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_perceptron_equals_its_layers(on_the_emulator, dtype, sizes, products, final_relu):
-    """Also where the library lacks products: rows of 17, a last layer of one output."""
+@pytest.mark.usefixtures("on_the_emulator")
+def test_a_perceptron_equals_its_layers(dtype, sizes, final_relu):
     layers = make_layers(sizes, dtype)
     x = randn(40, sizes[0], seed=5, dtype=dtype).requires_grad_()
     flat = [tensor for layer in layers for tensor in layer]
@@ -149,11 +113,11 @@ def test_a_perceptron_equals_its_layers(on_the_emulator, dtype, sizes, products,
         strict=True,
     ):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
-    assert sum(on_the_emulator) == products
 
 
 @needs_kernels
-def test_a_perceptron_leaves_out_what_is_frozen(on_the_emulator):
+@pytest.mark.usefixtures("on_the_emulator")
+def test_a_perceptron_leaves_out_what_is_frozen():
     layers = make_layers([16, 32, 8], torch.float32)
     (weight, _), (_, bias) = layers
     for frozen in (weight, bias):
@@ -165,67 +129,16 @@ def test_a_perceptron_leaves_out_what_is_frozen(on_the_emulator):
     assert [tensor.grad is None for tensor in flat] == [True, False, False, True]
 
 
-@pytest.fixture
-def on_this_gpu():
-    """Puts tensors on a GPU."""
-    require("CUDA device")
-    return lambda *tensors: [tensor.cuda() for tensor in tensors]
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("sizes", [(300, 64, 256, 64), (1000, 480, 1024, 512), (64, 16, 512, 256)])
+@needs("CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_products_are_exact_to_the_bound_of_a_sum(on_this_gpu, dtype, sizes):
-    rows, inputs, columns, outputs = sizes
-    x, weight = randn(rows, inputs, dtype=dtype), randn(columns, inputs, seed=1, dtype=dtype)
-    # Positive and negative sums by their bias, far from zero: rounding changes no ReLU.
-    bias = 100 * torch.where(torch.arange(columns) % 2 == 0, 1.0, -1.0).to(dtype)
-    output, mask = torch.ops.cuda_ext.linear_relu(*on_this_gpu(x, weight, bias), False)
-    sums, magnitudes = (
-        kind(x.double()) @ kind(weight.double()).t() + kind(bias.double())
-        for kind in (torch.Tensor.clone, torch.abs)
-    )
-    bound = error_bounds.sum_of_products(sums.relu(), magnitudes, inputs + 1, dtype)
-    assert bound.excess(output.cpu()) <= 1
-
-    gradient, after = randn(rows, outputs, seed=2), randn(outputs, columns, seed=3)
-    gradient, after = gradient.to(dtype), after.to(dtype)
-    delta, of_bias = torch.ops.cuda_ext.linear_relu_backward(
-        *on_this_gpu(gradient, after), mask, False
-    )
-    products, magnitudes = (
-        kind(gradient.double()) @ kind(after.double()) * (sums > 0)
-        for kind in (torch.Tensor.clone, torch.abs)
-    )
-    bound = error_bounds.sum_of_products(products, magnitudes, outputs, dtype)
-    assert bound.excess(delta.cpu()) <= 1
-    # The library adds what it has rounded.
-    assert bound.sum(0).rounded(dtype)[0].excess(of_bias.cpu()) <= 1
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_nan_stays_one(on_this_gpu, dtype):
+def test_a_perceptron_on_this_gpu_keeps_a_nan(dtype):
     x = torch.zeros(8, 8)
     x[1, 2] = torch.nan
-    tensors = on_this_gpu(*(t.to(dtype) for t in (x, torch.eye(8), torch.ones(8))))
-    output, _ = torch.ops.cuda_ext.linear_relu(*tensors, False)
+    x, weight, bias = (t.to("cuda", dtype) for t in (x, torch.eye(8), torch.ones(8)))
+    layers = [(weight.requires_grad_(), bias.requires_grad_())] * 2
+    output = ops.perceptron(x, layers, final_relu=True)
     assert output.isnan().any(1).tolist() == [row == 1 for row in range(8)]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        (randn(4, 16), randn(8, 24), randn(8)),
-        (randn(4, 16), randn(8, 16), randn(7)),
-        (randn(4, 16), randn(8, 16).double(), randn(8)),
-        (randn(4, 16), randn(8, 16), randn(8).half()),
-    ],
-)
-def test_arguments_that_do_not_fit_together_are_refused(on_this_gpu, tensors):
-    with pytest.raises(RuntimeError, match="linear_relu: "):
-        torch.ops.cuda_ext.linear_relu(*on_this_gpu(*tensors), False)
 
 
 @pytest.mark.gpu

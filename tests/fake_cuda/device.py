@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 import itertools
-import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import register_fake
 from torch.utils._python_dispatch import _disable_current_modes
 
-from cuda_ext import library, ops
+from cuda_ext import library
 from recsys.train.optimizers import rows
 
 MEMORY_BYTES = 141 * 10**9
@@ -219,7 +218,6 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
         patch.setattr(rows, "_sort_streams", {})
         for name in ("allocated", "copies", "seen"):
             patch.setattr(PinnedMemory, name, {})
-        patch.setattr(sys.modules[ops.perceptron.__module__], "has_relu_products", lambda: True)
         answers = {
             "is_available": lambda: True,
             "device_count": lambda: 1,
