@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmark.case import Case, Group, Key, Values
-from benchmark.programs import BERT4REC, run_training
+from benchmark.programs import BERT4REC, run_module, run_training
 from recsys.errors import UserError
 from recsys.settings import setting
 
@@ -104,7 +104,7 @@ class Scaling(Case):
             return
         preset, base = f"--config={PRESETS[self.table_size]}", folder / "run"
         once = ("--norun_benchmark", "--max_steps=1", f"--export_root={base}")
-        run_training(BERT4REC, preset, *flags, *once)
+        run_module(BERT4REC, preset, *flags, *once, f"--log_path={folder / 'log.json'}")
         adapted = f"--load_checkpoint_path={base}"
         rows = {name: [preset, *flags, *more] for name, more in OPTIONS.items()}
         rows |= {name: [preset, *flags, adapted, *more] for name, more in ADAPTERS.items()}
