@@ -15,13 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.job import semantics_of
-from preproc.criteo.rules import (
-    NUM_CATEGORICAL,
-    NUM_NUMERICAL,
-    CriteoSemantics,
-    Split,
-    split_bounds,
-)
+from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from recsys.data.feature_spec import index_dtype
 
 LABEL = "label"

@@ -11,6 +11,7 @@ from dlrm.data.sources import ParquetRows, RowSource
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import (
+    CLICKS_KIND,
     CRITEO_KIND,
     MANIFEST_FILE,
     SEQUENCES_KIND,
@@ -105,7 +106,7 @@ class OpenedDataset:
 
         The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
         """
-        return self.manifest is not None and self.manifest.kind == CRITEO_KIND
+        return self.manifest is not None and self.manifest.kind in (CRITEO_KIND, CLICKS_KIND)
 
     def with_features(self, features: Sequence[int]) -> "OpenedDataset":
         """Returns the dataset with some of its categorical features."""

@@ -20,7 +20,7 @@ from absl import flags
 from preproc import command
 from preproc.criteo import pipeline as criteo_pipeline
 from preproc.criteo.applied import semantics_of_dataset
-from preproc.criteo.job import PRESETS, SECTIONS, CriteoJob, semantics_of
+from preproc.criteo.job import PRESETS, SECTIONS, CriteoJob, semantics_of, semantics_of_schema
 from preproc.criteo.rules import CriteoSemantics, one_split
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
@@ -122,11 +122,16 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
     dictionaries = given["dictionaries"]
     if dictionaries is not None and preset is not None:
         raise PreprocError(f"`dictionaries` {dictionaries} brings its own rules; drop `preset`")
-    given["semantics"] = (
-        semantics_of(preset, one_split(overrides))
-        if dictionaries is None
-        else semantics_of_dataset(dictionaries, overrides)
-    )
+    schema = given["schema"]
+    if schema is not None and (dictionaries is not None or preset is not None):
+        other = "preset" if dictionaries is None else "dictionaries"
+        raise PreprocError(f"`schema` {schema} and `{other}` exclude each other; drop one")
+    if schema is not None:
+        given["semantics"] = semantics_of_schema(schema, one_split(overrides))
+    elif dictionaries is None:
+        given["semantics"] = semantics_of(preset, one_split(overrides))
+    else:
+        given["semantics"] = semantics_of_dataset(dictionaries, overrides)
     given["spark"] = section_from_dict(SparkSettings, given)
     return section_from_dict(CriteoJob, given)
 

@@ -48,6 +48,9 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> CriteoS
 def recorded_semantics(job: CriteoJob) -> dict[str, Any]:
     """Returns the settings that the manifest of a job's dataset records."""
     semantics = dataclasses.asdict(job.semantics)
+    if job.semantics.schema is not None:
+        return semantics
+    del semantics["schema"]
     if job.dictionaries is None:
         return {"preset": job.preset, **semantics}
     applied = {name: semantics[name] for name in OF_NEW_ROWS}

@@ -19,7 +19,7 @@ from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.kernel.shared_library import EncodeTarget
-from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, Split
+from preproc.criteo.rules import SPLITS, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import marked_files, read_record, write_record
@@ -32,7 +32,6 @@ Bounds = dict[Split, tuple[int, int]]
 """First row and end of each split, as global row numbers."""
 
 _FLOAT32 = np.dtype("<f4")
-_FLOAT32_ROW_BYTES = _FLOAT32.itemsize * NUM_NUMERICAL
 
 
 class EncodeStage:
@@ -51,7 +50,9 @@ class EncodeStage:
         is_format = job.layout == "nvidia" and "split" in job.format
         self.columns = self.dataset if is_format else folder / "columns"
         is_only_format = is_format and len(job.format) == 1
-        self.float32 = None if is_only_format else folder / "float32"
+        schema = job.semantics.schema
+        has_float32 = schema is not None and schema.numbers == "float32"
+        self.float32 = None if is_only_format or has_float32 else folder / "float32"
         self._records = folder / "records"
         self.dataset.mkdir(exist_ok=True)
         self._records.mkdir(exist_ok=True)
@@ -130,6 +131,7 @@ class SplitColumnsWriter:
 
     def __init__(self, stage: EncodeStage, spec: FeatureSpec, bounds: Bounds) -> None:
         self._stage, self._spec, self._bounds = stage, spec, bounds
+        self._float32_row_bytes = _FLOAT32.itemsize * len(spec.numerical)
         self._writers: dict[Split, SplitBinaryWriter] = {}
         self._float32: dict[Split, int] = {}
         self._marked: list[Path] = []
@@ -173,7 +175,7 @@ class SplitColumnsWriter:
                     self._stage.float32.mkdir(exist_ok=True)
                     opened = open_fd(self._stage.float32 / split, os.O_RDWR | os.O_CREAT)
                     self._float32[split] = files.enter_context(opened)
-                    os.ftruncate(self._float32[split], (end - begin) * _FLOAT32_ROW_BYTES)
+                    os.ftruncate(self._float32[split], (end - begin) * self._float32_row_bytes)
             self._files = closing.pop_all()
 
     def _ranges(self, first: int, last: int) -> Iterator[tuple[Split, int, int]]:
@@ -192,7 +194,7 @@ class SplitColumnsWriter:
             self._writers[split].write(out_row, chosen)
             if split in self._float32:
                 values: npt.NDArray[Any] = chosen.numerical.astype(_FLOAT32, copy=False)
-                write_at(self._float32[split], values, out_row * _FLOAT32_ROW_BYTES)
+                write_at(self._float32[split], values, out_row * self._float32_row_bytes)
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
 
@@ -210,14 +212,15 @@ class SplitColumnsWriter:
         """Returns the open files for the global rows [first, last)."""
         targets = []
         for split, start, stop in self._ranges(first, last):
-            label, float16, categorical = self._writers[split].file_descriptors()
+            label, numerical, categorical = self._writers[split].file_descriptors()
+            is_float16 = self._spec.numerical_dtype == "float16"
             target = EncodeTarget(
                 first_row=start - first,
                 rows=stop - start,
                 out_row=start - self._bounds[split][0],
                 label_fd=label,
-                float16_fd=float16,
-                float32_fd=self._float32.get(split, -1),
+                float16_fd=numerical if is_float16 else -1,
+                float32_fd=self._float32.get(split, -1) if is_float16 else numerical,
                 categorical_fds=tuple(categorical),
                 id_bytes=tuple(f.dtype.itemsize for f in self._spec.categorical),
             )
@@ -229,7 +232,8 @@ class ColumnsReader(contextlib.ExitStack):
     """Reads memory-mapped rows; one for all threads, which share its open files.
 
     Args:
-        columns: encoded columns, with float32 numerical features.
+        columns: encoded columns; their numerical features are float32 in a file of their own, or
+            where all are.
         spec: names and dtypes of the columns.
         splits: splits to read.
     """
@@ -238,13 +242,14 @@ class ColumnsReader(contextlib.ExitStack):
         self, columns: EncodedColumns, spec: FeatureSpec, splits: Iterable[Split] = SPLITS
     ) -> None:
         super().__init__()
-        assert columns.float32 is not None
+        assert columns.float32 is not None or spec.numerical_dtype == "float32"
         self._readers, self._numerical = {}, {}
         for split in splits:
             reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")
             self._readers[split] = self.enter_context(contextlib.closing(reader))
-            shape = (reader.num_rows, NUM_NUMERICAL)
-            self._numerical[split] = map_array(columns.float32 / split, _FLOAT32, shape)
+            if columns.float32 is not None:
+                shape = (reader.num_rows, len(spec.numerical))
+                self._numerical[split] = map_array(columns.float32 / split, _FLOAT32, shape)
 
     def read(
         self, split: Split, ranges: Iterable[tuple[int, int]]
@@ -255,5 +260,6 @@ class ColumnsReader(contextlib.ExitStack):
         """
         for start, stop in ranges:
             narrow = self._readers[split].read(start, stop)
-            numerical = self._numerical[split][start:stop]
+            exact = self._numerical.get(split)
+            numerical = narrow.numerical if exact is None else exact[start:stop]
             yield start, ClickColumns(narrow.label, numerical, narrow.categorical)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.rules import NUM_CATEGORICAL
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL
 from preproc.files.workspace import atomic_file
 from recsys.data.positioned_io import map_array
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import RejectReason, Split
+from preproc.criteo.schema.row_format import RowFormat
 from preproc.files.budget import Unit, Work, nothing
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, ProgressReporter, Tally
@@ -26,10 +27,11 @@ WORK_VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineJob:
-    """Inputs of an engine: settings, raw files, work folder and progress."""
+    """Inputs of an engine; `formats` are those of the raw files."""
 
     job: CriteoJob
     inputs: tuple[InputFile, ...]
+    formats: tuple[RowFormat, ...]
     workspace: Workspace
     reporter: ProgressReporter
     dictionaries: Dictionaries | None = None

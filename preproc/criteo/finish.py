@@ -11,7 +11,7 @@ from preproc.criteo.layouts.torchrec import dataset_spec, write_wide
 from preproc.criteo.rules import REJECT_REASONS, Split
 from preproc.criteo.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import link_files
-from recsys.data.manifest import CRITEO_KIND, Manifest, fingerprint
+from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
 
 TRAIN: Split = "train"
 
@@ -23,7 +23,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
     """
     result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
-    dataset_spec(job.layout, result.cardinalities).save(dataset, wide=job.layout == "torchrec")
+    dataset_spec(job, result.cardinalities).save(dataset, wide=job.layout == "torchrec")
     total = sum(p.stat().st_size for p in dataset.rglob("*") if p.is_file())
     done = 0
     with engine_job.reporter.stage("finish", total, lambda: (done, 0)):
@@ -35,7 +35,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         for source, counts in zip(engine_job.inputs, result.files, strict=True)
     ]
     Manifest(
-        kind=CRITEO_KIND,
+        kind=CRITEO_KIND if job.semantics.schema is None else CLICKS_KIND,
         engine=result.engine,
         semantics=semantics,
         source_files=sources,

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the raw files of a run, and line starts in them."""
+"""Finds the raw files of a run."""
 
-import os
 import re
 from pathlib import Path
+from typing import Any, cast
 
+from preproc.criteo.schema.schema import Schema
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+from preproc.files.input_file import InputFile
 
-CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
-
-_PROBE_BYTES = 2**16
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
 
 
-def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
+def find_inputs(
+    path: Path, schema: Schema | None = None, *, by_days: bool
+) -> tuple[InputFile, ...]:
     """Returns the raw files of a run, in row order.
 
     Args:
-        path: folder with day_0 ... day_N, or one file.
+        path: folder with day_0 ... day_N, or one file; with a schema a folder of any files.
+        schema: may name the files of each split.
         by_days: the last day becomes validation and test, so two days are the minimum.
 
     Raises:
@@ -29,7 +30,9 @@ def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
             f"`input` {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
             "file in Criteo format (Kaggle train.txt)"
         )
-    if path.is_dir():
+    if schema is not None:
+        files = _find_files(path, schema)
+    elif path.is_dir():
         files = _find_days(path, by_days=by_days)
     elif by_days:
         raise PreprocError(
@@ -46,6 +49,17 @@ def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
                 f"{file}: is empty; get the file again, or leave it out if it is the last day"
             )
     return tuple(InputFile.open(f) for f in files)
+
+
+def _find_files(path: Path, schema: Schema) -> list[Path]:
+    if schema.split == "files":
+        return [path / str(name) for names in schema.values for name in cast("Any", names)]
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+    if not files:
+        raise PreprocError(f"`input` {path}: the folder is empty")
+    return files
 
 
 def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
@@ -83,26 +97,3 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
             "and test; give `split_fractions`, for example 0.8,0.1,0.1"
         )
     return [days[d] for d in sorted(days)]
-
-
-def align_to_line(fd: int, file: InputFile, offset: int) -> int:
-    """Returns the first line start from `offset` on, else the size.
-
-    Raises:
-        PreprocError: a line is longer than any Criteo row.
-    """
-    size = file.size
-    if offset <= 0 or offset >= size:
-        return max(0, min(offset, size))
-    at = offset - 1
-    while at < size:
-        text = os.pread(fd, _PROBE_BYTES, at)
-        if not text:
-            break
-        newline = text.find(b"\n")
-        if newline >= 0:
-            return at + newline + 1
-        at += len(text)
-        if at - offset > MAX_LINE_BYTES:
-            raise line_too_long(file.path, offset, CRITEO_LOG)
-    return size

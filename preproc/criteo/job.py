@@ -6,14 +6,16 @@ import math
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from preproc.criteo.engines import ENGINES
 from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
+from recsys.errors import UserError
 from recsys.presets import PresetFolder
 from recsys.resources import available_cores
 from recsys.settings import REQUIRED, require_choices, require_threads, setting
@@ -46,6 +48,41 @@ def semantics_of(
         return CriteoSemantics(**values)
 
 
+def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> CriteoSemantics:
+    """Returns the transform of a schema.
+
+    Args:
+        path: the YAML file.
+        overrides: `split_fractions`, `split_rows` and `shuffle_seed` may be given beside it.
+
+    Raises:
+        UserError: the schema is wrong, or says itself what is given.
+    """
+    schema = load_schema(path)
+    beside = {"split_fractions", "split_rows", "shuffle_seed"}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    if wrong := sorted(set(overrides) - beside):
+        names = ", ".join(f"`{name}`" for name in wrong)
+        raise PreprocError(f"`schema` {path} says all of the transform; drop {names}")
+    split: dict[str, Any] = {f"split_{schema.split}": schema.values}
+    if schema.split == "files":
+        split = {"split_days": tuple(len(cast("Any", names)) for names in schema.values)}
+    if not overrides.keys().isdisjoint(("split_fractions", "split_rows")):
+        split = {}
+        schema = dataclasses.replace(schema, split="rows", values=())
+    try:
+        return CriteoSemantics(
+            schema=schema,
+            numerical_offset=schema.offset,
+            numerical_min=schema.min,
+            dictionary_days=schema.count,
+            **split,
+            **overrides,
+        )
+    except UserError as error:
+        raise PreprocError(f"`schema` {path}: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoJob:
     """Settings of one preprocessing run."""
@@ -57,6 +94,11 @@ class CriteoJob:
         None,
         "Dataset whose rules and dictionaries are applied to the rows, instead of counting their "
         "categories; all rows go to the test split unless a split is given.",
+    )
+    schema: Path | None = setting(
+        None,
+        "YAML file that describes the columns of your own click log, in place of `preset`: "
+        "docs/own_clicks.md.",
     )
     preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
@@ -101,6 +143,16 @@ class CriteoJob:
                 f"`format` must be a comma-separated list of {', '.join(FORMATS)}; "
                 f"got {','.join(self.format)!r}"
             )
+        if self.semantics.schema is not None:
+            for name, value, only in (
+                ("engine", self.engine, tuple(e for e in ENGINES if e != "nvtabular")),
+                ("layout", self.layout, ("nvidia",)),
+                *(("format", each, ("split", "parquet")) for each in self.format),
+            ):
+                if value not in only:
+                    raise PreprocError(
+                        f"`{name}` {value}: with a schema only {', '.join(only)} so far"
+                    )
         require_threads(self, "threads")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):
             raise PreprocError(

@@ -21,14 +21,14 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
     """
-    inputs, needs = criteo_preflight.check(job)
+    inputs, formats, needs = criteo_preflight.check(job)
     reporter = ProgressReporter(job.progress)
     with (
         needs.explained("the same command continues"),
         Workspace(job.output, job.work_dir).locked() as workspace,
     ):
         given, semantics = given_dictionaries(job, workspace), recorded_semantics(job)
-        engine_job = EngineJob(job, inputs, workspace, reporter, given)
+        engine_job = EngineJob(job, inputs, formats, workspace, reporter, given)
         try:
             run: Engine = engine or importlib.import_module(ENGINES[job.engine]).run
             return finalize(engine_job, run(engine_job), semantics)

@@ -3,9 +3,10 @@
 
 from collections import Counter
 
-from preproc.criteo.input import CRITEO_LOG, find_inputs
+from preproc.criteo.input import find_inputs
 from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason, split_bounds
+from preproc.criteo.rules import NUM_COLUMNS, reject_reason, split_bounds
+from preproc.criteo.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
@@ -14,34 +15,40 @@ from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
 
-_SPLIT_ROW_BYTES = 89  # the full Criteo log at frequency limit 15
-_PARQUET_ROW_BYTES = 60 + 52  # the part files, and float32 columns until they are written
-_RUNS_ROW_BYTES = 50  # sorted runs, at 64 MiB of text per unit
-_FLOAT32_ROW_BYTES = 52
-_WIDE_ROW_BYTES = 160
+_ID_BYTES = 2.4  # of a categorical feature: the full Criteo log at frequency limit 15
+_PARQUET_SHARE = 0.7  # the part files, of split binary
+_RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per unit
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
 
-def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], DiskNeeds]:
-    """Checks that the run can start; returns inputs and disk needs.
+def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...], DiskNeeds]:
+    """Checks that a run can start; returns inputs, fields, disk needs.
 
     Raises:
         PreprocError: it cannot; the message names the file, the reason and the remedy.
     """
     check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
-    inputs = find_inputs(job.input, by_days=job.semantics.halves_last_day)
+    schema = job.semantics.schema
+    inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
     samples = [_sample(file) for file in inputs]
-    for file, rows in zip(inputs, samples, strict=True):
-        check_sample(file, rows, unlabelled=job.semantics.unlabelled)
+    if schema is None:
+        formats = [criteo_format(unlabelled=job.semantics.unlabelled)] * len(inputs)
+        for file, rows in zip(inputs, samples, strict=True):
+            check_sample(file, rows, unlabelled=job.semantics.unlabelled)
+    else:
+        formats = []
+        for file, rows in zip(inputs, samples, strict=True):
+            formats.append(schema.row_format(file.path, rows[0] if rows else b""))
+            _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
     needs.check(Workspace(job.output, job.work_dir).used_bytes())
-    return inputs, needs
+    return inputs, tuple(formats), needs
 
 
 def _sample(file: InputFile) -> list[bytes]:
@@ -65,7 +72,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     """
     if rows:
         refuse_utf8_mark(file.path, rows[0])
-    reasons = [reject_reason(row, unlabelled=unlabelled) for row in rows]
+    row_format = criteo_format(unlabelled=unlabelled)
+    reasons = [reject_reason(row, row_format) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(
             f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have "
@@ -75,7 +83,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
         return
     if not rows:
         raise PreprocError(
-            f"{file.path}: the first line does not end within 512 KiB; this is not {CRITEO_LOG}"
+            f"{file.path}: the first line does not end within 512 KiB; this is not "
+            f"{row_format.description}"
         )
     separator, count = max(
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
@@ -102,6 +111,27 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     )
 
 
+def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: CriteoJob) -> None:
+    """Refuses a file none of whose first rows fits its schema.
+
+    Raises:
+        PreprocError: names the reason of the first rows.
+    """
+    reasons = [reject_reason(row, row_format) for row in rows]
+    if None in reasons:
+        return
+    if not rows:
+        raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB")
+    examples = "".join(
+        f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
+    )
+    raise PreprocError(
+        f"{file.path}: none of the first {len(rows)} rows fits `schema` {job.schema}: "
+        f"{len(row_format.roles)} fields between {row_format.delimiter.decode()!r}, label 0 or 1, "
+        f"numerical columns 32-bit integers, categorical ones up to 8 hex digits.{examples}"
+    )
+
+
 _SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "space": b" "}
 
 
@@ -119,18 +149,21 @@ def _is_header(row: bytes) -> bool:
 def disk_needs(job: CriteoJob, rows: float) -> DiskNeeds:
     """Estimates the disk space of a run from its rows."""
     workspace = Workspace(job.output, job.work_dir)
-    output_bytes = rows * _SPLIT_ROW_BYTES
+    numerical, categorical = job.semantics.num_numerical, job.semantics.num_categorical
+    split = 1 + 2 * numerical + _ID_BYTES * categorical
+    float32, wide = 4 * numerical, 4 * (1 + numerical + categorical)
+    output_bytes = rows * split
     if "parquet" in job.format:
-        output_bytes += rows * _PARQUET_ROW_BYTES
+        output_bytes += rows * (_PARQUET_SHARE * split + float32)
     if "npy" in job.format:
-        output_bytes += rows * (_WIDE_ROW_BYTES + _FLOAT32_ROW_BYTES)
+        output_bytes += rows * (wide + float32)
     if job.layout == "torchrec":
-        output_bytes += rows * (_FLOAT32_ROW_BYTES + _WIDE_ROW_BYTES)
+        output_bytes += rows * (float32 + wide)
     if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
         has_float32 = job.format != ("split",) or job.layout == "torchrec"
-        column_bytes = _SPLIT_ROW_BYTES + has_float32 * _FLOAT32_ROW_BYTES
+        column_bytes = split + has_float32 * float32
         output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
-    work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_ROW_BYTES
+    work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_BYTES * categorical
     return DiskNeeds(
         {workspace.staging: output_bytes, workspace.root: rows * work_bytes},
         rows,

@@ -2,9 +2,9 @@
 """Rules of Criteo preprocessing, from raw rows to numbers and ids.
 
 Every engine implements exactly these rules. A raw row is the bytes up to LF (one CR before it is
-dropped) and must match `row_grammar`. A category is the unsigned 32-bit number that its hex digits
-spell. Categories that are kept get the ids 1, 2, ... by count descending, then value ascending;
-missing, rare and unseen categories all get id 0.
+dropped) and must be one that `reject_reason` accepts. A category is the unsigned 32-bit number that
+its hex digits spell. Categories that are kept get the ids 1, 2, ... by count descending, then value
+ascending; missing, rare and unseen categories all get id 0.
 
 Published recipes disagree on the details (docs/dataset_format.md lists them), so each known recipe
 is a preset in presets/, and every setting of it can be overridden.
@@ -20,17 +20,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, RowFormat
+from preproc.criteo.schema.schema import Schema
+from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import require_below, require_not_negative, setting
 
-NUM_NUMERICAL = 13
-NUM_CATEGORICAL = 26
 NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
-
-SHORTEST_ROW_BYTES = 41
-"""A label, 39 tabs and a line feed; gives an upper bound of the rows in unread text."""
 
 REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
 """Further remedies where categories do not fit the memory limit, for error messages."""
@@ -41,67 +39,57 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
-`columns`: not 40 tab-separated fields. Then, field by field from the left: `encoding`: a byte
-outside printable ASCII; `label`: not `0` or `1`; `integer`: not `-?[0-9]{1,10}` or outside int32;
-`hex`: not `[0-9a-fA-F]{1,8}`.
+`columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
+ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`; `integer`: not
+`-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
-def row_grammar(*, unlabelled: bool = False) -> re.Pattern[bytes]:
-    """Returns the pattern of a valid row, without its line end.
-
-    Integers must also fit int32, which a pattern cannot express.
-
-    Args:
-        unlabelled: rows have no label.
-    """
-    integer, category = rb"(?:-?[0-9]{1,10})?", rb"(?:[0-9a-fA-F]{1,8})?"
-    first, integers = (integer, NUM_NUMERICAL - 1) if unlabelled else (rb"[01]", NUM_NUMERICAL)
-    rest = rb"(?:\t%s){%d}(?:\t%s){%d}" % (integer, integers, category, NUM_CATEGORICAL)
-    return re.compile(first + rest)
-
-
-_GRAMMAR = row_grammar()
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
+_PATTERNS = {
+    "label": re.compile(rb"[01]"),
+    "numerical": re.compile(rb"(?:-?[0-9]{1,10})?"),
+    "categorical": re.compile(rb"(?:[0-9a-fA-F]{1,8})?"),
+}
+_REASONS: Mapping[str, RejectReason] = {
+    "label": "label",
+    "numerical": "integer",
+    "categorical": "hex",
+}
 
 
-def reject_reason(row: bytes, *, unlabelled: bool = False) -> RejectReason | None:
+def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
     """Returns the reason to reject a row, None if it is valid.
 
     Args:
         row: bytes without the line end.
-        unlabelled: it has no label.
+        row_format: its fields.
     """
-    row = b"0\t" + row if unlabelled else row
-    fields = row.split(b"\t")
-    if len(fields) != NUM_COLUMNS:
+    fields = row_format.fields(row)
+    if len(fields) != len(row_format.roles):
         return "columns"
-    if _GRAMMAR.fullmatch(row) and all(
-        INT32_MIN <= int(f) <= INT32_MAX for f in fields[1 : 1 + NUM_NUMERICAL] if f
-    ):
-        return None
-    for index, field in enumerate(fields):
-        if any(not 0x20 <= byte <= 0x7E for byte in field):
+    for field, role in zip(fields, row_format.roles, strict=True):
+        if role == "ignored":
+            continue
+        if _NOT_PRINTABLE.search(field):
             return "encoding"
-        # The other fields are valid, so the grammar checks this one alone.
-        alone = [b"0", *[b""] * (NUM_COLUMNS - 1)]
-        alone[index] = field
-        fits = _GRAMMAR.fullmatch(b"\t".join(alone)) is not None
-        if index == 0 and not fits:
-            return "label"
-        if 1 <= index <= NUM_NUMERICAL and field:
-            fits = fits and INT32_MIN <= int(field) <= INT32_MAX
-            if not fits:
-                return "integer"
-        if index > NUM_NUMERICAL and not fits:
-            return "hex"
-    raise AssertionError("a row breaks the grammar, yet each of its fields fits")
+        if not _PATTERNS[role].fullmatch(field):
+            return _REASONS[role]
+        if role == "numerical" and field and not INT32_MIN <= int(field) <= INT32_MAX:
+            return "integer"
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoSemantics:
-    """Settings of the transform from raw rows to numbers and ids."""
+    """Settings of the transform from raw rows to numbers and ids.
 
+    Attributes:
+        schema: columns of the log; None for Criteo's.
+    """
+
+    schema: Schema | None = None
     numerical_offset: int = setting(2, "Added to a numerical value before the natural logarithm.")
     numerical_min: int = setting(-1, "Smaller raw values are raised to this one first.")
     numerical_missing: Literal["raw_zero", "output_zero"] = setting(
@@ -190,15 +178,36 @@ class CriteoSemantics:
                 )
 
     @property
+    def num_numerical(self) -> int:
+        """Numerical features."""
+        return NUM_NUMERICAL if self.schema is None else len(self.schema.named("numerical"))
+
+    @property
     def num_categorical(self) -> int:
         """Categorical features: those of the log, and the bins of its numbers."""
+        if self.schema is not None:
+            return len(self.schema.named("categorical"))
         return NUM_CATEGORICAL + (NUM_NUMERICAL if self.bin_numerical else 0)
+
+    def limit(self, column: int) -> int:
+        """Returns the occurrences from which a category of a column is kept."""
+        of_all = self.frequency_limit
+        schema = self.schema
+        own = of_all if schema is None else schema.named("categorical")[column].frequency_limit
+        return max(own, 1)
+
+    def feature_spec(self, cardinalities: tuple[int, ...]) -> FeatureSpec:
+        """Returns names and dtypes of the dataset's columns."""
+        if self.schema is not None:
+            return self.schema.feature_spec(cardinalities)
+        return FeatureSpec.criteo(cardinalities)
 
     def reading(self) -> Mapping[str, Any]:
         """Returns the settings by which a row's fields are read."""
         binned = {"bins_from": self.numerical_min} if self.bin_numerical else {}
         unlabelled = {"unlabelled": True} if self.unlabelled else {}
-        return {"modulus": self.category_modulus, **binned, **unlabelled}
+        schema = {} if self.schema is None else {"schema": dataclasses.asdict(self.schema)}
+        return {"modulus": self.category_modulus, **binned, **unlabelled, **schema}
 
     @property
     def halves_last_day(self) -> bool:

@@ -24,7 +24,7 @@ from absl import flags
 from tqdm import tqdm
 
 from preproc.criteo.input import DAY_NAME
-from preproc.criteo.rules import NUM_CATEGORICAL
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL
 from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel

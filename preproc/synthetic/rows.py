@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.criteo.serving.feature_file import key_of_category
 from preproc.synthetic.model import Integers, PlantedModel, zipf_ranks
 

@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
-CRITEO_KIND, SEQUENCES_KIND = "criteo", "sequences"
-"""Kinds of the datasets of preproc.criteo, and of preproc.movielens and preproc.amazon."""
+CRITEO_KIND, CLICKS_KIND, SEQUENCES_KIND = "criteo", "clicks", "sequences"
+"""Kinds of the datasets of Criteo's logs, of logs with a schema, and of ratings."""
 
 QUARANTINE_FILE = "quarantine.csv"
 """Raw rows that were left out, in input order."""
@@ -64,7 +64,7 @@ class Manifest:
     """Contents of manifest.json.
 
     Attributes:
-        kind: `criteo`, `synthetic`, `sequences`.
+        kind: `criteo`, `clicks`, `synthetic`, `sequences`.
         engine: name and version of the engine.
         semantics: settings that decide the contents (thresholds, transforms, splits).
         source_files: name, bytes, rows and rejected rows of each input file.

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.criteo.serving.feature_file import NumberType, write_feature_file
 from preproc.criteo.serving.line_transform import LineTransform
 from recsys.errors import UserError

@@ -4,8 +4,8 @@
 import numpy as np
 
 from dlrm.serve.export import DlrmExport
-from preproc.criteo.rules import NUM_NUMERICAL as NUM_RAW_NUMERICAL
 from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.schema.row_format import NUM_NUMERICAL as NUM_RAW_NUMERICAL
 from recsys.data.manifest import Manifest
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy

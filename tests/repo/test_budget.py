@@ -13,12 +13,12 @@ from tests.repo import flag_reference
 LINES = {
     "benchmark": 6_630,
     "bert4rec": 8_425,
-    "cuda_ext": 13_670,
+    "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 13_440,
+    "preproc": 14_190,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 37_125,
+    "tests": 37_360,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
@@ -28,7 +28,7 @@ OTHER_LINES = 1_470
 FLAGS = {"python -m dlrm.scripts.main": 76, "python -m bert4rec.scripts.main": 92}
 """Most flags of a large program."""
 
-ALL_FLAGS = 379
+ALL_FLAGS = 380
 MAKE_TARGETS = 40
 ENVIRONMENTS = {".venv", ".venv-nvtabular", ".venv-recbole", ".venv-triton"}
 LONGEST_FILE = 560

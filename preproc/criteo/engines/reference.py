@@ -15,11 +15,7 @@ import numpy.typing as npt
 from preproc.criteo.columns import EncodeStage, SplitColumnsWriter
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult, FileRows
-from preproc.criteo.input import CRITEO_LOG
 from preproc.criteo.rules import (
-    NUM_CATEGORICAL,
-    NUM_COLUMNS,
-    NUM_NUMERICAL,
     REJECT_REASONS,
     CriteoSemantics,
     bin_categories,
@@ -29,11 +25,11 @@ from preproc.criteo.rules import (
     split_bounds,
     transform_numerical,
 )
+from preproc.criteo.schema.row_format import Role, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from recsys.data.click_columns import ClickColumns
-from recsys.data.feature_spec import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,8 +38,8 @@ class ParsedRows:
 
     Attributes:
         label: [n].
-        integers: [n, 13]; 0 where the field is empty.
-        integers_missing: [n, 13], True where the field is empty.
+        integers: [n, M]; 0 where the field is empty.
+        integers_missing: [n, M], True where the field is empty.
         categories: [n, F]; 0 where the field is empty.
         categories_missing: [n, F], True where the field is empty.
     """
@@ -55,60 +51,71 @@ class ParsedRows:
     categories_missing: npt.NDArray[np.bool_]
 
 
-def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
+def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int, bytes]]:
     """Yields byte offset and row of every line, without its line end.
 
     Raises:
-        PreprocError: a line is longer than any Criteo row.
+        PreprocError: a line is longer than any row.
     """
+    what = row_format.description
     offset, rest = 0, b""
     for block in file.blocks():
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            yield offset, _row_of(file, offset, line)
+            yield offset, _row_of(file, offset, line, what)
             offset += len(line) + 1
         if len(rest) > MAX_LINE_BYTES + 1:
-            raise line_too_long(file.path, offset, CRITEO_LOG)
+            raise line_too_long(file.path, offset, what)
     if rest:
-        yield offset, _row_of(file, offset, rest)
+        yield offset, _row_of(file, offset, rest, what)
 
 
-def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
+def _row_of(file: InputFile, offset: int, line: bytes, what: str) -> bytes:
     row = line.removesuffix(b"\r")
     if len(row) > MAX_LINE_BYTES:
-        raise line_too_long(file.path, offset, CRITEO_LOG)
+        raise line_too_long(file.path, offset, what)
     return row
 
 
-def read_rows(file: InputFile, semantics: CriteoSemantics) -> tuple[ParsedRows, list[RejectedRow]]:
+def read_rows(
+    file: InputFile, row_format: RowFormat, semantics: CriteoSemantics
+) -> tuple[ParsedRows, list[RejectedRow]]:
     """Returns the values of a file's valid rows, and its rejected rows.
 
     Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
     """
     valid, rejected = [], []
-    for number, (offset, row) in enumerate(iterate_lines(file), start=1):
-        reason = reject_reason(row, unlabelled=semantics.unlabelled)
+    for number, (offset, row) in enumerate(iterate_lines(file, row_format), start=1):
+        if number == 1 and row_format.has_header:
+            continue
+        reason = reject_reason(row, row_format)
         if reason is None:
-            valid.append([*([b"0"] if semantics.unlabelled else []), *row.split(b"\t")])
+            valid.append(row_format.fields(row))
         else:
             rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
-    fields = np.array(valid, dtype="S11").reshape(-1, NUM_COLUMNS)
-    missing = fields == b""
-    first = 1 + NUM_NUMERICAL
-    integers = np.where(missing, b"0", fields)[:, 1:first].astype(np.int64)
-    texts = [[int(f or b"0", 16) for f in row[first:]] for row in valid]
-    categories = np.array(texts, dtype=np.uint32).reshape(-1, NUM_CATEGORICAL)
+
+    def texts(role: Role) -> npt.NDArray[np.object_]:
+        """Returns the fields of a role, in the order of the features."""
+        numbers = [i for i, own in enumerate(row_format.roles) if own == role]
+        numbers.sort(key=lambda number: row_format.columns[number])
+        cells = [[fields[number] for number in numbers] for fields in valid]
+        return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
+
+    decimal, hexadecimal = texts("numerical"), texts("categorical")
+    integers_missing, categories_missing = decimal == b"", hexadecimal == b""
+    integers = np.where(integers_missing, b"0", decimal).astype(np.int64)
+    read = np.frompyfunc(lambda text: int(text or b"0", 16), 1, 1)
+    categories = read(hexadecimal).astype(np.uint32)
     if semantics.category_modulus is not None:
         categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
-    numerical_missing, categories_missing = missing[:, 1:first], missing[:, first:]
     if semantics.bin_numerical:
-        bins = np.where(numerical_missing, 0, bin_categories(integers, semantics))
+        bins = np.where(integers_missing, 0, bin_categories(integers, semantics))
         categories = np.hstack([categories, bins.astype(np.uint32)])
-        categories_missing = np.hstack([categories_missing, numerical_missing])
+        categories_missing = np.hstack([categories_missing, integers_missing])
     return ParsedRows(
-        label=fields[:, 0] == b"1",
+        label=texts("label")[:, 0] == b"1",
         integers=integers,
-        integers_missing=numerical_missing,
+        integers_missing=integers_missing,
         categories=categories,
         categories_missing=categories_missing,
     ), rejected
@@ -129,7 +136,7 @@ def build_dictionaries(
         present = ~rows.categories_missing[:counted, column]
         categories = rows.categories[:counted, column][present]
         values, counts = np.unique(categories, return_counts=True)
-        ordered = order_dictionary(values, counts.astype(np.uint64), semantics.frequency_limit)
+        ordered = order_dictionary(values, counts.astype(np.uint64), semantics.limit(column))
         dictionaries.append(ordered)
     return dictionaries
 
@@ -167,8 +174,8 @@ def run(engine_job: EngineJob) -> EngineResult:
     """Prepares a dataset with NumPy."""
     job = engine_job.job
     parsed, rejected, files = [], [], []
-    for file in engine_job.inputs:
-        rows, rejected_rows = read_rows(file, job.semantics)
+    for file, row_format in zip(engine_job.inputs, engine_job.formats, strict=True):
+        rows, rejected_rows = read_rows(file, row_format, job.semantics)
         parsed.append(rows)
         rejected += rejected_rows
         valid = len(rows.label)
@@ -198,7 +205,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     saved = Dictionaries(staging, num_columns=job.semantics.num_categorical)
     for column, categories in enumerate(dictionaries):
         saved.save(column, categories)
-    spec = FeatureSpec.criteo(saved.cardinalities)
+    spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
         clicks = writer.write(0, columns)
     return stage.finish(

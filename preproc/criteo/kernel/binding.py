@@ -19,6 +19,7 @@ from preproc.criteo.kernel.shared_library import (
     LineTooLongError,
     RawMergeResult,
     RawNumericalRule,
+    RawRowFormat,
     RawRowRule,
     RawRun,
     RawRunSlice,
@@ -30,6 +31,7 @@ from preproc.criteo.kernel.shared_library import (
     load,
 )
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, RejectReason
+from preproc.criteo.schema.row_format import ROLES, RowFormat
 from preproc.files.progress import Progress
 
 __all__ = [
@@ -120,11 +122,27 @@ def _row_rule(semantics: CriteoSemantics) -> RawRowRule:
     )
 
 
+def _raw_format(row_format: RowFormat) -> RawRowFormat:
+    """Returns a format for the kernel; it keeps its arrays alive."""
+    return RawRowFormat(
+        delimiter=row_format.delimiter[0],
+        num_fields=len(row_format.roles),
+        num_numerical=row_format.roles.count("numerical"),
+        num_categorical=row_format.roles.count("categorical"),
+        is_criteo=row_format.is_criteo,
+        has_label=row_format.has_label,
+        has_header=row_format.has_header,
+        roles=bytes(map(ROLES.index, row_format.roles)),
+        columns=bytes(row_format.columns),
+    )
+
+
 class Scanner(_Reader):
     """Validates rows and counts their categories.
 
     Args:
-        semantics: gives modulus, bins and whether rows begin with a label.
+        semantics: gives modulus and bins.
+        row_format: fields of a row.
         table_bytes: memory for counts; when it is full, they are written as a sorted run.
         runs_fd: file for the sorted runs.
         rejects_fd: file for the rejected rows; -1 to drop them.
@@ -137,6 +155,7 @@ class Scanner(_Reader):
         self,
         *,
         semantics: CriteoSemantics,
+        row_format: RowFormat,
         table_bytes: int,
         runs_fd: int,
         rejects_fd: int = -1,
@@ -144,10 +163,12 @@ class Scanner(_Reader):
         offset: int = 0,
         progress: Progress,
     ) -> None:
-        self._progress = progress  # the kernel holds its address
+        raw_format = _raw_format(row_format)
+        self._keep_alive = (progress, raw_format)  # the kernel holds their addresses
         super().__init__(
             load().criteo_scan_open(
                 ctypes.byref(_row_rule(semantics)),
+                ctypes.byref(raw_format),
                 table_bytes,
                 row_limit,
                 runs_fd,
@@ -235,7 +256,9 @@ class Encoder(_Reader):
     Args:
         dictionaries: lookup tables of all columns, from `open_dictionaries`.
         semantics: gives modulus, bins and transform of numerical features.
+        row_format: fields of a row.
         targets: row ranges and their files; ascending and disjoint.
+        offset: byte of the file at which the text begins.
         progress: counters to advance.
     """
 
@@ -244,10 +267,14 @@ class Encoder(_Reader):
         *,
         dictionaries: ctypes.Array[ctypes.c_void_p],
         semantics: CriteoSemantics,
+        row_format: RowFormat,
         targets: Sequence[EncodeTarget],
+        offset: int = 0,
         progress: Progress,
     ) -> None:
-        self._keep_alive = (dictionaries, progress)  # the kernel holds their addresses
+        raw_format = _raw_format(row_format)
+        # The kernel holds their addresses.
+        self._keep_alive = (dictionaries, progress, raw_format)
         self._targets = (EncodeTarget * len(targets))(*targets)
         rule = RawNumericalRule(
             semantics.numerical_offset,
@@ -258,9 +285,11 @@ class Encoder(_Reader):
             load().criteo_encode_open(
                 dictionaries,
                 ctypes.byref(_row_rule(semantics)),
+                ctypes.byref(raw_format),
                 ctypes.byref(rule),
                 self._targets,
                 len(targets),
+                offset,
                 ctypes.addressof(progress),
             )
         )

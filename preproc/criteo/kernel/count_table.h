@@ -139,26 +139,27 @@ class CountTable {
 // The tables of all columns; when the budget is used up, they are written as sorted runs.
 class CategoryCounts {
  public:
-  CategoryCounts(const RowRule& rule, size_t budget_bytes, int runs_fd)
-      : columns_(rule),
+  CategoryCounts(const RowRule& rule, const RowFormat& format, size_t budget_bytes, int runs_fd)
+      : columns_(rule, format),
         budget_(budget_bytes),
         runs_fd_(runs_fd),
         tables_(static_cast<size_t>(columns_.count())) {}
 
-  void add(const RowBatch& batch) {
+  // Counts the first rows of a batch.
+  void add(const RowBatch& batch, int rows) {
     // A count has 32 bits in a run; a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
-    rows_since_spill_ += static_cast<uint64_t>(batch.rows);
+    rows_since_spill_ += static_cast<uint64_t>(rows);
     uint64_t present_everywhere = ~uint64_t{0};
-    for (int r = 0; r < batch.rows; ++r) present_everywhere &= batch.id_present[r];
+    for (int r = 0; r < rows; ++r) present_everywhere &= batch.id_present[r];
     uint32_t categories[kBatchRows], keys[kBatchRows];
     for (int c = 0; c < columns_.count(); ++c) {
-      columns_.copy(batch, 0, batch.rows, c, categories);
-      kernels_.hash_categories(categories, batch.rows, keys);
-      int count = batch.rows;
+      columns_.copy(batch, 0, rows, c, categories);
+      kernels_.hash_categories(categories, rows, keys);
+      int count = rows;
       if (((present_everywhere >> c) & 1) == 0) {
         count = 0;
-        for (int r = 0; r < batch.rows; ++r) {
+        for (int r = 0; r < rows; ++r) {
           keys[count] = keys[r];
           count += (batch.id_present[r] >> c) & 1;
         }

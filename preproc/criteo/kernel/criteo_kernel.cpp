@@ -64,22 +64,18 @@ struct RejectedHeader {
 
 class RowScanner final : public RowSink {
  public:
-  RowScanner(const RowRule& rule, size_t table_bytes, uint64_t row_limit, int runs_fd,
-             int rejects_fd)
-      : counts_(rule, table_bytes, runs_fd), row_limit_(row_limit), rejects_fd_(rejects_fd) {}
+  RowScanner(const RowRule& rule, const RowFormat& format, size_t table_bytes, uint64_t row_limit,
+             int runs_fd, int rejects_fd)
+      : counts_(rule, format, table_bytes, runs_fd),
+        row_limit_(row_limit),
+        rejects_fd_(rejects_fd) {}
 
   bool rows(const RowBatch& batch) override {
-    RowBatch* shorter = nullptr;
-    if (rows_ + static_cast<uint64_t>(batch.rows) > row_limit_) {
-      if (cut_.size() == 0) cut_ = Pages<RowBatch>(1);
-      cut_[0] = batch;
-      cut_[0].rows = static_cast<int>(row_limit_ - rows_);
-      shorter = &cut_[0];
-    }
-    const RowBatch& counted = shorter == nullptr ? batch : *shorter;
-    counts_.add(counted);
-    rows_ += static_cast<uint64_t>(counted.rows);
-    for (int r = 0; r < counted.rows; ++r) positives_ += counted.label[r];
+    const int count =
+        static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - rows_));
+    counts_.add(batch, count);
+    rows_ += static_cast<uint64_t>(count);
+    for (int r = 0; r < count; ++r) positives_ += batch.label[r];
     return rows_ < row_limit_;
   }
 
@@ -97,7 +93,6 @@ class RowScanner final : public RowSink {
   uint64_t rows_ = 0;
   uint64_t positives_ = 0;
   uint64_t rejected_[kNumReasons] = {};
-  Pages<RowBatch> cut_;
 };
 
 }  // namespace
@@ -113,8 +108,8 @@ struct ScanSummary {
 
 // Text on its way to a scanner or an encoder.
 struct Reader {
-  Reader(std::unique_ptr<RowSink> to, Progress* progress, uint64_t offset, const RowRule& rule)
-      : sink(std::move(to)), stream(*sink, progress, offset, rule.has_label != 0) {}
+  Reader(std::unique_ptr<RowSink> to, Progress* progress, uint64_t offset, const RowFormat& format)
+      : sink(std::move(to)), stream(*sink, progress, offset, format) {}
   std::unique_ptr<RowSink> sink;
   RowStream stream;
 };
@@ -130,7 +125,7 @@ CRITEO_API void criteo_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CRITEO_API int criteo_kernel_version() { return 2; }
+CRITEO_API int criteo_kernel_version() { return 3; }
 
 CRITEO_API int criteo_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -145,12 +140,14 @@ CRITEO_API uint64_t criteo_read_checksum(const Reader* reader) { return reader->
 
 CRITEO_API void criteo_read_close(Reader* reader) { delete reader; }
 
-CRITEO_API Reader* criteo_scan_open(const RowRule* rule, uint64_t table_bytes, uint64_t row_limit,
-                                    int runs_fd, int rejects_fd, uint64_t offset,
-                                    Progress* progress) {
+// format: its arrays must outlive the handle. offset: byte of the file at which the text begins.
+CRITEO_API Reader* criteo_scan_open(const RowRule* rule, const RowFormat* format,
+                                    uint64_t table_bytes, uint64_t row_limit, int runs_fd,
+                                    int rejects_fd, uint64_t offset, Progress* progress) {
   return guarded_make<Reader>([&] {
-    auto sink = std::make_unique<RowScanner>(*rule, table_bytes, row_limit, runs_fd, rejects_fd);
-    return new Reader(std::move(sink), progress, offset, *rule);
+    auto sink =
+        std::make_unique<RowScanner>(*rule, *format, table_bytes, row_limit, runs_fd, rejects_fd);
+    return new Reader(std::move(sink), progress, offset, *format);
   });
 }
 
@@ -189,14 +186,16 @@ CRITEO_API Dictionary* criteo_dictionary_open(const uint32_t* categories, uint64
 
 CRITEO_API void criteo_dictionary_close(Dictionary* dictionary) { delete dictionary; }
 
-// targets: ascending, disjoint row ranges of the text; must outlive the handle.
+// targets: ascending, disjoint row ranges of the text; must outlive the handle, as the format's
+// arrays must. offset: byte of the file at which the text begins.
 CRITEO_API Reader* criteo_encode_open(const Dictionary* const* dictionaries,
-                                      const RowRule* row_rule, const NumericalRule* rule,
-                                      EncodeTarget* targets, uint64_t num_targets,
-                                      Progress* progress) {
+                                      const RowRule* row_rule, const RowFormat* format,
+                                      const NumericalRule* rule, EncodeTarget* targets,
+                                      uint64_t num_targets, uint64_t offset, Progress* progress) {
   return guarded_make<Reader>([&] {
-    auto sink = std::make_unique<RowEncoder>(*row_rule, dictionaries, *rule, targets, num_targets);
-    return new Reader(std::move(sink), progress, 0, *row_rule);
+    auto sink =
+        std::make_unique<RowEncoder>(*row_rule, *format, dictionaries, *rule, targets, num_targets);
+    return new Reader(std::move(sink), progress, offset, *format);
   });
 }
 

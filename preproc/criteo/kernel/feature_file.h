@@ -140,7 +140,7 @@ class FeatureFile {
   void read_columns() {
     std::memcpy(&header_, data_, sizeof(header_));
     const bool known = std::memcmp(header_.magic, kFeatureMagic, sizeof(kFeatureMagic)) == 0;
-    const uint64_t columns = IdColumns(header_.row_rule).count();
+    const uint64_t columns = IdColumns(header_.row_rule, kUnlabelledCriteo).count();
     if (!known || header_.bytes != size_ || header_.num_columns != columns) throw damaged();
     if (sizeof(header_) + columns * sizeof(FeatureColumn) > size_) throw damaged();
     for (uint64_t c = 0; c < columns; ++c) {

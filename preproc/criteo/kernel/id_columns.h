@@ -71,21 +71,24 @@ class Bins {
 
 class IdColumns {
  public:
-  explicit IdColumns(const RowRule& rule)
+  IdColumns(const RowRule& rule, const RowFormat& format)
       : modulus_(rule.modulus),
         bins_(rule),
-        count_(rule.bins_numerical != 0 ? kMaxColumns : kCategoricals) {}
+        categoricals_(static_cast<int>(format.num_categorical)),
+        numericals_(static_cast<int>(format.num_numerical)),
+        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)) {}
 
   int count() const { return count_; }
 
   // Copies the categories of a column in rows [from, from + count) of a batch.
   void copy(const RowBatch& batch, int from, int count, int column, uint32_t* categories) const {
-    if (column >= kCategoricals) {
-      const int numerical = column - kCategoricals;
-      for (int r = 0; r < count; ++r) categories[r] = bins_(batch.numerical[from + r][numerical]);
+    if (column >= categoricals_) {
+      const int32_t* values = batch.numerical + from * numericals_ + column - categoricals_;
+      for (int r = 0; r < count; ++r) categories[r] = bins_(values[r * numericals_]);
       return;
     }
-    for (int r = 0; r < count; ++r) categories[r] = batch.categorical[from + r][column];
+    const uint32_t* values = batch.categorical + from * categoricals_ + column;
+    for (int r = 0; r < count; ++r) categories[r] = values[r * categoricals_];
     if (modulus_.changes_nothing()) return;
     for (int r = 0; r < count; ++r) categories[r] = modulus_(categories[r]);
   }
@@ -93,6 +96,8 @@ class IdColumns {
  private:
   Modulus modulus_;
   Bins bins_;
+  int categoricals_;
+  int numericals_;
   int count_;
 };
 

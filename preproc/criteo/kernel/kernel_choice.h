@@ -12,10 +12,10 @@
 namespace criteo {
 
 struct Kernels {
-  uint32_t (*split_rows)(const uint8_t* text, uint32_t size, bool has_label, uint64_t& line,
-                         FieldEnds& fields, std::vector<RejectedRow>& rejected);
-  bool (*parse_rows)(const uint8_t* text, const FieldEnds& fields, bool has_label, RowBatch& batch,
-                     uint8_t* rejected);
+  uint32_t (*split_rows)(const uint8_t* text, uint32_t size, const RowFormat& format,
+                         uint64_t& line, FieldEnds& fields, std::vector<RejectedRow>& rejected);
+  bool (*parse_rows)(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                     RowBatch& batch, uint8_t* rejected);
   void (*hash_categories)(const uint32_t* categories, int count, uint32_t* keys);
 };
 
@@ -32,21 +32,21 @@ CRITEO_INLINE void hash_categories(const uint32_t* categories, int count, uint32
 
 // The templates, compiled with the instructions that `target` allows. Flatten: the steps of a
 // processor cannot be inlined into a template, but they can be with the template.
-#define CRITEO_DEFINE_KERNELS(Name, name, Steps, target)                                     \
-  target __attribute__((flatten)) inline uint32_t split_rows_##name(                         \
-      const uint8_t* text, uint32_t size, bool has_label, uint64_t& line, FieldEnds& fields, \
-      std::vector<RejectedRow>& rejected) {                                                  \
-    return split_rows<Steps>(text, size, has_label, line, fields, rejected);                 \
-  }                                                                                          \
-  target __attribute__((flatten)) inline bool parse_rows_##name(                             \
-      const uint8_t* text, const FieldEnds& fields, bool has_label, RowBatch& batch,         \
-      uint8_t* rejected) {                                                                   \
-    return parse_rows<Steps>(text, fields, has_label, batch, rejected);                      \
-  }                                                                                          \
-  target inline void hash_categories_##name(const uint32_t* categories, int count,           \
-                                            uint32_t* keys) {                                \
-    hash_categories(categories, count, keys);                                                \
-  }                                                                                          \
+#define CRITEO_DEFINE_KERNELS(Name, name, Steps, target)                                      \
+  target __attribute__((flatten)) inline uint32_t split_rows_##name(                          \
+      const uint8_t* text, uint32_t size, const RowFormat& format, uint64_t& line,            \
+      FieldEnds& fields, std::vector<RejectedRow>& rejected) {                                \
+    return split_rows<Steps>(text, size, format, line, fields, rejected);                     \
+  }                                                                                           \
+  target __attribute__((flatten)) inline bool parse_rows_##name(                              \
+      const uint8_t* text, const FieldEnds& fields, const RowFormat& format, RowBatch& batch, \
+      uint8_t* rejected) {                                                                    \
+    return parse_rows<Steps>(text, fields, format, batch, rejected);                          \
+  }                                                                                           \
+  target inline void hash_categories_##name(const uint32_t* categories, int count,            \
+                                            uint32_t* keys) {                                 \
+    hash_categories(categories, count, keys);                                                 \
+  }                                                                                           \
   constexpr Kernels k##Name = {split_rows_##name, parse_rows_##name, hash_categories_##name};
 
 CRITEO_DEFINE_KERNELS(Portable, portable, PortableSteps, )

@@ -23,9 +23,9 @@ class LineTransform final : private RowSink {
  public:
   explicit LineTransform(const std::string& path)
       : file_(path),
-        columns_(file_.header().row_rule),
+        columns_(file_.header().row_rule, kUnlabelledCriteo),
         transform_(file_.header().numerical_rule),
-        stream_(*this, nullptr, 0, /*has_label=*/false) {}
+        stream_(*this, nullptr, 0, kUnlabelledCriteo) {}
 
   const FeatureFile& file() const { return file_; }
   int num_columns() const { return columns_.count(); }
@@ -63,7 +63,7 @@ class LineTransform final : private RowSink {
       float* out = numerical_ + (rows_ + static_cast<uint64_t>(r)) * kNumericals;
       for (int c = 0; c < kNumericals; ++c) {
         const bool present = (batch.numerical_present[r] >> c) & 1;
-        const auto value = transform_(batch.numerical[r][c], present);
+        const auto value = transform_(batch.numerical[r * kNumericals + c], present);
         out[c] = file_.header().rounds_to_float16 ? float_of_bits(value.float16) : value.float32;
       }
     }

@@ -95,7 +95,7 @@ struct EncodeTarget {
   uint64_t out_row;
   uint64_t positives;  // result: clicks of the rows
   int32_t label_fd;
-  int32_t float16_fd;
+  int32_t float16_fd;  // -1: not written
   int32_t float32_fd;  // -1: not written
   int32_t categorical_fds[kMaxColumns];
   uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
@@ -103,16 +103,18 @@ struct EncodeTarget {
 
 class RowEncoder final : public RowSink {
  public:
-  RowEncoder(const RowRule& row_rule, const Dictionary* const* dictionaries,
-             const NumericalRule& rule, EncodeTarget* targets, size_t num_targets)
-      : columns_(row_rule),
+  RowEncoder(const RowRule& row_rule, const RowFormat& format,
+             const Dictionary* const* dictionaries, const NumericalRule& rule,
+             EncodeTarget* targets, size_t num_targets)
+      : columns_(row_rule, format),
+        numericals_(format.num_numerical),
         dictionaries_(dictionaries, dictionaries + columns_.count()),
         transform_(rule),
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
-        float16_(kBufferRows * kNumericals),
-        float32_(kBufferRows * kNumericals),
+        float16_(kBufferRows * numericals_ + 1),
+        float32_(kBufferRows * numericals_ + 1),
         ids_(static_cast<size_t>(kBufferRows * columns_.count())) {
     for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
   }
@@ -149,9 +151,11 @@ class RowEncoder final : public RowSink {
     const size_t n = static_cast<size_t>(buffered_);
     const uint64_t row = target.out_row + flushed_;
     pwrite_all(target.label_fd, label_.data(), n, row);
-    pwrite_all(target.float16_fd, float16_.data(), 2 * kNumericals * n, 2 * kNumericals * row);
+    if (target.float16_fd >= 0) {
+      pwrite_all(target.float16_fd, float16_.data(), 2 * numericals_ * n, 2 * numericals_ * row);
+    }
     if (target.float32_fd >= 0) {
-      pwrite_all(target.float32_fd, float32_.data(), 4 * kNumericals * n, 4 * kNumericals * row);
+      pwrite_all(target.float32_fd, float32_.data(), 4 * numericals_ * n, 4 * numericals_ * row);
     }
     for (int c = 0; c < columns_.count(); ++c) {
       const uint64_t width = target.id_bytes[c];
@@ -170,8 +174,8 @@ class RowEncoder final : public RowSink {
         if (fd >= 0) start_writeback(fd, width * target.out_row, width * target.rows);
       };
       start(target.label_fd, 1);
-      start(target.float16_fd, 2 * kNumericals);
-      start(target.float32_fd, 4 * kNumericals);
+      start(target.float16_fd, 2 * numericals_);
+      start(target.float32_fd, 4 * numericals_);
       for (int c = 0; c < columns_.count(); ++c)
         start(target.categorical_fds[c], target.id_bytes[c]);
     }
@@ -196,10 +200,11 @@ class RowEncoder final : public RowSink {
     for (int r = from; r < from + count; ++r) target.positives += batch.label[r];
     const bool want_float32 = target.float32_fd >= 0;
     for (int r = 0; r < count; ++r) {
-      const size_t out = (at + static_cast<size_t>(r)) * kNumericals;
-      const uint32_t present = batch.numerical_present[from + r];
-      for (int c = 0; c < kNumericals; ++c) {
-        const auto value = transform_(batch.numerical[from + r][c], (present >> c) & 1);
+      const size_t out = (at + static_cast<size_t>(r)) * numericals_;
+      const uint64_t present = batch.numerical_present[from + r];
+      const int32_t* raw = batch.numerical + static_cast<size_t>(from + r) * numericals_;
+      for (size_t c = 0; c < numericals_; ++c) {
+        const auto value = transform_(raw[c], (present >> c) & 1);
         float16_[out + c] = value.float16;
         if (want_float32) float32_[out + c] = value.float32;
       }
@@ -236,6 +241,7 @@ class RowEncoder final : public RowSink {
 
   const Kernels& kernels_ = kernels();
   IdColumns columns_;
+  size_t numericals_;
   std::vector<const Dictionary*> dictionaries_;
   NumericalTransform transform_;
   EncodeTarget* targets_;

@@ -69,9 +69,10 @@ struct Avx512Steps {
            __builtin_cpu_supports("bmi2");
   }
 
-  CRITEO_AVX512 static inline ChunkMasks chunk_masks(const uint8_t* p) {
+  CRITEO_AVX512 static inline ChunkMasks chunk_masks(const uint8_t* p, uint8_t delimiter) {
     const __m512i bytes = _mm512_loadu_si512(p);
-    const uint64_t tabs = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8('\t'));
+    const uint64_t tabs =
+        _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(static_cast<char>(delimiter)));
     const uint64_t feeds = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8('\n'));
     return {tabs | feeds, feeds};
   }
@@ -94,7 +95,7 @@ struct Avx512Steps {
   }
 
   CRITEO_AVX512 static inline bool parse_numericals(const uint8_t* text, const uint32_t* ends,
-                                                    int32_t* values, uint16_t& present) {
+                                                    int32_t* values, uint64_t& present) {
     __mmask64 invalid = 0;
     uint32_t mask = 0;
     for (int first = 0; first < kNumericals; first += kFieldsPerVector) {
@@ -119,7 +120,7 @@ struct Avx512Steps {
           _mm512_mask_sub_epi64(value, negative, _mm512_setzero_si512(), value);
       _mm256_mask_storeu_epi32(values + first, fields.lanes, _mm512_cvtepi64_epi32(with_sign));
     }
-    present = static_cast<uint16_t>(mask);
+    present = mask;
     return invalid == 0;
   }
 

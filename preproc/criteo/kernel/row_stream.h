@@ -47,14 +47,22 @@ class RowSink {
 class RowStream {
  public:
   // offset: byte of the file at which the text begins.
-  RowStream(RowSink& sink, Progress* progress, uint64_t offset, bool has_label)
+  RowStream(RowSink& sink, Progress* progress, uint64_t offset, const RowFormat& format)
       : sink_(sink),
         progress_(progress),
         offset_(offset),
-        has_label_(has_label),
+        format_(format),
+        is_header_(format.has_header != 0 && offset == 0),
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
+        ends_(size_of_ends(format.num_fields)),
+        numerical_(kBatchRows * format.num_numerical + 1),
+        categorical_(kBatchRows * format.num_categorical + 1),
         fields_(1),
-        batch_(1) {}
+        batch_(1) {
+    fields_[0].ends = ends_.data();
+    batch_[0].numerical = numerical_.data();
+    batch_[0].categorical = categorical_.data();
+  }
 
   void feed(const uint8_t* text, size_t size) {
     while (size > 0 && !done_) {
@@ -121,12 +129,17 @@ class RowStream {
   void parse(size_t size) {
     const uint8_t* text = buffer_.data();
     size_t at = 0;
+    if (is_header_) {
+      at = static_cast<size_t>(static_cast<const uint8_t*>(memchr(text, '\n', size)) - text) + 1;
+      ++lines_;
+      is_header_ = false;
+    }
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
       const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at),
-                                                has_label_, lines_, fields_[0], rejected_);
-      if (!kernels_.parse_rows(text + at, fields_[0], has_label_, batch_[0], is_rejected_)) {
+                                                format_, lines_, fields_[0], rejected_);
+      if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_[0], is_rejected_)) {
         drop_rejected_rows(text + at, first_line);
       }
       report_rejected(text + at, at);
@@ -148,9 +161,10 @@ class RowStream {
     for (int r = 0; r < batch.rows; ++r) {
       if (is_rejected_[r]) {
         const uint32_t start = fields.start[r];
-        const uint32_t* ends = fields.ends + r * kFields;
-        const WrongField wrong = wrong_field(text, start, ends, has_label_);
-        rejected_.push_back({start, first_line + fields.line[r], ends[kFields - 1] - start,
+        const size_t num_fields = format_.num_fields;
+        const uint32_t* ends = fields.ends + static_cast<size_t>(r) * num_fields;
+        const WrongField wrong = wrong_field(text, start, ends, format_);
+        rejected_.push_back({start, first_line + fields.line[r], ends[num_fields - 1] - start,
                              wrong.reason, wrong.field});
         continue;
       }
@@ -158,12 +172,18 @@ class RowStream {
         batch.label[kept] = batch.label[r];
         batch.numerical_present[kept] = batch.numerical_present[r];
         batch.id_present[kept] = batch.id_present[r];
-        std::memcpy(batch.numerical[kept], batch.numerical[r], sizeof(batch.numerical[r]));
-        std::memcpy(batch.categorical[kept], batch.categorical[r], sizeof(batch.categorical[r]));
+        move_row(batch.numerical, format_.num_numerical, r, kept);
+        move_row(batch.categorical, format_.num_categorical, r, kept);
       }
       ++kept;
     }
     batch.rows = kept;
+  }
+
+  template <typename T>
+  static void move_row(T* values, size_t width, int from, int to) {
+    std::memcpy(values + static_cast<size_t>(to) * width,
+                values + static_cast<size_t>(from) * width, width * sizeof(T));
   }
 
   void report_rejected(const uint8_t* text, size_t at) {
@@ -181,9 +201,13 @@ class RowStream {
   RowSink& sink_;
   Progress* progress_;
   uint64_t offset_;
-  bool has_label_;
+  RowFormat format_;
+  bool is_header_;  // the next line is none of the rows
   const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
+  Pages<uint32_t> ends_;
+  Pages<int32_t> numerical_;
+  Pages<uint32_t> categorical_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
   uint8_t is_rejected_[kBatchRows];

@@ -17,14 +17,16 @@ from ctypes import (
 )
 from pathlib import Path
 
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS
+from preproc.criteo.rules import REJECT_REASONS
+from preproc.criteo.schema.row_format import MAX_FEATURES
 from preproc.files.errors import CancelledError, KernelError
 
 LIBRARY = Path(__file__).with_name("criteo_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-MAX_COLUMNS = NUM_CATEGORICAL + NUM_NUMERICAL
+_VERSION = 3
+"""Version of the C interface and of the kernel's work files."""
 
 
 class LineTooLongError(KernelError):
@@ -98,6 +100,22 @@ class RawRowRule(Structure):
     )
 
 
+class RawRowFormat(Structure):
+    """struct RowFormat."""
+
+    _fields_ = (
+        ("delimiter", c_uint32),
+        ("num_fields", c_uint32),
+        ("num_numerical", c_uint32),
+        ("num_categorical", c_uint32),
+        ("is_criteo", c_uint32),
+        ("has_label", c_uint32),
+        ("has_header", c_uint32),
+        ("roles", c_char_p),
+        ("columns", c_char_p),
+    )
+
+
 class RawNumericalRule(Structure):
     """struct NumericalRule."""
 
@@ -119,8 +137,8 @@ class EncodeTarget(Structure):
         ("label_fd", c_int32),
         ("float16_fd", c_int32),
         ("float32_fd", c_int32),
-        ("categorical_fds", c_int32 * MAX_COLUMNS),
-        ("id_bytes", c_uint8 * MAX_COLUMNS),
+        ("categorical_fds", c_int32 * MAX_FEATURES),
+        ("id_bytes", c_uint8 * MAX_FEATURES),
     )
 
 
@@ -139,7 +157,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "criteo_kernel_version": (c_int, ()),
     "criteo_scan_open": (
         c_void_p,
-        (c_void_p, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
+        (c_void_p, c_void_p, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
     ),
     "criteo_read_text": (c_int, (c_void_p, c_char_p, c_uint64)),
     "criteo_read_file": (c_int, (c_void_p, c_int, c_uint64, c_uint64)),
@@ -153,7 +171,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "criteo_dictionary_open": (c_void_p, (c_void_p, c_uint64)),
     "criteo_dictionary_close": (None, (c_void_p,)),
-    "criteo_encode_open": (c_void_p, (c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
+    "criteo_encode_open": (
+        c_void_p,
+        (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_uint64, c_void_p),
+    ),
     "criteo_encode_finish": (c_int, (c_void_p, c_void_p)),
     "criteo_transform_open": (c_void_p, (c_char_p,)),
     "criteo_transform_columns": (c_int, (c_void_p, c_void_p)),
@@ -174,8 +195,8 @@ def load(path: Path = LIBRARY) -> CDLL:
     """
     library = CDLL(str(path))
     missing = [name for name in _SIGNATURES if not hasattr(library, name)]
-    if missing:
-        raise OSError(f"{path}: was built from other sources (no {missing[0]}); build it again")
+    if missing or library.criteo_kernel_version() != _VERSION:
+        raise OSError(f"{path}: was built from other sources; build it again")
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, list(arguments)

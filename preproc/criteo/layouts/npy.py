@@ -13,7 +13,8 @@ import numpy.typing as npt
 from preproc.criteo.columns import Bounds, ColumnsReader
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.layouts.torchrec import ROW_BYTES, dataset_spec
-from preproc.criteo.rules import NUM_NUMERICAL, split_bounds
+from preproc.criteo.rules import split_bounds
+from preproc.criteo.schema.row_format import NUM_NUMERICAL
 from preproc.files.workspace import atomic_file
 from recsys.data.npy_days import FOLDER, array_paths
 from recsys.data.positioned_io import write_at
@@ -33,7 +34,7 @@ def write_days(engine_job: EngineJob, result: EngineResult) -> None:
     folder.mkdir(exist_ok=True)
     total = sum(lengths)
     done = 0
-    spec = dataset_spec(engine_job.job.layout, result.cardinalities)
+    spec = dataset_spec(engine_job.job, result.cardinalities)
     bounds = split_bounds(lengths, engine_job.job.semantics)
     with (
         ColumnsReader(result.columns, spec) as reader,

@@ -32,7 +32,7 @@ def write_splits(engine_job: EngineJob, result: EngineResult) -> None:
     # The default pool keeps freed memory, 35 MiB beyond the limit, and is no faster.
     pa.set_memory_pool(pa.system_memory_pool())
     job, rows = engine_job.job, result.rows
-    spec = dataset_spec(job.layout, result.cardinalities)
+    spec = dataset_spec(job, result.cardinalities)
     folder = result.dataset / parquet.FOLDER
     missing = []
     for split, count in rows.items():

@@ -5,11 +5,9 @@ It is the wide flavour of split binary: float32 labels and features, int32 ids, 
 row, with TorchRec's names of the columns.
 """
 
-from collections.abc import Sequence
-
 from preproc.criteo.columns import ColumnsReader
 from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.job import Layout
+from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_COLUMNS, Split
 from preproc.files.budget import run_units, share_budget
 from preproc.files.errors import CancelledError as CancelledError
@@ -26,14 +24,14 @@ _CHUNK_BYTES = 32 * 2**20
 ROW_BYTES = 4 * NUM_COLUMNS
 
 
-def dataset_spec(layout: Layout, cardinalities: Sequence[int]) -> FeatureSpec:
-    """Returns names and dtypes of the columns of a layout.
+def dataset_spec(job: CriteoJob, cardinalities: tuple[int, ...]) -> FeatureSpec:
+    """Returns names and dtypes of the columns in a job's layout.
 
     TorchRec's numerical features are float32 with the names int_0, int_1, ... .
     """
-    if layout == "torchrec":
+    if job.layout == "torchrec":
         return FeatureSpec.criteo(cardinalities, numerical_dtype="float32", numerical_prefix="int_")
-    return FeatureSpec.criteo(cardinalities)
+    return job.semantics.feature_spec(cardinalities)
 
 
 def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
@@ -44,7 +42,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
     units = [(split, first) for split in rows for first in range(0, max(rows[split], 1), UNIT_ROWS)]
     paths = {(split, first): records / f"{split}_{first}.json" for split, first in units}
     missing = [unit for unit in units if not paths[unit].exists()]
-    spec = dataset_spec(job.layout, result.cardinalities)
+    spec = dataset_spec(job, result.cardinalities)
     progress = Progress()
 
     def stop_of(unit: tuple[Split, int]) -> int:

@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.kernel import shared_library
-from preproc.criteo.rules import (
-    NUM_CATEGORICAL,
-    NUM_NUMERICAL,
-    REJECT_REASONS,
-)
+from preproc.criteo.rules import REJECT_REASONS
+from preproc.criteo.schema.row_format import MAX_FEATURES, NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.files.errors import KernelError, PreprocError
 from recsys.errors import BadRowError
 from recsys.installation import command_for
@@ -57,7 +54,7 @@ class LineTransform:
             self._handle = shared_library.check_handle(handle)
         except KernelError as error:
             raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
-        categories = (ctypes.c_uint64 * shared_library.MAX_COLUMNS)()
+        categories = (ctypes.c_uint64 * MAX_FEATURES)()
         count = self._library.criteo_transform_columns(self._handle, categories)
         self.cardinalities = tuple(size + 1 for size in categories[:count])
 

@@ -45,14 +45,18 @@ static void run(const std::string& text, std::mt19937& random) {
   const uint64_t moduli[] = {0, 1, 1000, 40000000, uint64_t{1} << 32};
   const RowRule row_rule{moduli[random() % std::size(moduli)], random() % 2,
                          static_cast<int64_t>(random() % 3) - 1, random() % 4};
-  const int columns = row_rule.bins_numerical ? kMaxColumns : kCategoricals;
+  RowFormat format = kUnlabelledCriteo;
+  format.has_label = row_rule.has_label != 0;
+  format.is_criteo = random() % 2 || !format.has_label;
+  format.has_header = random() % 4 == 0;
+  const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);
   unlink(name);
   const int null = open("/dev/null", O_RDWR);
   Progress progress{};
   const uint64_t limit = random() % 5 == 0 ? random() % 1000 : UINT64_MAX;
-  Reader* scan = criteo_scan_open(&row_rule, 1, limit, runs_fd, null, 0, &progress);
+  Reader* scan = criteo_scan_open(&row_rule, &format, 1, limit, runs_fd, null, 0, &progress);
   require(scan != nullptr, "open");
   for (size_t at = 0; at < text.size();) {
     // Pieces in blocks of their own size, so that reading past one is seen.
@@ -107,8 +111,8 @@ static void run(const std::string& text, std::mt19937& random) {
       target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));
     }
   }
-  Reader* encode =
-      criteo_encode_open(dictionaries.data(), &row_rule, &rule, targets.data(), 2, &progress);
+  Reader* encode = criteo_encode_open(dictionaries.data(), &row_rule, &format, &rule,
+                                      targets.data(), 2, 0, &progress);
   require(criteo_read_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
           "encode");
   uint64_t read = 0;

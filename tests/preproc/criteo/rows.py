@@ -16,7 +16,8 @@ from preproc.criteo.engines.native import run as criteo_native
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, CriteoSemantics
+from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from recsys.data.manifest import Manifest
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -11,6 +11,7 @@ import pytest
 
 from preproc.criteo.kernel import binding, shared_library
 from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.schema.row_format import criteo_format
 from preproc.files.errors import CancelledError
 from preproc.files.progress import Progress
 from tests.preproc.criteo.rows import good_text
@@ -34,7 +35,11 @@ def scanner(progress: Progress) -> Iterator[binding.Scanner]:
     with (
         memory_file() as fd,
         binding.Scanner(
-            semantics=rules, table_bytes=2**20, runs_fd=fd, progress=progress
+            semantics=rules,
+            row_format=criteo_format(),
+            table_bytes=2**20,
+            runs_fd=fd,
+            progress=progress,
         ) as opened,
     ):
         yield opened

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.rules import CriteoSemantics, reject_reason
+from preproc.criteo.schema.row_format import criteo_format
 from preproc.criteo.serving.feature_file import write_feature_file
 from preproc.criteo.serving.line_transform import Features, LineTransform
 from preproc.files.errors import PreprocError
@@ -142,7 +143,9 @@ def test_the_first_wrong_line_is_refused_by_its_field(small, line, message):
 @given(rows=st.lists(ANY_ROWS, min_size=1, max_size=5))
 def test_lines_are_refused_by_the_grammar_of_preprocessing(small, rows):
     lines = [row.partition(b"\t")[2] for row in rows]
-    reasons = [reject_reason(line.removesuffix(b"\r"), unlabelled=True) for line in lines]
+    reasons = [
+        reject_reason(line.removesuffix(b"\r"), criteo_format(unlabelled=True)) for line in lines
+    ]
     wrong = [i for i, reason in enumerate(reasons) if reason is not None]
     if not wrong:
         assert len(small.transform(lines).ids) == len(lines)

@@ -12,13 +12,12 @@ from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
-from preproc.criteo.engines.native.units import STREAM_BYTES, read_unit
+from preproc.criteo.engines.native.units import STREAM_BYTES, first_byte, read_unit
 from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.input_file import changed
 from preproc.files.progress import Progress, Tally
-from recsys.data.feature_spec import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +48,9 @@ def encode(
     stage = open_stage(engine_job, dictionaries, scan=scanned.key)
     plan = EncodePlan(
         stage=stage,
-        columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),
+        columns=SplitColumnsWriter(
+            stage, semantics.feature_spec(dictionaries.cardinalities), bounds
+        ),
         semantics=semantics,
         bounds=bounds,
         units=scanned.units,
@@ -143,7 +144,9 @@ def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split,
     with binding.Encoder(
         dictionaries=_tables.opened,
         semantics=plan.semantics,
+        row_format=unit.unit.row_format,
         targets=[target for _, target in targets],
+        offset=first_byte(unit.unit),
         progress=progress,
     ) as encoder:
         _, clicks = read_unit(encoder, unit.unit)

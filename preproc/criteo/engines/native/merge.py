@@ -20,7 +20,7 @@ from preproc.criteo.engines.native.scan import (
 )
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.kernel import binding
-from preproc.criteo.rules import REMEDIES, split_bounds
+from preproc.criteo.rules import REMEDIES, CriteoSemantics, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
@@ -44,7 +44,7 @@ def merge(
         "merge",
         scan=scanned.key,
         units=[u.runs_path.name for u in counted],
-        frequency_limit=max(job.semantics.frequency_limit, 1),
+        frequency_limits=[job.semantics.limit(c) for c in range(job.semantics.num_categorical)],
     )
     dictionaries = Dictionaries(folder, folder.name, job.semantics.num_categorical)
     missing = dictionaries.missing()
@@ -55,7 +55,7 @@ def merge(
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
-    work = functools.partial(_merge_column, runs, dictionaries, job.semantics.frequency_limit)
+    work = functools.partial(_merge_column, runs, dictionaries, job.semantics)
     together = functools.partial(work, settings.merge_bytes, None)
     alone = functools.partial(work, None, job.memory_limit)
     total = sum(sizes[column] for column in missing)
@@ -150,7 +150,7 @@ class Runs:
 def _merge_column(
     runs: Runs,
     dictionaries: Dictionaries,
-    frequency_limit: int,
+    semantics: CriteoSemantics,
     merge_bytes: int | None,
     memory_limit: int | None,
     column: int,
@@ -169,7 +169,7 @@ def _merge_column(
         with atomic_file(private / path.name) as file:
             result = binding.merge_runs(
                 runs.of_column(column),
-                frequency_limit=frequency_limit,
+                frequency_limit=semantics.limit(column),
                 budget_bytes=budget,
                 dictionary_fd=file.fileno(),
                 progress=progress,

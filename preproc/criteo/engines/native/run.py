@@ -42,7 +42,7 @@ def run_stages(
     engine_job: EngineJob, executor: Executor, settings: NativeSettings, engine: dict[str, Any]
 ) -> EngineResult:
     """Scans, merges and encodes on an executor; `engine` is the manifest's."""
-    units = plan_units(engine_job.inputs, settings)
+    units = plan_units(engine_job, settings)
     scanned = scan(engine_job, executor, units, settings)
     engine_job.check_inputs()
     dictionaries = engine_job.dictionaries or merge(engine_job, executor, scanned, settings)

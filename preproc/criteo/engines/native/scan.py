@@ -15,13 +15,12 @@ from preproc.criteo.engines.native.units import (
     STREAM_BYTES,
     NativeSettings,
     TextUnit,
-    line_range,
+    first_byte,
     read_unit,
 )
 from preproc.criteo.kernel import binding
-from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, CriteoSemantics
+from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, Tally
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.workspace import (
@@ -127,7 +126,9 @@ def scan(
     def watch(tally: Tally) -> None:
         now = before + tally
         unread = max(total - now.text_bytes, 0)
-        if now.bad > job.max_bad_fraction * (now.lines + unread // SHORTEST_ROW_BYTES):
+        if now.bad > job.max_bad_fraction * (
+            now.lines + unread // units[0].row_format.shortest_row_bytes
+        ):
             _check_rejected(load(), units, job.max_bad_fraction)
 
     missing = [unit for unit in units if unit not in done]
@@ -182,20 +183,17 @@ def _scan_text(
     row_limit: int,
 ) -> None:
     """Scans a unit into the files `path`.runs, `path`.rejects and `path`.json."""
-    begin = 0
-    if unit.file.compression == "none":
-        with open_fd(unit.file.path) as fd:
-            begin, _ = line_range(fd, unit)
     with (
         atomic_file(path.with_name(f"{path.name}.runs")) as runs,
         atomic_file(path.with_name(f"{path.name}.rejects")) as rejects,
         binding.Scanner(
             semantics=semantics,
+            row_format=unit.row_format,
             table_bytes=table_bytes,
             row_limit=row_limit,
             runs_fd=runs.fileno(),
             rejects_fd=rejects.fileno(),
-            offset=begin,
+            offset=first_byte(unit),
             progress=progress,
         ) as scanner,
     ):
@@ -224,7 +222,8 @@ def _check_rejected(
     if any(u.file.compression != "none" for u in unread):
         return  # the size of their text is not known
     most_rows = sum(u.result.lines for u in done.values())
-    most_rows += sum(u.text_bytes for u in unread) // SHORTEST_ROW_BYTES
+    shortest = units[0].row_format.shortest_row_bytes
+    most_rows += sum(u.text_bytes for u in unread) // shortest
     examples = rejected_rows([done[u] for u in units if u in done])
     check_rejected_rows(rejected, most_rows, max_bad_fraction, examples)
 

@@ -3,14 +3,18 @@
 
 import concurrent.futures
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
-from preproc.criteo.input import CRITEO_LOG, align_to_line
+from preproc.criteo.engine import EngineJob
 from preproc.criteo.kernel import binding
-from preproc.files.input_file import InputFile, line_too_long, open_fd
+from preproc.criteo.schema.row_format import RowFormat
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, open_fd
 
 Counts = TypeVar("Counts", covariant=True)
+
+_PROBE_BYTES = 2**16
 
 STREAM_BYTES = 4 * 2**20
 """Memory of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
@@ -37,12 +41,14 @@ class TextUnit:
 
     Attributes:
         file: the raw file; a gzip file is one unit.
+        row_format: fields of its rows.
         file_index: number of the file in the input, from 0.
         begin: first byte of the range.
         end: byte after the range.
     """
 
     file: InputFile
+    row_format: RowFormat
     file_index: int
     begin: int
     end: int
@@ -60,15 +66,16 @@ class TextUnit:
         return self.end - self.begin
 
 
-def plan_units(inputs: tuple[InputFile, ...], settings: NativeSettings) -> tuple[TextUnit, ...]:
+def plan_units(engine_job: EngineJob, settings: NativeSettings) -> tuple[TextUnit, ...]:
     """Divides the input into units, in row order."""
+    inputs = engine_job.inputs
     total = sum(f.size for f in inputs)
     unit_bytes = settings.unit_bytes or default_unit_bytes(total)
     units = []
     for index, file in enumerate(inputs):
         step = file.size if file.compression == "gzip" else unit_bytes
         units += [
-            TextUnit(file, index, begin, min(begin + step, file.size))
+            TextUnit(file, engine_job.formats[index], index, begin, min(begin + step, file.size))
             for begin in range(0, file.size, step)
         ]
     return tuple(units)
@@ -108,7 +115,7 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
                 reader.feed_file(fd, begin, end)
         return reader.finish()
     except binding.LineTooLongError as error:
-        raise line_too_long(unit.file.path, error.offset, CRITEO_LOG) from error
+        raise line_too_long(unit.file.path, error.offset, unit.row_format.description) from error
 
 
 def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -120,6 +127,33 @@ def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
             yield block
 
 
+def first_byte(unit: TextUnit) -> int:
+    """Returns the byte of the text where a unit begins."""
+    if unit.file.compression != "none":
+        return 0
+    with open_fd(unit.file.path) as fd:
+        return line_range(fd, unit)[0]
+
+
 def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:
     """Returns first byte and end of a plain unit's lines."""
-    return align_to_line(fd, unit.file, unit.begin), align_to_line(fd, unit.file, unit.end)
+    return _line_start(fd, unit, unit.begin), _line_start(fd, unit, unit.end)
+
+
+def _line_start(fd: int, unit: TextUnit, offset: int) -> int:
+    """Returns the first line start from `offset` on, else the size."""
+    size = unit.file.size
+    if offset <= 0 or offset >= size:
+        return max(0, min(offset, size))
+    at = offset - 1
+    while at < size:
+        text = os.pread(fd, _PROBE_BYTES, at)
+        if not text:
+            break
+        newline = text.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
+        at += len(text)
+        if at - offset > MAX_LINE_BYTES:
+            raise line_too_long(unit.file.path, offset, unit.row_format.description)
+    return size

@@ -20,17 +20,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from preproc.criteo.engine import EngineJob, FileRows
-from preproc.criteo.input import CRITEO_LOG
 from preproc.criteo.rules import (
-    NUM_CATEGORICAL,
-    NUM_NUMERICAL,
     REJECT_REASONS,
-    SHORTEST_ROW_BYTES,
     CriteoSemantics,
     RejectReason,
     bin_categories,
     reject_reason,
 )
+from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, criteo_format
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import RejectedRow, check_rejected_rows, escape_row, unescape_row
@@ -114,7 +111,7 @@ class _Tally:
         """Refuses too many rejected rows, assuming that all unread rows are valid."""
         if self.rejected and all(f.compression == "none" for f in self._unread):
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
-            most_rows = self.lines + unread // SHORTEST_ROW_BYTES
+            most_rows = self.lines + unread // criteo_format().shortest_row_bytes
             examples = _load_rejected(self.rejected_files)
             check_rejected_rows(self.rejected, most_rows, self._max_bad_fraction, examples)
 
@@ -166,7 +163,7 @@ def _read_file(
     part_rows: list[int] = []
     lines = 0
     with (folder / f"{index:03d}.bad").open("w", encoding="ascii") as rejected_file:
-        for chunk in read_chunks(file, CHUNK_BYTES, CRITEO_LOG):
+        for chunk in read_chunks(file, CHUNK_BYTES, criteo_format().description):
             valid, reasons = _validate(chunk, unlabelled=semantics.unlabelled)
             for line, reason in reasons.items():
                 rejected[reason] += 1
@@ -188,10 +185,11 @@ def _read_file(
 
 def _validate(chunk: Chunk, *, unlabelled: bool) -> tuple[BoolArray, dict[int, RejectReason]]:
     """Returns a mask of valid lines, and reasons for the others."""
+    row_format = criteo_format(unlabelled=unlabelled)
     valid = chunk.matches(_surely_valid(unlabelled=unlabelled))
     reasons: dict[int, RejectReason] = {}
     for line in np.flatnonzero(~valid).tolist():
-        reason = reject_reason(chunk.row(line), unlabelled=unlabelled)
+        reason = reject_reason(chunk.row(line), row_format)
         if reason is None:
             valid[line] = True
         else:

@@ -15,6 +15,7 @@ from preproc.criteo.engines.nvtabular.rows import LABEL, NUMERICAL, ROW, ValidRo
 from preproc.criteo.engines.reference import read_rows as read_reference_rows
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.schema.row_format import criteo_format
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
@@ -37,7 +38,8 @@ def read(tmp_path, texts, **fields) -> ValidRows:
     )
     workspace = Workspace(job.output, None)
     workspace.root.mkdir(exist_ok=True)
-    engine_job = EngineJob(job, tuple(inputs), workspace, ProgressReporter("none"))
+    formats = (criteo_format(unlabelled=job.semantics.unlabelled),) * len(inputs)
+    engine_job = EngineJob(job, tuple(inputs), formats, workspace, ProgressReporter("none"))
     return nvtabular_rows.read_rows(engine_job)
 
 
@@ -70,7 +72,9 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
     made = columns_of(rows)
     expected, bad = [], []
     for index in range(len(texts)):
-        parsed, bad_rows = read_reference_rows(InputFile.open(tmp_path / f"day_{index}"), semantics)
+        file = InputFile.open(tmp_path / f"day_{index}")
+        row_format = criteo_format(unlabelled=semantics.unlabelled)
+        parsed, bad_rows = read_reference_rows(file, row_format, semantics)
         expected.append(parsed)
         bad += bad_rows
         assert rows.files[index].rows == len(parsed.label)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of a raw row: their number, order and roles."""
+
+import dataclasses
+from typing import Literal, get_args
+
+Role = Literal["ignored", "label", "numerical", "categorical"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""In the order of their numbers in the kernel."""
+
+NUM_NUMERICAL = 13
+NUM_CATEGORICAL = 26
+"""Of Criteo's logs."""
+
+MAX_FEATURES = 64
+"""Numerical features, and categorical ones, of a row: the kernel keeps a bit of each."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RowFormat:
+    """Fields of the rows of a file.
+
+    Attributes:
+        delimiter: one byte between two fields.
+        roles: of each field.
+        columns: of each field, its number among the features of its role; 0 for others.
+        has_header: the first line is none of the rows.
+        has_label: False for Criteo's logs without labels, whose rows lack the first field.
+    """
+
+    delimiter: bytes
+    roles: tuple[Role, ...]
+    columns: tuple[int, ...]
+    has_header: bool = False
+    has_label: bool = True
+
+    @property
+    def is_criteo(self) -> bool:
+        """Whether the fields are those of a Criteo log, in their order."""
+        return self.roles == _CRITEO_ROLES and self.columns == _CRITEO_COLUMNS
+
+    @property
+    def shortest_row_bytes(self) -> int:
+        """Bytes of a row whose features are all missing."""
+        return len(self.roles) + self.roles.count("label")
+
+    @property
+    def description(self) -> str:
+        """Name of such a file, for messages."""
+        if self.is_criteo:
+            return "a Criteo log (40 tab-separated fields per line)"
+        return f"a log of {len(self.roles)} fields per line"
+
+    def fields(self, row: bytes) -> list[bytes]:
+        """Returns the fields of a row; a lacking label is 0."""
+        fields = row.split(self.delimiter)
+        return fields if self.has_label else [b"0", *fields]
+
+
+_NUMERICAL: tuple[Role, ...] = ("numerical",)
+_CATEGORICAL: tuple[Role, ...] = ("categorical",)
+_CRITEO_ROLES: tuple[Role, ...] = (
+    "label",
+    *_NUMERICAL * NUM_NUMERICAL,
+    *_CATEGORICAL * NUM_CATEGORICAL,
+)
+_CRITEO_COLUMNS = (0, *range(NUM_NUMERICAL), *range(NUM_CATEGORICAL))
+
+
+def criteo_format(*, unlabelled: bool = False) -> RowFormat:
+    """Returns the fields of Criteo's logs."""
+    return RowFormat(
+        delimiter=b"\t",
+        roles=_CRITEO_ROLES,
+        columns=_CRITEO_COLUMNS,
+        has_label=not unlabelled,
+    )
