@@ -38,13 +38,13 @@ from setuptools.errors import ExecError
 
 CSRC = Path("cuda_ext/csrc")
 BACKEND_CSRC = Path("dlrm/serve/csrc")
-CRITEO_KERNEL = Path("preproc/criteo/kernel")
+CRITEO_KERNEL = Path("preproc/clicks/kernel")
 TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 OBJECTS = CACHE / "recsys-recipes" / "objects"
 TIMES = {
-    "preproc.criteo.kernel.criteo_kernel": "some seconds",
+    "preproc.clicks.kernel.clicks_kernel": "some seconds",
     TORCH_OPS: "some minutes, with CUDA kernels half an hour",
     BACKEND: "a minute or two",
 }
@@ -313,8 +313,8 @@ setup(
     if WHEEL == "pure"
     else [
         Extension(
-            "preproc.criteo.kernel.criteo_kernel",
-            sources=[str(CRITEO_KERNEL / "criteo_kernel.cpp")],
+            "preproc.clicks.kernel.clicks_kernel",
+            sources=[str(CRITEO_KERNEL / "clicks_kernel.cpp")],
             depends=sources(CRITEO_KERNEL, "*.h"),
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so

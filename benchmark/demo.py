@@ -126,7 +126,7 @@ def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
     )
     run_step(
         "2. Raw logs to a dataset (split binary)",
-        "preproc.criteo",
+        "preproc.clicks",
         f"--input={raw}",
         f"--output={dataset}",
         "--overwrite",

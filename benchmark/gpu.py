@@ -212,7 +212,7 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     profiled = ("--run_profiler", f"--max_steps={steps + 20}", *PRECISIONS["bfloat16"])
     clicks = (
         ("preproc.generate_criteo", "--output={data}/raw", f"--rows={rows}", "--days=3"),
-        ("preproc.criteo", "--input={data}/raw", "--output={data}/clicks"),
+        ("preproc.clicks", "--input={data}/raw", "--output={data}/clicks"),
     )
     auc = ("--mode=train", "--dataset={data}/clicks", "--preset=small", f"--base_device={device}")
     sizes_of_kernels: dict[str, Any] = (

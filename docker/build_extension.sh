@@ -9,7 +9,7 @@ PYTHON=${PYTHON:-python3}
 "$PYTHON" -m pip install --quiet --no-build-isolation --no-deps --editable .
 "$PYTHON" setup.py --quiet build_ext --inplace
 shopt -s nullglob
-libraries=(preproc/criteo/kernel/*.so cuda_ext/*.so recsys/serve/server/*.so)
+libraries=(preproc/clicks/kernel/*.so cuda_ext/*.so recsys/serve/server/*.so)
 if ((${#libraries[@]} < 3)); then
   echo "build_extension.sh: native code was not built (is g++ there?), only: ${libraries[*]}" >&2
   exit 1

@@ -177,8 +177,8 @@ check_spark() {
     --host 127.0.0.1 --cores 2 --memory 2g --webui-port 0 --work-dir /tmp/work "$cluster")
   local driver=(run --volume "$data:/data" "$image" python3 -m)
   "${driver[@]}" preproc.generate_criteo --output=/data/raw --rows=6000 --days=3
-  "${driver[@]}" preproc.criteo --input=/data/raw --output=/data/native --progress=none
-  "${driver[@]}" preproc.criteo --input=/data/raw --output=/data/spark --progress=none \
+  "${driver[@]}" preproc.clicks --input=/data/raw --output=/data/native --progress=none
+  "${driver[@]}" preproc.clicks --input=/data/raw --output=/data/spark --progress=none \
     --engine=spark --master="$cluster" --executor_cores=2 --executor_memory=1g
   "${driver[@]}" dataspec.verify /data/spark
   # the manifests name their engines

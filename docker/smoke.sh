@@ -18,7 +18,7 @@ dlrm() {
 }
 
 step preproc.generate_criteo --output="$work/raw" --rows=6000 --days=3
-step preproc.criteo --input="$work/raw" --output="$work/dataset" --frequency_limit=2 \
+step preproc.clicks --input="$work/raw" --output="$work/dataset" --frequency_limit=2 \
   --progress=none
 dlrm --mode=train --max_steps=20 --batch_size=128 --embedding_dim=16 --bottom_mlp_sizes=64,16 \
   --top_mlp_sizes=64,1 --lr=0.1 --warmup_steps=5 --decay_steps=0 --print_freq=10 \

@@ -8,7 +8,7 @@
 # OUTPUT_PATH  the dataset to make                         (default /data/dlrm/binary_dataset)
 # PYTHON       interpreter                                 (default: the repository's .venv, else python3)
 #
-# Further arguments go to `python -m preproc.criteo` (--help lists them). Nothing that exists is
+# Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
 # removed unless --overwrite is among them; after an interruption the same call continues.
 set -euo pipefail
 
@@ -54,5 +54,5 @@ python=${PYTHON:-$repository/.venv/bin/python}
 
 # In the caller's folder, since relative paths mean that; what lies there is not imported.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
-exec "$python" -m preproc.criteo --input="$input" --output="$output" \
+exec "$python" -m preproc.clicks --input="$input" --output="$output" \
   ${frequency_limit:+--frequency_limit="$frequency_limit"} --engine="$engine" "$@"

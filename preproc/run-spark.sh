@@ -17,7 +17,7 @@
 # OPTS                 further flags, such as OPTS="--frequency_limit 8"
 # PYTHON               interpreter with PySpark                    (default: the repository's .venv, else python3)
 #
-# Further arguments go to `python -m preproc.criteo` (--help lists them). After an interruption the
+# Further arguments go to `python -m preproc.clicks` (--help lists them). After an interruption the
 # same call continues. Input, output and work folder must be on storage that all executors see.
 set -euo pipefail
 

@@ -11,7 +11,7 @@
 # PYTHON            interpreter of this repository              (default: its .venv, else python3)
 # NVTABULAR_PYTHON  interpreter that has NVTabular              (default: .venv-nvtabular)
 #
-# Further arguments go to `python -m preproc.criteo` (--help lists them). Nothing that exists is
+# Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
 # removed unless --overwrite is among them; after an interruption the same call continues.
 set -euo pipefail
 
@@ -34,5 +34,5 @@ python=${PYTHON:-$repository/.venv/bin/python}
 
 # In the caller's folder, since relative paths mean that; what lies there is not imported.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
-exec "$python" -m preproc.criteo --input="$input" --output="$output" --engine=nvtabular \
+exec "$python" -m preproc.clicks --input="$input" --output="$output" --engine=nvtabular \
   --nvtabular_device="$device" ${nvtabular:+--nvtabular_python="$nvtabular"} "$@"

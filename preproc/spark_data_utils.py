@@ -3,7 +3,7 @@
 
     spark-submit [--master ...] preproc/spark_data_utils.py --input DIR --output DIR [--flag ...]
 
-The flags are those of `python -m preproc.criteo`, with --engine spark. One run generates the
+The flags are those of `python -m preproc.clicks`, with --engine spark. One run generates the
 dictionaries and transforms the train, validation and test splits; the same command continues an
 interrupted one.
 """
@@ -15,7 +15,7 @@ if not __package__:  # spark-submit puts the folder of the script first, not tha
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 try:
-    from preproc.criteo.__main__ import main
+    from preproc.clicks.__main__ import main
 except ModuleNotFoundError as error:
     sys.stderr.write(
         f"error: {sys.executable}: {error}; put the folder of a Python with this project's "

@@ -81,7 +81,7 @@ class Caller:
         name: the words of the command, `recsys-recipes verify`.
         opening: beginning of the help: what it does, a usual call.
         most_used: flags that come next.
-        spellings: programs that messages name, `python -m preproc.criteo` -> words of the command.
+        spellings: programs that messages name, `python -m preproc.clicks` -> words of the command.
     """
 
     module: str

@@ -102,13 +102,19 @@ COMMANDS: Mapping[str, Command] = {
         summary="Raw logs or ratings to a dataset",
         programs={
             "criteo": Program(
-                module="preproc.criteo",
+                module="preproc.clicks",
                 summary="Criteo's click logs, for DLRM",
                 usage="--input data/criteo --output data/dlrm",
                 most_used=(
                     *("input", "output", "preset", "frequency_limit", "split_fractions"),
                     *("dictionary_days", "format", "engine", "memory_limit", "overwrite"),
                 ),
+            ),
+            "clicks": Program(
+                module="preproc.clicks",
+                summary="A click log of your own, for DLRM",
+                usage="--input clicks.csv --schema schema.yaml --output data/clicks",
+                most_used=("input", "output", "schema", "engine", "memory_limit", "overwrite"),
             ),
             "movielens": Program(
                 module="preproc.movielens",

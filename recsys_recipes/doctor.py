@@ -20,7 +20,7 @@ from typing import Literal
 
 from absl import flags
 
-from preproc.criteo.kernel import binding
+from preproc.clicks.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.nvtabular.process import DEFAULT_PYTHON
 from recsys import program

@@ -10,7 +10,7 @@ from benchmark import run as benchmarks
 from bert4rec.scripts import flags as bert4rec
 from dataspec import verify
 from dlrm.scripts import flags as dlrm
-from preproc.criteo import __main__ as criteo
+from preproc.clicks import __main__ as clicks
 from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
@@ -33,7 +33,7 @@ _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "benchmark.demo_bert4rec": lambda: new_flags(demo_bert4rec.SECTIONS),
     "preproc.generate_criteo": generated_clicks.define_flags,
     "preproc.generate_ratings": generated_ratings.define_flags,
-    "preproc.criteo": criteo.define_flags,
+    "preproc.clicks": clicks.define_flags,
     "preproc.movielens": lambda: ratings.define_flags(MOVIELENS),
     "preproc.amazon": lambda: ratings.define_flags(AMAZON),
     "dataspec.verify": verify.define_flags,

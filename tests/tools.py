@@ -32,8 +32,8 @@ def _kernels() -> bool:
     return library.LOAD_ERROR is None and "cpu" in library.COMPILED_FOR
 
 
-def _criteo_kernel() -> bool:
-    from preproc.criteo.kernel import binding
+def _clicks_kernel() -> bool:
+    from preproc.clicks.kernel import binding
 
     return binding.is_built()
 
@@ -90,7 +90,7 @@ def _browser() -> bool:
 TOOLS: dict[str, Callable[[], bool]] = {
     "C++ compiler": _compiler,
     "compiled cuda_ext kernels": _kernels,
-    "compiled Criteo kernel": _criteo_kernel,
+    "compiled Criteo kernel": _clicks_kernel,
     "compiled Triton backend": _native_backend,
     "aarch64 compiler and emulator": _programs(AARCH64_COMPILER, AARCH64_EMULATOR),
     "NVTabular": _nvtabular,

@@ -84,7 +84,7 @@ def default_data() -> Path:
 
 def prepare(data: Path, dataset: Path, *flags: str) -> None:
     """Prepares the dataset from the raw rows, with further flags."""
-    run_module("preproc.criteo", f"--input={data}", f"--output={dataset}", *PREPROCESSING, *flags)
+    run_module("preproc.clicks", f"--input={data}", f"--output={dataset}", *PREPROCESSING, *flags)
 
 
 def predict(

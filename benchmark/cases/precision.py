@@ -42,7 +42,7 @@ class PrecisionCost(Case):
         """Yields a candidate for each dataset."""
         raw, generated = folder / "raw", folder / "generated"
         run_module("preproc.generate_criteo", f"--output={raw}", f"--rows={self.rows}", "--days=3")
-        run_module("preproc.criteo", f"--input={raw}", f"--output={generated}")
+        run_module("preproc.clicks", f"--input={raw}", f"--output={generated}")
         datasets: dict[str, tuple[Path, Sequence[str]]] = {
             "generated": (generated, GENERATED_FLAGS)
         }

@@ -23,7 +23,7 @@ from typing import Any
 from benchmark.case import Case, Group, Key, Values
 from benchmark.commands import HERE
 from benchmark.processes import Usage, run_process
-from preproc.criteo import engines
+from preproc.clicks import engines
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum
 from recsys.errors import UserError
@@ -164,7 +164,7 @@ class Preprocessing(Case):
         if candidate in engines.ENGINES:
             on_spark = f"--master=local[{self.threads}]"
             return [
-                *(sys.executable, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
+                *(sys.executable, "-m", "preproc.clicks", f"--input={raw}", f"--output={output}"),
                 *("--preset=dlrm", f"--frequency_limit={self.frequency_limit}"),
                 *(f"--engine={candidate}", "--format=split", "--progress=none"),
                 on_spark if candidate == "spark" else f"--threads={self.threads}",

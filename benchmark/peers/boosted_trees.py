@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.schema.row_format import NUM_NUMERICAL
+from preproc.clicks.schema.row_format import NUM_NUMERICAL
 
 LEAVES = (15, 31, 63)
 """Leaves of a tree to try; the validation loss chooses."""

@@ -14,9 +14,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.job import semantics_of
-from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
-from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.clicks.job import semantics_of
+from preproc.clicks.rules import ClicksSemantics, Split, split_bounds
+from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from recsys.data.feature_spec import index_dtype
 
 LABEL = "label"
@@ -34,7 +34,7 @@ class CriteoPeerJob:
     frequency_limit: int
 
     @property
-    def semantics(self) -> CriteoSemantics:
+    def semantics(self) -> ClicksSemantics:
         """Rules of the transform, equal for all candidates."""
         return dataclasses.replace(semantics_of("dlrm"), frequency_limit=self.frequency_limit)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from preproc.criteo.schema.row_format import NUM_NUMERICAL
+from preproc.clicks.schema.row_format import NUM_NUMERICAL
 
 HASH_BITS = 20
 PENALTIES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.2)

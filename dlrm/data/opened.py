@@ -68,14 +68,14 @@ class OpenedDataset:
             return cls(config, spec, manifest)
         if not root.is_dir():
             raise DatasetError(
-                f"`dataset`: {root} is not a folder; python -m preproc.criteo makes one from raw "
+                f"`dataset`: {root} is not a folder; python -m preproc.clicks makes one from raw "
                 "logs"
             )
         if manifest is not None and manifest.kind == SEQUENCES_KIND:
             raise DatasetError(
                 f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
                 "bert4rec.scripts.main with `dataset_path`; DLRM takes click logs, of which python "
-                "-m preproc.criteo makes a dataset"
+                "-m preproc.clicks makes a dataset"
             )
         sizes, lines = config.num_embeddings_per_feature, list[str]()
         files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))

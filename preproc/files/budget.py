@@ -73,7 +73,7 @@ class Threads:
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Runs `work` on every unit; see `preproc.criteo.engine.Executor`."""
+        """Runs `work` on every unit; see `preproc.clicks.engine.Executor`."""
         prepare()
         threads, budget = share_budget(self.memory_limit, self.threads, least_bytes)
         done = Tally()

@@ -23,8 +23,8 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from preproc.criteo.input import DAY_NAME
-from preproc.criteo.schema.row_format import NUM_CATEGORICAL
+from preproc.clicks.input import DAY_NAME
+from preproc.clicks.schema.row_format import NUM_CATEGORICAL
 from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel

@@ -182,7 +182,7 @@ class FeatureSpec:
             return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
-            "prepared dataset? (python -m preproc.criteo makes one from raw logs; for a dataset "
+            "prepared dataset? (python -m preproc.clicks makes one from raw logs; for a dataset "
             f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, '
             "...}, or train by `num_embeddings_per_feature`)"
         )

@@ -81,7 +81,7 @@ class NpyReader:
         if folder is None:
             raise DatasetError(
                 f"{root}: no day_0_dense.npy in it or in {FOLDER}/; `dataset_type` npy reads "
-                "TorchRec's arrays (preproc.criteo writes them with `format` npy)"
+                "TorchRec's arrays (preproc.clicks writes them with `format` npy)"
             )
         self._days = [_open_day(folder, day, self.spec) for day in range(_count_days(folder))]
         lengths = [len(day.labels) for day in self._days]

@@ -2,7 +2,7 @@
 """The `model.py` of a DLRM from raw rows, in Triton's Python backend."""
 
 from dlrm.serve.served import ServedDlrm
-from preproc.criteo.serving.line_transform import LineTransform
+from preproc.clicks.serving.line_transform import LineTransform
 from recsys.serve.python_backend import PythonBackendModel
 from recsys.serve.raw_rows import served_from_raw_rows
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
-from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.criteo.serving.feature_file import NumberType, write_feature_file
-from preproc.criteo.serving.line_transform import LineTransform
+from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.clicks.serving.feature_file import NumberType, write_feature_file
+from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
 from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
 from recsys.serve.served import ServedModel

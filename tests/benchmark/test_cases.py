@@ -13,7 +13,7 @@ from benchmark.peers.torchrec import has_torchrec
 from benchmark.programs import FailedProgramError, read_log, run_training
 from benchmark.record import read_records
 from bert4rec.scripts.flags import PRESETS
-from preproc.criteo.__main__ import define_flags, job_from_flags
+from preproc.clicks.__main__ import define_flags, job_from_flags
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from tests.tools import needs
 
@@ -216,7 +216,7 @@ def test_engines_beside_each_other(measured):
 def test_the_command_of_an_engine(candidate, tmp_path):
     settings = Preprocessing(rows=1, threads=3, frequency_limit=4)
     command = settings.command(candidate, tmp_path / "in", tmp_path / "out")
-    assert command[1:3] == ["-m", "preproc.criteo"]
+    assert command[1:3] == ["-m", "preproc.clicks"]
     flags = define_flags()
     assert len(flags(command[2:])) == 1
     job = job_from_flags(flags)

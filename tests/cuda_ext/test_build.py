@@ -168,7 +168,7 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     assert "-py3-none-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    preproc = "preproc/criteo/kernel/criteo_kernel.so"
+    preproc = "preproc/clicks/kernel/clicks_kernel.so"
     backend = "recsys/serve/server/libtriton_recsys.so"
     assert {"cuda_ext/_kernels.so", preproc, backend} <= set(names)
     assert not [n for n in names if n.startswith(("triton/", "tests/", "shared/"))]

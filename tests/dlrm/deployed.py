@@ -4,12 +4,12 @@
 import numpy as np
 
 from dlrm.serve.export import DlrmExport
-from preproc.criteo.rules import CriteoSemantics
-from preproc.criteo.schema.row_format import NUM_NUMERICAL as NUM_RAW_NUMERICAL
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.schema.row_format import NUM_NUMERICAL as NUM_RAW_NUMERICAL
 from recsys.data.manifest import Manifest
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from tests.preproc.criteo.rows import good_text, run
+from tests.preproc.clicks.rows import good_text, run
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
 
 
@@ -23,7 +23,7 @@ def deploy_checkpoint(checkpoint, repository, *, serving=None, **settings):
 def raw_checkpoint(folder):
     """Writes a small dataset and a DLRM for it; returns the flags that deploy it with raw rows."""
     (folder / "log").write_bytes(good_text(300, seed=5, vocabulary=60))
-    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
+    rules = ClicksSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
     run(folder / "log", folder / "dataset", semantics=rules)
     sizes = Manifest.load(folder / "dataset").cardinalities
     dataset = {"dataset": str(folder / "dataset"), "dataset_type": "split"}

@@ -8,7 +8,7 @@ import pytest
 
 from dlrm.scripts import main
 from preproc import generate_criteo
-from preproc.criteo.__main__ import main as prepare
+from preproc.clicks.__main__ import main as prepare
 from recsys.serve.manifest import Deployment
 from recsys.serve.repository import LOCK_FILE
 from recsys.train.origin import FINGERPRINT, SEMANTICS

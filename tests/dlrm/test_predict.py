@@ -9,9 +9,9 @@ import torch
 from pyarrow import csv, parquet
 
 from dlrm.train.metrics import roc_auc
-from preproc.criteo import __main__ as command
+from preproc.clicks import __main__ as command
 from tests.dlrm.conftest import ROWS, final
-from tests.preproc.criteo.rows import good_text, without_labels
+from tests.preproc.clicks.rows import good_text, without_labels
 
 RUN = "--load_checkpoint_path={run}"
 
@@ -48,7 +48,7 @@ def test_later_rows_without_labels_are_predicted_as_in_the_whole_dataset(program
         ("later", later, (f"--dictionaries={whole}", "--unlabelled")),
     ):
         files = (f"--input={tmp_path / source}", f"--output={dataset}")
-        assert command.main(["preproc.criteo", *files, *flags]) == 0
+        assert command.main(["preproc.clicks", *files, *flags]) == 0
     run = tmp_path / "run"
     program.train(whole, run, "--test_after=2")
     tables = []
@@ -78,7 +78,7 @@ def test_rows_name_their_lines_of_a_log_with_rejected_ones(program, tmp_path, ca
         log += [(f"day_{day}", n, int(line[:1])) for n, line in numbered if n not in wrong]
     files = (f"--input={days}", f"--output={dataset}", "--max_bad_fraction=0.1")
     splits = ("--split_rows=100,-1,40", "--shuffle_seed=1")
-    assert command.main(["preproc.criteo", *files, *splits]) == 0
+    assert command.main(["preproc.clicks", *files, *splits]) == 0
     program.train(dataset, run, "--max_steps=1")
 
     def joined(split):

@@ -13,14 +13,14 @@ import torch
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
-from preproc.criteo.rules import CriteoSemantics
+from preproc.clicks.rules import ClicksSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from tests.checkpoints import assert_same, latest, tensors
 from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, final, losses
-from tests.preproc.criteo.rows import good_text, run
+from tests.preproc.clicks.rows import good_text, run
 
 
 def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path):
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tr
 def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path):
     (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
     dataset, folder = tmp_path / "dataset", tmp_path / "run"
-    rules = CriteoSemantics(frequency_limit=15, split_fractions=(0.7, 0.1, 0.2))
+    rules = ClicksSemantics(frequency_limit=15, split_fractions=(0.7, 0.1, 0.2))
     run(tmp_path / "log", dataset, "reference", semantics=rules)
     program.train(dataset, folder, "--test_after=2")
     values = program.test(dataset, folder, "--gauc_by=cat_3")

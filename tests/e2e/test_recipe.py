@@ -66,7 +66,7 @@ def test_real_rows_to_auc(tmp_path, real_data):
     dataset, log = tmp_path / "dataset", tmp_path / "log.json"
     sample = real_data / "criteo_kaggle" / "sample_100k.tsv.gz"
     paths = (f"--input={sample}", f"--output={dataset}")
-    program("preproc.criteo", *paths, "--preset=kaggle", FRACTIONS)
+    program("preproc.clicks", *paths, "--preset=kaggle", FRACTIONS)
     program("dlrm.scripts.main", f"--dataset={dataset}", f"--log_path={log}", *MODEL)
     # Below 0.74 something is wrong, above 0.80 the test rows have leaked into training.
     assert 0.74 < final(log)["best_auc"] < 0.80
@@ -75,7 +75,7 @@ def test_real_rows_to_auc(tmp_path, real_data):
 def test_the_terabyte_head_is_read(tmp_path, real_data):
     head = real_data / "criteo_terabyte" / "day_0_head1000.tsv.gz"
     paths = (f"--input={head}", f"--output={tmp_path / 'dataset'}")
-    program("preproc.criteo", *paths, FRACTIONS, "--frequency_limit=2")
+    program("preproc.clicks", *paths, FRACTIONS, "--frequency_limit=2")
     manifest = json.loads((tmp_path / "dataset" / "manifest.json").read_text())
     assert manifest["rows"] == {"train": 800, "validation": 100, "test": 100}
     assert not any(manifest["rejected"].values())

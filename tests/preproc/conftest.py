@@ -9,7 +9,7 @@ from preproc.nvtabular.process import NvtabularProcess
 from preproc.spark import session
 from preproc.spark.settings import SparkSettings
 from tests.harness import SHORT_LIVED_JAVA
-from tests.preproc.criteo.rows import write_days
+from tests.preproc.clicks.rows import write_days
 from tests.tools import require
 
 

@@ -10,10 +10,10 @@ from bert4rec.scripts import flags as bert4rec
 from bert4rec.scripts import main as bert4rec_main
 from dlrm.scripts import flags as dlrm
 from dlrm.scripts import main as dlrm_main
-from preproc.criteo import __main__ as criteo
-from preproc.criteo.job import PRESETS as CRITEO
-from preproc.criteo.job import semantics_of
-from preproc.criteo.rules import CriteoSemantics
+from preproc.clicks import __main__ as clicks
+from preproc.clicks.job import PRESETS as CRITEO
+from preproc.clicks.job import semantics_of
+from preproc.clicks.rules import ClicksSemantics
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
 from recsys.settings import declared
@@ -56,7 +56,7 @@ def test_a_preset_of_dlrm_gives_its_values_unless_a_flag_does(name):
 
 def test_presets_that_say_they_are_the_defaults():
     assert dlrm_config("--preset=terabyte_15").to_dict() == dlrm_config("--drop_last").to_dict()
-    assert semantics_of("dlrm") == CriteoSemantics()
+    assert semantics_of("dlrm") == ClicksSemantics()
 
 
 def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
@@ -94,8 +94,8 @@ def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
 
 def run(program, file, *flags):
     """Returns the exit status of a program with a preset."""
-    if program is criteo:
-        return criteo.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
+    if program is clicks:
+        return clicks.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
     flag = "config" if program is bert4rec_main else "preset"
     return harness.call(program, f"--{flag}={file}", *flags)
 
@@ -114,7 +114,7 @@ DATA = ["--dataset=d"]
          "1: --emb_dim 10 cannot be divided among nhead 3"),
         (bert4rec_main, "parallelism: ddp\n", ["--mode=dmp"],
          "1: --mode dmp contradicts parallelism ddp"),
-        (criteo, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
+        (clicks, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
     ],
 )  # fmt: skip
 def test_a_refused_value_is_named_with_its_line(tmp_path, capsys, program, text, flags, message):
@@ -181,7 +181,7 @@ def test_a_broken_file_does_not_break_the_others(tmp_path):
 
 def test_yaml_is_imported_only_for_a_preset():
     program = (
-        "import sys; from preproc.criteo.job import PRESETS; PRESETS.names(); "
+        "import sys; from preproc.clicks.job import PRESETS; PRESETS.names(); "
         "print('yaml' in sys.modules); PRESETS.read('kaggle'); print('yaml' in sys.modules)"
     )
     assert harness.python("-c", program).stdout.split() == ["False", "True"]

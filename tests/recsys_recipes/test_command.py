@@ -152,7 +152,10 @@ def test_a_command_of_several_programs_lists_them(word, here):
         (["prepare", "moveilens"], "movielens, amazon. Did you mean movielens? (recsys-"),
         (["train"], "say what to train: dlrm, bert4rec"),
         (["train", "--dataset=x"], "say what to train: dlrm, bert4rec"),
-        (["prepare", "netflix"], "there is no 'netflix' to prepare, only: criteo, movielens"),
+        (
+            ["prepare", "netflix"],
+            "there is no 'netflix' to prepare, only: criteo, clicks, movielens",
+        ),
         (["completion", "fish"], "name the shell: recsys-recipes completion bash|zsh"),
         (["demo", "--rows=0"], "--rows must be at least 1, got 0"),
         (["prepare", "criteo", "--inputt=3"], "Unknown command line flag 'inputt'"),

@@ -80,7 +80,7 @@ def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"setup.py", "cuda_ext/csrc/wheel/old_glibc.h", "preproc/prepare_dataset.sh"}
-    wanted |= {"preproc/criteo/kernel/criteo_kernel.cpp", "preproc/nvtabular/requirements.txt"}
+    wanted |= {"preproc/clicks/kernel/clicks_kernel.cpp", "preproc/nvtabular/requirements.txt"}
     wanted |= {"dlrm/presets/small.yaml", "benchmark/cases/dlrm_small.yaml"}
     assert wanted <= names
     assert not [name for name in names if name.endswith(".so")]
@@ -201,7 +201,7 @@ def test_the_compiled_wheel_is_small_and_auditwheel_adds_no_library(compiled_whe
     assert libraries(compiled_wheel) == libraries(checked)
     assert libraries(compiled_wheel) == {
         "cuda_ext/_kernels.so",
-        "preproc/criteo/kernel/criteo_kernel.so",
+        "preproc/clicks/kernel/clicks_kernel.so",
         "recsys/serve/server/libtriton_recsys.so",
     }
 

@@ -14,7 +14,7 @@ from bert4rec.scripts import flags as bert4rec
 from dataspec import verify
 from dlrm.scripts import dist_main, plan_placement, train_torchrec
 from dlrm.scripts import flags as dlrm
-from preproc.criteo import __main__ as criteo
+from preproc.clicks import __main__ as clicks
 from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
@@ -80,8 +80,8 @@ def of_module(command, module):
 
 def programs():
     """Returns every program, in the order of the document."""
-    criteo_flags = criteo.define_flags()
-    criteo.describe_presets(criteo_flags)
+    criteo_flags = clicks.define_flags()
+    clicks.describe_presets(criteo_flags)
     torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
     others = {
         "-m preproc.generate_criteo": generated_clicks,
@@ -120,7 +120,7 @@ def programs():
             "bert4rec.scripts.main",
             bert4rec.PRESETS.read(bert4rec_dist_main.DEFAULTS).values,
         ),
-        Program("python -m preproc.criteo", criteo_flags, criteo.SECTIONS),
+        Program("python -m preproc.clicks", criteo_flags, clicks.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),
         Program("python -m preproc.amazon", ratings.define_flags(AMAZON), ratings.SECTIONS),
         *(of_module(f"python {command}", module) for command, module in others.items()),

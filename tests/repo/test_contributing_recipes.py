@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import preproc.criteo.kernel as native_kernel
-from preproc.criteo.job import CriteoJob
-from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import CriteoSemantics
+import preproc.clicks.kernel as native_kernel
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.pipeline import prepare
+from preproc.clicks.rules import ClicksSemantics
 from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import Manifest
 from tests import harness
@@ -40,7 +40,7 @@ EDITS = {
             "batch_size: 64\nlr: 0.001\nwarmup_steps: 0\ndecay_steps: 0\ntop_bias: 3.0\n",
         ),
         (
-            "preproc/criteo/presets/toy.yaml",
+            "preproc/clicks/presets/toy.yaml",
             "",
             "# Every category that occurs twice.\nfrequency_limit: 2\n",
         ),
@@ -133,14 +133,14 @@ class ToyReader:
     ],
     "Add an engine": [
         (
-            "preproc/criteo/engines/toy.py",
+            "preproc/clicks/engines/toy.py",
             "",
             '''"""The reference engine by another name."""
 
 import dataclasses
 
-from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.engines import reference
+from preproc.clicks.engine import EngineJob, EngineResult
+from preproc.clicks.engines import reference
 
 
 def run(engine_job: EngineJob) -> EngineResult:
@@ -149,9 +149,9 @@ def run(engine_job: EngineJob) -> EngineResult:
 ''',
         ),
         (
-            "preproc/criteo/engines/__init__.py",
+            "preproc/clicks/engines/__init__.py",
             "ENGINES = {\n@",
-            '    "toy": "preproc.criteo.engines.toy",\n',
+            '    "toy": "preproc.clicks.engines.toy",\n',
         ),
     ],
     "Add a format": [
@@ -241,7 +241,7 @@ def dataset(run_there, tmp_path_factory):
     log = folder / "log"
     run_there("-m", "preproc.generate_criteo", "--output", log, "--rows", 3000, "--days", 3)
     run_there(
-        *("-m", "preproc.criteo", "--engine", "toy", "--preset", "toy"),
+        *("-m", "preproc.clicks", "--engine", "toy", "--preset", "toy"),
         *("--input", log, "--output", folder / "toy"),
     )
     shutil.copyfile(folder / "toy" / SPEC_FILE, folder / SPEC_FILE)
@@ -286,11 +286,11 @@ def test_a_dataset_type_is_verified(run_there, dataset):
 
 def test_an_engine_and_a_preset_make_the_bytes_of_the_reference(dataset):
     prepare(
-        CriteoJob(
+        ClicksJob(
             input=dataset / "log",
             output=dataset / "reference",
             engine="reference",
-            semantics=CriteoSemantics(frequency_limit=2),
+            semantics=ClicksSemantics(frequency_limit=2),
         )
     )
     toy, expected = (Manifest.load(dataset / name) for name in ("toy", "reference"))

@@ -16,7 +16,7 @@ from benchmark.cases import criteo_sample
 from benchmark.record import RESULTS
 from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
-from preproc.criteo import __main__ as criteo
+from preproc.clicks import __main__ as clicks
 from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
@@ -32,7 +32,7 @@ MAX_README_LINES = 250
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 OF_PREPROC = {
-    "preproc.criteo": (criteo.define_flags, None),  # whose jobs look for their dictionaries
+    "preproc.clicks": (clicks.define_flags, None),  # whose jobs look for their dictionaries
     "preproc.generate_criteo": (generated_clicks.define_flags, None),
     "preproc.generate_ratings": (generated_ratings.define_flags, None),
 } | {

@@ -123,7 +123,7 @@ def test_the_job_of_spark_is_one_of_the_program_and_its_names_fit():
     (container,) = job["spec"]["containers"]
     module = importlib.import_module(f"{container['command'][-1]}.__main__")
     flags = module.define_flags()
-    assert flags(["preproc.criteo", *container["args"]])[1:] == []
+    assert flags(["preproc.clicks", *container["args"]])[1:] == []
     criteo = module.job_from_flags(flags)
     assert criteo.spark.master == "k8s://https://kubernetes.default.svc"
     conf = dict(criteo.spark.spark_conf)

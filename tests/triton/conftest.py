@@ -12,7 +12,7 @@ import pytest
 
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.serve.export import DlrmExport
-from preproc.criteo.rules import CriteoSemantics
+from preproc.clicks.rules import ClicksSemantics
 from recsys.data.titles import write_titles
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.instances import processes
@@ -20,7 +20,7 @@ from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
-from tests.preproc.criteo.rows import good_text, run, without_labels
+from tests.preproc.clicks.rows import good_text, run, without_labels
 from tests.recsys.serve.checkpoints import dlrm_checkpoint, logits_of
 from tests.triton.tiny_model import write_version
 
@@ -232,7 +232,7 @@ RAW_RULES = {"frequency_limit": 2, "dictionary_days": "train", "bin_numerical": 
 def train_raw(text, folder, train_rows):
     """Prepares rows and trains on the first of them; returns the dataset and the run."""
     (folder / "log").write_bytes(text)
-    rules = CriteoSemantics(**RAW_RULES, split_rows=(train_rows, 0, -1))
+    rules = ClicksSemantics(**RAW_RULES, split_rows=(train_rows, 0, -1))
     run(folder / "log", folder / "dataset", semantics=rules)
     paths = f"--dataset={folder / 'dataset'}", f"--save_checkpoint_path={folder / 'run'}"
     program = make_program(folder)

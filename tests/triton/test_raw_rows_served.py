@@ -11,7 +11,7 @@ from pyarrow import parquet
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import EndpointError, predict_in_order
 from tests.dlrm.conftest import make_program
-from tests.preproc.criteo.rows import without_labels
+from tests.preproc.clicks.rows import without_labels
 from tests.tools import needs
 from tests.triton.conftest import RAW_MODEL, deploy, train_raw
 

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "preproc/criteo/kernel/line_transform.h"
+#include "preproc/clicks/kernel/line_transform.h"
 
 namespace recsys::serve {
 namespace {
 
-constexpr int64_t kIntegers = criteo::kNumericals;
-constexpr int64_t kCategories = criteo::kCategoricals;
+constexpr int64_t kIntegers = clicks::kNumericals;
+constexpr int64_t kCategories = clicks::kCategoricals;
 constexpr size_t kShownBytes = 40;
 
 const std::vector<ExpectedTensor>& line_form() {
@@ -66,7 +66,7 @@ std::string explanation(std::string_view line, uint32_t reason, uint32_t field) 
 RawRows::RawRows(const std::string& path, int64_t num_numerical, int64_t num_categorical)
     : num_numerical_(num_numerical), num_categorical_(num_categorical) {
   try {
-    transform_ = std::make_unique<criteo::LineTransform>(path);
+    transform_ = std::make_unique<clicks::LineTransform>(path);
     if (kIntegers != num_numerical || transform_->num_columns() != num_categorical) {
       throw std::runtime_error("is of other features than the model");
     }
@@ -108,14 +108,14 @@ void RawRows::read(const Request& request, Features& features) {
     return std::string_view(text).substr(starts[row], starts[row + 1] - starts[row] - 1);
   };
   try {
-    criteo::RejectedLine rejected{};
+    clicks::RejectedLine rejected{};
     if (!transform_->run(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
                          static_cast<uint64_t>(rows), features.numerical.data() + numbers_before,
                          features.ids.data() + ids_before, &rejected)) {
       throw refused(rejected.line,
                     explanation(line_at(rejected.line), rejected.reason, rejected.field));
     }
-  } catch (const criteo::LineTooLong& error) {
+  } catch (const clicks::LineTooLong& error) {
     const auto row =
         std::count(text.begin(), text.begin() + static_cast<int64_t>(error.offset), '\n');
     throw refused(static_cast<uint64_t>(row), "is longer than any row");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw rows of a request, in the words of recsys/serve/raw_rows.py and of
-// preproc/criteo/serving/line_transform.py.
+// preproc/clicks/serving/line_transform.py.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "requests.h"
 
-namespace criteo {
+namespace clicks {
 class LineTransform;
 }
 
@@ -43,7 +43,7 @@ class RawRows {
   std::string text_of_lines(const InputTensor& lines, std::vector<size_t>& starts) const;
   std::string text_of_fields(const Request& request, std::vector<size_t>& starts) const;
 
-  std::unique_ptr<criteo::LineTransform> transform_;
+  std::unique_ptr<clicks::LineTransform> transform_;
   int64_t num_numerical_;
   int64_t num_categorical_;
 };

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.applied import dictionaries_of_dataset
-from preproc.criteo.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.criteo.serving.line_transform import field_name
+from preproc.clicks.applied import dictionaries_of_dataset
+from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.clicks.serving.line_transform import field_name
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.signature import LINE, LOGIT, PROBABILITY

@@ -8,7 +8,7 @@ import pytest
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.mounts import tmpfs
-from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.clicks.rows import run, write_days
 from tests.preproc.programs import program
 from tests.tools import needs
 

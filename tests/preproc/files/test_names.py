@@ -12,7 +12,7 @@ import pytest
 from preproc.files.quarantine import QUARANTINE_FILE
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import good_text, write_days
+from tests.preproc.clicks.rows import good_text, write_days
 from tests.preproc.programs import program
 
 
@@ -77,10 +77,10 @@ def test_overwriting_generated_days_removes_those_and_no_other_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "joined"),
     [
-        (("preproc.criteo", "--help"), False),
+        (("preproc.clicks", "--help"), False),
         (("preproc.movielens", "--help"), True),
         (("preproc.generate_criteo", "--rows=99", "--output={}/g"), False),
-        (("preproc.criteo", "--input={}/days", "--output={}/made", "--progress=json"), True),
+        (("preproc.clicks", "--input={}/days", "--output={}/made", "--progress=json"), True),
     ],
 )
 def test_reader_that_goes_away(tmp_path, arguments, joined):

@@ -12,7 +12,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
 from tests.mounts import mounted, tmpfs
-from tests.preproc.criteo.rows import run, stopped, write_days
+from tests.preproc.clicks.rows import run, stopped, write_days
 from tests.preproc.programs import program
 from tests.tools import needs
 

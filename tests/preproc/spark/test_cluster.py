@@ -15,7 +15,7 @@ import pytest
 
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.clicks.rows import run, write_days
 from tests.tools import needs
 
 pytestmark = [
@@ -37,7 +37,7 @@ def job_of(source: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen
     source, output = (Path(os.path.relpath(p, harness.REPOSITORY)) for p in (source, output))
     paths = (f"--input={source}", f"--output={output}", f"--work_dir={output}.work")
     with harness.started(
-        *("-m", "preproc.criteo", "--engine=spark", *paths, *flags),
+        *("-m", "preproc.clicks", "--engine=spark", *paths, *flags),
         stdout=None, stderr=subprocess.PIPE, start_new_session=True,
     ) as job:  # fmt: skip
         yield job
@@ -146,7 +146,7 @@ def test_master_that_is_not_there_is_named(days, tmp_path, submitted):
         done = submit(master, *paths, status=2)
     else:
         flags = ("--engine=spark", f"--master={master}", *paths)
-        done = harness.python("-m", "preproc.criteo", *flags, status=2)
+        done = harness.python("-m", "preproc.clicks", *flags, status=2)
     assert time.monotonic() - start < 60
     text = done.stdout + done.stderr  # spark-submit joins what Python writes
     errors = [line for line in text.splitlines() if line.startswith("error: ")]

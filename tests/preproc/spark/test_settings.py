@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from preproc.criteo import __main__ as criteo
+from preproc.clicks import __main__ as clicks
 from preproc.files.errors import PreprocError
 from preproc.spark.cluster import Worker, explain_workers
 from preproc.spark.runner import cause, within
@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def test_flags_become_settings():
-    values = criteo.define_flags()
+    values = clicks.define_flags()
     values(
         [
             "criteo", "--input=in", "--output=out", "--engine=spark",
@@ -29,7 +29,7 @@ def test_flags_become_settings():
             "--spark_start_timeout=20",
         ]
     )  # fmt: skip
-    assert criteo.job_from_flags(values).spark == SparkSettings(
+    assert clicks.job_from_flags(values).spark == SparkSettings(
         master="spark://host:7077",
         spark_conf=(("spark.jars", "a.jar,b.jar"), ("spark.task.cpus", "2"), ("spark.x", "1=2")),
         executor_cores=4,

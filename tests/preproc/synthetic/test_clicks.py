@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc.criteo.rules import reject_reason
-from preproc.criteo.schema.row_format import criteo_format
+from preproc.clicks.rules import reject_reason
+from preproc.clicks.schema.row_format import criteo_format
 from preproc.synthetic import clicks as generate_criteo
 from preproc.synthetic import model as planted_model
 from preproc.synthetic import rows as planted_rows

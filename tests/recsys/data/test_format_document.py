@@ -20,9 +20,9 @@ import pytest
 import xxhash
 import yaml
 
-from preproc.criteo.job import PRESETS, semantics_of
-from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, reject_reason
-from preproc.criteo.schema.row_format import criteo_format
+from preproc.clicks.job import PRESETS, semantics_of
+from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, reject_reason
+from preproc.clicks.schema.row_format import criteo_format
 from preproc.files.quarantine import RejectedRow, escape_row
 from recsys.data.click_columns import ClickColumns
 from recsys.data.manifest import Manifest
@@ -91,7 +91,7 @@ def test_the_presets_of_the_page_are_those_of_the_code():
     header, _, *lines = [[c.strip() for c in line.strip("|").split("|")] for line in table]
     names = [re.search(r"`(\w+)`", name)[1] for name in header[1:]]
     assert sorted(names) == PRESETS.names()
-    assert [line[0] for line in lines] == [f.name for f in declared(CriteoSemantics)]
+    assert [line[0] for line in lines] == [f.name for f in declared(ClicksSemantics)]
     presets = [semantics_of(name) for name in names]
     for field, *values in lines:
         for preset, text in zip(presets, values, strict=True):

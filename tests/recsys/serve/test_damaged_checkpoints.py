@@ -13,7 +13,7 @@ from bert4rec.serve.served import ServedBert4Rec
 from dlrm.scripts import main as dlrm_main
 from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
-from preproc.criteo.serving.line_transform import LineTransform
+from preproc.clicks.serving.line_transform import LineTransform
 from recsys.data.manifest import file_checksum
 from recsys.data.titles import write_titles
 from recsys.serve.manifest import Deployment, DeploymentError

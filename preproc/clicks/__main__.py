@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line: raw Criteo logs to a dataset.
+
+    python -m preproc.clicks --input DIR_OR_FILE --output DIR [--preset dlrm] ...
+
+Exit status: 0 done, 2 the input or a setting does not allow it, 3 too many rejected rows, 130
+interrupted (the same command continues the run).
+"""
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from preproc import command
+from preproc.clicks import pipeline as clicks_pipeline
+from preproc.clicks.applied import semantics_of_dataset
+from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
+from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.files.errors import PreprocError
+from preproc.spark.settings import SparkSettings
+from recsys.flags import define_flags as define_settings
+from recsys.flags import title, values_from_flags
+from recsys.program import new_flags
+from recsys.settings import declared, section_from_dict, without_none
+
+_FROM_FLAGS = {
+    section: heading for section, heading in SECTIONS.items() if section is not ClicksSemantics
+}
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed.
+
+    Flags of the transform have no default here: without one, the preset's value holds.
+    """
+    values = new_flags()
+    defaults = {"progress": "auto"}
+    define_settings(values, _FROM_FLAGS, defaults=defaults, check_choices=False)
+    for field in declared(ClicksSemantics):
+        define = flags.DEFINE_boolean if _is_boolean(field) else flags.DEFINE_string
+        define(
+            *(field.name, None, field.metadata["help"]),
+            flag_values=values,
+            module_name=title("transform"),
+        )
+    return values
+
+
+def _is_boolean(field: dataclasses.Field[Any]) -> bool:
+    return isinstance(field.default, bool)
+
+
+def describe_presets(values: flags.FlagValues) -> None:
+    """Reads all presets and adds their values to the help texts."""
+    presets = {name: semantics_of(name) for name in PRESETS.names()}
+    for field in declared(ClicksSemantics):
+        texts = (f"{name} {_spell(getattr(p, field.name))}" for name, p in presets.items())
+        values[field.name].help += f" By preset: {', '.join(texts)}."
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(f"{v:.4g}" for v in value)
+    return str(value).lower()
+
+
+_NUMBERS: dict[type, tuple[Callable[[str], object], str]] = {
+    int: (lambda text: int(text.replace("_", "")), "integers such as 95000,5000,-1"),
+    float: (
+        lambda text: float(Fraction(text)) if "/" in text else float(text),
+        "numbers such as 0.8,0.1,0.1",
+    ),
+}
+"""Parser of each type of numbers, and what three of them are called."""
+
+
+def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
+    """Returns the value of one setting of the transform."""
+    hint = typing.get_type_hints(ClicksSemantics)[field.name]
+    kind = without_none(hint)
+    choices = typing.get_args(kind)
+    if kind is not hint and text.lower() == "none":
+        return None
+    if typing.get_origin(kind) is typing.Literal:
+        if text not in choices:
+            raise PreprocError(f"--{field.name} must be one of {', '.join(choices)}; got {text!r}")
+        return text
+    is_tuple = typing.get_origin(kind) is tuple
+    parse, several = _NUMBERS[choices[0] if is_tuple else kind]
+    try:
+        values = tuple(map(parse, text.split(",") if is_tuple else [text]))
+    except (ValueError, ArithmeticError) as error:
+        expected = several if is_tuple else "an integer"
+        raise PreprocError(f"--{field.name} must be {expected}, got {text!r}") from error
+    if is_tuple and len(values) != 3:
+        raise PreprocError(
+            f"--{field.name} must be three numbers (train,validation,test), got {text!r}"
+        )
+    return values if is_tuple else values[0]
+
+
+def job_from_flags(values: flags.FlagValues) -> ClicksJob:
+    """Returns the settings of a run from its parsed flags.
+
+    Raises:
+        UserError: a flag has a value that is not allowed.
+    """
+    given, _ = values_from_flags(values, _FROM_FLAGS)
+    texts = {field: values[field.name].value for field in declared(ClicksSemantics)}
+    overrides: dict[str, Any] = {
+        field.name: text if _is_boolean(field) else _parse_setting(field, text)
+        for field, text in texts.items()
+        if text is not None
+    }
+    preset = values.preset if values["preset"].present else None
+    dictionaries = given["dictionaries"]
+    if dictionaries is not None and preset is not None:
+        raise PreprocError(f"`dictionaries` {dictionaries} brings its own rules; drop `preset`")
+    schema = given["schema"]
+    if schema is not None and (dictionaries is not None or preset is not None):
+        other = "preset" if dictionaries is None else "dictionaries"
+        raise PreprocError(f"`schema` {schema} and `{other}` exclude each other; drop one")
+    if schema is not None:
+        given["semantics"] = semantics_of_schema(schema, one_split(overrides))
+    elif dictionaries is None:
+        given["semantics"] = semantics_of(preset, one_split(overrides))
+    else:
+        given["semantics"] = semantics_of_dataset(dictionaries, overrides)
+    given["spark"] = section_from_dict(SparkSettings, given)
+    return section_from_dict(ClicksJob, given)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+
+    def prepare(values: flags.FlagValues) -> Path:
+        return clicks_pipeline.prepare(job_from_flags(values))
+
+    interrupted = "interrupted; the same command continues"
+    return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

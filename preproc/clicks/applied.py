@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules and dictionaries of an existing dataset, applied to new rows."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from preproc.clicks.dictionaries import DICTIONARY_FOLDER, Dictionaries
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.files.errors import PreprocError
+from preproc.files.workspace import Workspace
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import CRITEO_KIND, Manifest, file_checksum, fingerprint
+
+OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
+"""Settings of the transform that belong to the rows, not to the meaning of ids and numbers."""
+
+APPLIED = "applied"
+"""Key of a manifest's semantics: the settings above, of rows that another dataset's rules read."""
+
+_ALL_FOR_TEST = {"split_fractions": None, "split_rows": (0, 0, -1), "split_days": None}
+
+
+def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksSemantics:
+    """Returns the rules of a dataset, for new rows.
+
+    Without a split in `overrides` all rows go to `test`.
+
+    Args:
+        dataset: a dataset of kind `criteo` with its dictionaries.
+        overrides: settings among `OF_NEW_ROWS`.
+
+    Raises:
+        PreprocError: the folder is none of this project's, or a setting would change its rules.
+    """
+    wrong = sorted(set(overrides) - set(OF_NEW_ROWS))
+    if wrong:
+        names = ", ".join(f"`{name}`" for name in wrong)
+        raise PreprocError(f"`dictionaries` {dataset} brings its own rules; drop {names}")
+    fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
+    stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
+    rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
+    return ClicksSemantics(**(rules | _ALL_FOR_TEST | one_split(overrides)))
+
+
+def recorded_semantics(job: ClicksJob) -> dict[str, Any]:
+    """Returns the settings that the manifest of a job's dataset records."""
+    semantics = dataclasses.asdict(job.semantics)
+    if job.semantics.schema is not None:
+        return semantics
+    del semantics["schema"]
+    if job.dictionaries is None:
+        return {"preset": job.preset, **semantics}
+    applied = {name: semantics[name] for name in OF_NEW_ROWS}
+    return _manifest_of(job.dictionaries).semantics | {APPLIED: applied}
+
+
+def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | None:
+    """Copies the dictionaries that a job applies into its work folder.
+
+    There every process of the run sees them, and nobody changes them meanwhile.
+
+    Returns:
+        The copies; None if the job counts categories itself.
+
+    Raises:
+        PreprocError: a file is missing or damaged.
+    """
+    if job.dictionaries is None:
+        return None
+    of_rows = {name: getattr(job.semantics, name) for name in OF_NEW_ROWS}
+    if job.semantics != semantics_of_dataset(job.dictionaries, of_rows):
+        raise PreprocError(
+            f"`dictionaries` {job.dictionaries}: was prepared by other rules than `semantics`; "
+            "take them from semantics_of_dataset()"
+        )
+    files = _dictionary_files(job.dictionaries)
+    key = fingerprint(files)
+    target = Dictionaries(workspace.unit_dir("given", key), key, job.semantics.num_categorical)
+    source = Dictionaries(job.dictionaries / DICTIONARY_FOLDER, key, target.num_columns)
+    for column in target.missing():
+        _check_dictionary(job.dictionaries, source.path(column), files)
+        target.save(column, source.load_column(column))
+    return target
+
+
+def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
+    """Returns the dictionaries of a dataset.
+
+    Raises:
+        PreprocError: the folder is none of this project's, or a file is missing or damaged.
+    """
+    num_columns = semantics_of_dataset(dataset, {}).num_categorical
+    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, num_columns=num_columns)
+    files = _dictionary_files(dataset)
+    for column in range(num_columns):
+        _check_dictionary(dataset, dictionaries.path(column), files)
+    return dictionaries
+
+
+def _check_dictionary(dataset: Path, path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    entry = files.get(path.relative_to(dataset).as_posix())
+    if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
+        raise PreprocError(
+            f"{path}: is missing, or not the file of which manifest.json has the checksum; "
+            "get the dataset again"
+        )
+
+
+def _dictionary_files(dataset: Path) -> dict[str, dict[str, Any]]:
+    files = _manifest_of(dataset).files
+    return {n: e for n, e in files.items() if n.startswith(f"{DICTIONARY_FOLDER}/")}
+
+
+def _manifest_of(dataset: Path) -> Manifest:
+    try:
+        manifest = Manifest.load(dataset)
+    except DatasetError as error:
+        raise PreprocError(str(error)) from error
+    if manifest.kind != CRITEO_KIND:
+        raise PreprocError(
+            f"{dataset}: is a dataset of kind {manifest.kind}, without such dictionaries; "
+            "name one that preproc.clicks made"
+        )
+    return manifest

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a staged dataset: folders, writer and reader.
+
+A global row number counts the valid rows of the whole input, from 0.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult, FileRows
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.kernel.shared_library import EncodeTarget
+from preproc.clicks.rules import SPLITS, Split
+from preproc.files.input_file import open_fd
+from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
+from preproc.files.workspace import marked_files, read_record, write_record
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.positioned_io import DiskSync, map_array, write_at
+from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
+
+Bounds = dict[Split, tuple[int, int]]
+"""First row and end of each split, as global row numbers."""
+
+_FLOAT32 = np.dtype("<f4")
+
+
+class EncodeStage:
+    """Folders of the encode stage, and records of its finished units.
+
+    Attributes:
+        key: name of the folder, a hash of all that its contents depend on.
+        dataset: the staged dataset.
+        columns: see `EncodedColumns.folder`.
+        float32: see `EncodedColumns`.
+    """
+
+    def __init__(self, folder: Path, job: ClicksJob) -> None:
+        self.key = folder.name
+        self.dataset = folder / "dataset"
+        is_format = job.layout == "nvidia" and "split" in job.format
+        self.columns = self.dataset if is_format else folder / "columns"
+        is_only_format = is_format and len(job.format) == 1
+        schema = job.semantics.schema
+        has_float32 = schema is not None and schema.numbers == "float32"
+        self.float32 = None if is_only_format or has_float32 else folder / "float32"
+        self._records = folder / "records"
+        self.dataset.mkdir(exist_ok=True)
+        self._records.mkdir(exist_ok=True)
+
+    def record(self, unit: str) -> dict[str, Any] | None:
+        """Returns the record of a unit, None before it is encoded."""
+        return read_record(self.record_path(unit))
+
+    def record_path(self, unit: str) -> Path:
+        """Returns the file that marks a unit as encoded."""
+        return self._records / f"{unit}.json"
+
+    def clicks(self, units: Iterable[str]) -> dict[Split, int]:
+        """Returns the clicks of each split, from the records of all units."""
+        records = [self.record(unit) or {} for unit in units]
+        return {split: sum(r["positives"][split] for r in records) for split in SPLITS}
+
+    def finish(
+        self,
+        *,
+        engine: dict[str, Any],
+        files: tuple[FileRows, ...],
+        bounds: Bounds,
+        clicks: dict[Split, int],
+        dictionaries: Dictionaries,
+        rejected: Iterable[RejectedRow],
+        is_shuffled: bool = False,
+    ) -> EngineResult:
+        """Adds dictionaries and quarantine; returns the engine's result.
+
+        Arguments are those of `EngineResult` and `EncodedColumns`; `rejected` is in input order.
+        """
+        dictionaries.copy_to(self.dataset)
+        if any(sum(file.rejected.values()) for file in files):
+            write_quarantine(self.dataset / QUARANTINE_FILE, rejected)
+        return EngineResult(
+            dataset=self.dataset,
+            engine=engine,
+            files=files,
+            rows={split: last - first for split, (first, last) in bounds.items()},
+            positives=clicks,
+            cardinalities=dictionaries.cardinalities,
+            columns=EncodedColumns(self.columns, self.float32, is_shuffled),
+        )
+
+
+def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object) -> EncodeStage:
+    """Opens the folders of the encode stage; removes those of other settings.
+
+    All later stages work in them too: they belong to every setting of the dataset. `own` is what
+    else the units of the engine depend on; JSON values.
+    """
+    job = engine_job.job
+    key = engine_job.key(
+        "encode",
+        semantics=dataclasses.asdict(job.semantics),
+        dictionaries=dictionaries.key,
+        format=sorted(job.format),
+        layout=job.layout,
+        **own,
+    )
+    return EncodeStage(engine_job.workspace.staging_dir(key), job)
+
+
+class SplitColumnsWriter:
+    """Writes rows of all splits by their global numbers; thread-safe.
+
+    May be sent to another process. Files are open inside the context of `open` only; each process
+    opens them once, also when several threads enter the context.
+
+    Args:
+        stage: folders of the columns.
+        spec: names and dtypes of the columns.
+        bounds: rows of each split.
+    """
+
+    def __init__(self, stage: EncodeStage, spec: FeatureSpec, bounds: Bounds) -> None:
+        self._stage, self._spec, self._bounds = stage, spec, bounds
+        self._float32_row_bytes = _FLOAT32.itemsize * len(spec.numerical)
+        self._writers: dict[Split, SplitBinaryWriter] = {}
+        self._float32: dict[Split, int] = {}
+        self._marked: list[Path] = []
+        self._files = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._users = 0
+
+    @property
+    def num_categorical(self) -> int:
+        """Categorical features of a row."""
+        return len(self._spec.categorical)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles the arguments without the open files."""
+        return SplitColumnsWriter, (self._stage, self._spec, self._bounds)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Self]:
+        """Opens the files of all splits at their full size."""
+        with self._lock:
+            if self._users == 0:
+                self._open_files()
+            self._users += 1
+        try:
+            yield self
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._files.close()
+
+    def _open_files(self) -> None:
+        with contextlib.ExitStack() as closing:
+            self._float32_disk = DiskSync()
+            self._marked = []
+            files = closing.enter_context(marked_files(self._marked))
+            for split, (begin, end) in self._bounds.items():
+                writer = SplitBinaryWriter(self._stage.columns / split, self._spec, end - begin)
+                self._writers[split] = files.enter_context(writer)
+                if self._stage.float32 is not None:
+                    self._stage.float32.mkdir(exist_ok=True)
+                    opened = open_fd(self._stage.float32 / split, os.O_RDWR | os.O_CREAT)
+                    self._float32[split] = files.enter_context(opened)
+                    os.ftruncate(self._float32[split], (end - begin) * self._float32_row_bytes)
+            self._files = closing.pop_all()
+
+    def _ranges(self, first: int, last: int) -> Iterator[tuple[Split, int, int]]:
+        """Cuts the global rows [first, last) at the bounds of the splits."""
+        for split, (begin, end) in sorted(self._bounds.items(), key=lambda item: item[1]):
+            start, stop = max(first, begin), min(last, end)
+            if start < stop:
+                yield split, start, stop
+
+    def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
+        """Writes rows from a global number on; returns each split's clicks."""
+        clicks = dict.fromkeys(SPLITS, 0)
+        for split, start, stop in self._ranges(first_row, first_row + len(rows)):
+            chosen = rows[start - first_row : stop - first_row]
+            out_row = start - self._bounds[split][0]
+            self._writers[split].write(out_row, chosen)
+            if split in self._float32:
+                values: npt.NDArray[Any] = chosen.numerical.astype(_FLOAT32, copy=False)
+                write_at(self._float32[split], values, out_row * self._float32_row_bytes)
+            clicks[split] = int(np.count_nonzero(chosen.label))
+        return clicks
+
+    def finish_unit(self, unit: str, first: int, last: int, clicks: dict[Split, int]) -> None:
+        """Marks the global rows [first, last) as encoded, once on disk."""
+        for split, _, _ in self._ranges(first, last):
+            self._writers[split].sync()
+            if split in self._float32:
+                self._float32_disk.sync([self._float32[split]])
+        record = self._stage.record_path(unit)
+        write_record(record, {"positives": clicks})
+        self._marked.append(record)
+
+    def targets(self, first: int, last: int) -> list[tuple[Split, EncodeTarget]]:
+        """Returns the open files for the global rows [first, last)."""
+        targets = []
+        for split, start, stop in self._ranges(first, last):
+            label, numerical, categorical = self._writers[split].file_descriptors()
+            is_float16 = self._spec.numerical_dtype == "float16"
+            target = EncodeTarget(
+                first_row=start - first,
+                rows=stop - start,
+                out_row=start - self._bounds[split][0],
+                label_fd=label,
+                float16_fd=numerical if is_float16 else -1,
+                float32_fd=self._float32.get(split, -1) if is_float16 else numerical,
+                categorical_fds=tuple(categorical),
+                id_bytes=tuple(f.dtype.itemsize for f in self._spec.categorical),
+            )
+            targets.append((split, target))
+        return targets
+
+
+class ColumnsReader(contextlib.ExitStack):
+    """Reads memory-mapped rows; one for all threads, which share its open files.
+
+    Args:
+        columns: encoded columns; their numerical features are float32 in a file of their own, or
+            where all are.
+        spec: names and dtypes of the columns.
+        splits: splits to read.
+    """
+
+    def __init__(
+        self, columns: EncodedColumns, spec: FeatureSpec, splits: Iterable[Split] = SPLITS
+    ) -> None:
+        super().__init__()
+        assert columns.float32 is not None or spec.numerical_dtype == "float32"
+        self._readers, self._numerical = {}, {}
+        for split in splits:
+            reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")
+            self._readers[split] = self.enter_context(contextlib.closing(reader))
+            if columns.float32 is not None:
+                shape = (reader.num_rows, len(spec.numerical))
+                self._numerical[split] = map_array(columns.float32 / split, _FLOAT32, shape)
+
+    def read(
+        self, split: Split, ranges: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[int, ClickColumns]]:
+        """Yields rows of a split, after their first's number.
+
+        `ranges` are the first row and end of each chunk, counted in the split.
+        """
+        for start, stop in ranges:
+            narrow = self._readers[split].read(start, stop)
+            exact = self._numerical.get(split)
+            numerical = narrow.numerical if exact is None else exact[start:stop]
+            yield start, ClickColumns(narrow.label, numerical, narrow.categorical)

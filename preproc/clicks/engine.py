@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interface of the engines: `EngineJob` in, `EngineResult` out.
+
+An engine is a function from an `EngineJob` to an `EngineResult`. It stages a dataset folder with
+dictionaries/cat_i.bin, quarantine.csv if rows were rejected, and the split folders if the format
+`split` is wanted. Rows are in input order. Later stages, the same for all engines, shuffle them,
+write parquet/ and publish the dataset; an engine never writes to the output path.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.rules import RejectReason, Split
+from preproc.clicks.schema.row_format import RowFormat
+from preproc.files.budget import Unit, Work, nothing
+from preproc.files.input_file import InputFile
+from preproc.files.progress import Progress, ProgressReporter, Tally
+from preproc.files.workspace import Workspace, settings_key
+
+WORK_VERSION = 1
+"""Version of kept work: raised with each change after which the same key would give other bytes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineJob:
+    """Inputs of an engine; `formats` are those of the raw files."""
+
+    job: ClicksJob
+    inputs: tuple[InputFile, ...]
+    formats: tuple[RowFormat, ...]
+    workspace: Workspace
+    reporter: ProgressReporter
+    dictionaries: Dictionaries | None = None
+    """Dictionaries to encode with; None: categories are counted."""
+
+    def check_inputs(self) -> None:
+        """Refuses files that changed since the run began, after each pass."""
+        for file in self.inputs:
+            file.check_unchanged()
+
+    def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
+        """Returns a digest of the text, the row rules and `own`.
+
+        Args:
+            stage: name of the stage.
+            inputs: files that it reads; None for all.
+            own: what else it depends on, such as the key of an earlier stage; JSON values.
+        """
+        return settings_key(
+            {
+                "version": WORK_VERSION,
+                "stage": stage,
+                "input": [file.identity for file in inputs or self.inputs],
+                "reading": dict(self.job.semantics.reading()),
+                **own,
+            }
+        )
+
+    def work_folder(
+        self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object
+    ) -> Path:
+        """Makes the folder of a stage's kept work, named by its `key`."""
+        return self.workspace.unit_dir(stage, self.key(stage, inputs, **own))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FileRows:
+    """Valid rows, lines and rejected rows of a raw file."""
+
+    rows: int
+    lines: int
+    rejected: dict[RejectReason, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedColumns:
+    """Encoded columns on disk, the input of the stages after the engine.
+
+    Attributes:
+        folder: holds a folder of split-binary columns per split; the dataset folder itself where
+            the dataset has the format `split`.
+        float32: holds a file of numerical features per split, [rows, 13] float32; None where no
+            format needs them.
+        is_shuffled: the training split has its final order, not the input's.
+    """
+
+    folder: Path
+    float32: Path | None
+    is_shuffled: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EngineResult:
+    """A staged dataset and its counts.
+
+    Attributes:
+        dataset: the staged folder.
+        engine: name and version, for the manifest.
+        files: counts of each input file, in input order.
+        rows: rows of each split.
+        positives: clicks of each split.
+        cardinalities: rows of each embedding table (kept categories + 1).
+        columns: input of the shuffle and of the other formats and layouts.
+    """
+
+    dataset: Path
+    engine: dict[str, Any]
+    files: tuple[FileRows, ...]
+    rows: dict[Split, int]
+    positives: dict[Split, int]
+    cardinalities: tuple[int, ...]
+    columns: EncodedColumns
+
+
+class Executor(Protocol):
+    """Runs units in threads of this process or on a cluster."""
+
+    def map(
+        self,
+        work: Work[Unit],
+        units: Sequence[Unit],
+        least_bytes: int,
+        progress: Progress,
+        *,
+        prepare: Callable[[], None] = nothing,
+        watch: Callable[[Tally], None] = nothing,
+    ) -> Tally:
+        """Calls `work` for every unit; returns the sum of the counts.
+
+        Args:
+            work: called with a unit, its memory budget in bytes and `progress`, perhaps in another
+                process: a function of a module, or a partial of one.
+            units: in the order in which they are started.
+            least_bytes: smallest memory budget of a unit.
+            progress: counters that `work` advances.
+            prepare: called once in each process, before its free memory is divided.
+            watch: called with the counts so far, from time to time; may raise to end the stage.
+
+        Raises:
+            PreprocError: a unit failed, or the memory does not suffice for one.
+        """
+
+
+Engine = Callable[[EngineJob], EngineResult]

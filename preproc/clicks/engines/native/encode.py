@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 3 of the native engine: writes the columns of the splits."""
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import threading
+from pathlib import Path
+
+from preproc.clicks.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.engine import EngineJob, Executor
+from preproc.clicks.engines.native.scan import ScannedInput, ScannedUnit
+from preproc.clicks.engines.native.units import STREAM_BYTES, first_byte, read_unit
+from preproc.clicks.kernel import binding
+from preproc.clicks.rules import REMEDIES, SPLITS, ClicksSemantics, Split, split_bounds
+from preproc.files.budget import free_budget, memory_error
+from preproc.files.input_file import changed
+from preproc.files.progress import Progress, Tally
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EncodePlan:
+    """State of the encode stage, units in row order; can be pickled.
+
+    `first_rows` are [units + 1] global numbers of the units' first rows, then of the end.
+    """
+
+    stage: EncodeStage
+    columns: SplitColumnsWriter
+    semantics: ClicksSemantics
+    bounds: Bounds
+    units: tuple[ScannedUnit, ...]
+    first_rows: tuple[int, ...]
+
+
+def encode(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, dictionaries: Dictionaries
+) -> EncodePlan:
+    """Encodes every unit that was not encoded before.
+
+    Raises:
+        PreprocError: the dictionaries do not fit the memory limit, or the input changed.
+    """
+    semantics = engine_job.job.semantics
+    bounds = split_bounds([file.rows for file in scanned.files], semantics)
+    stage = open_stage(engine_job, dictionaries, scan=scanned.key)
+    plan = EncodePlan(
+        stage=stage,
+        columns=SplitColumnsWriter(
+            stage, semantics.feature_spec(dictionaries.cardinalities), bounds
+        ),
+        semantics=semantics,
+        bounds=bounds,
+        units=scanned.units,
+        first_rows=scanned.first_rows,
+    )
+    missing = [i for i, u in enumerate(plan.units) if stage.record(u.unit.name) is None]
+    if missing:
+        _encode_units(engine_job, executor, plan, dictionaries, missing)
+    return plan
+
+
+def _encode_units(
+    engine_job: EngineJob,
+    executor: Executor,
+    plan: EncodePlan,
+    dictionaries: Dictionaries,
+    missing: list[int],
+) -> None:
+    todo = sum((plan.units[i].tally for i in missing), Tally())
+    total = sum(u.result.text_bytes for u in plan.units)
+    progress = Progress(total - todo.text_bytes, plan.first_rows[-1] - todo.rows)
+    work = functools.partial(_encode_unit, plan)
+    prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit)
+    try:
+        with engine_job.reporter.stage("encode", total, progress.counters), plan.columns.open():
+            executor.map(work, missing, STREAM_BYTES, progress, prepare=prepare)
+    finally:
+        _tables.close()
+
+
+class _Tables:
+    """Lookup tables of this process, kept for further tasks of an executor."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._stack = contextlib.ExitStack()
+        self.opened: ctypes.Array[ctypes.c_void_p]
+
+    def open(self, dictionaries: Dictionaries, memory_limit: int) -> None:
+        """Builds the tables of `dictionaries` unless they are open."""
+        with self._lock:
+            if self._folder != dictionaries.folder:
+                self.close()
+                check_encode_memory(memory_limit, dictionaries)
+                opened = binding.open_dictionaries(dictionaries.load())
+                self.opened = self._stack.enter_context(opened)
+                self._folder = dictionaries.folder
+
+    def close(self) -> None:
+        """Frees the memory of the tables."""
+        self._stack.close()
+        self._folder = None
+
+
+_tables = _Tables()
+
+
+def _open_tables(dictionaries: Dictionaries, memory_limit: int) -> None:
+    _tables.open(dictionaries, memory_limit)
+
+
+def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
+    """Refuses dictionaries that do not fit the memory limit.
+
+    Raises:
+        PreprocError: their lookup tables need more memory than is free.
+    """
+    needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
+    free = free_budget(memory_limit)
+    if needed + STREAM_BYTES > free:
+        raise memory_error(memory_limit, memory_limit - free + needed + STREAM_BYTES, REMEDIES)
+
+
+def _encode_unit(plan: EncodePlan, index: int, _budget: int, progress: Progress) -> Tally:
+    name, (first, last) = plan.units[index].unit.name, plan.first_rows[index : index + 2]
+    with plan.columns.open() as columns:
+        clicks = _write_rows(plan, index, progress)
+        columns.finish_unit(name, first, last, clicks)
+    return plan.units[index].tally
+
+
+def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split, int]:
+    """Writes the rows of a unit; returns their clicks in each split.
+
+    Raises:
+        PreprocError: the input changed since it was scanned.
+    """
+    unit, first = plan.units[index], plan.first_rows[index]
+    targets = plan.columns.targets(first, first + unit.result.rows)
+    with binding.Encoder(
+        dictionaries=_tables.opened,
+        semantics=plan.semantics,
+        row_format=unit.unit.row_format,
+        targets=[target for _, target in targets],
+        offset=first_byte(unit.unit),
+        progress=progress,
+    ) as encoder:
+        _, clicks = read_unit(encoder, unit.unit)
+        if encoder.checksum() != unit.result.checksum:
+            unit.forget()  # the file may look the same to the next run
+            raise changed(unit.unit.file.path)
+    positives = dict.fromkeys(SPLITS, 0)
+    for (split, _), count in zip(targets, clicks, strict=True):
+        positives[split] += count
+    return positives

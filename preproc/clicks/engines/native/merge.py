@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 2 of the native engine: merges runs into dictionaries."""
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.engine import EngineJob, Executor
+from preproc.clicks.engines.native.scan import (
+    LEAST_SCAN_BYTES,
+    ScannedInput,
+    ScannedUnit,
+    load_unit,
+    scan_unit,
+)
+from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.kernel import binding
+from preproc.clicks.rules import REMEDIES, ClicksSemantics, split_bounds
+from preproc.files.budget import free_budget, memory_error
+from preproc.files.progress import Progress, Tally
+from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
+from recsys.data.positioned_io import map_array
+
+LEAST_MERGE_BYTES = 2 * 2**20
+"""Least memory to merge a column: a table of 1 MiB, and 1 MiB for the categories kept."""
+
+
+def merge(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+) -> Dictionaries:
+    """Makes the dictionaries that are missing.
+
+    Raises:
+        PreprocError: the categories kept do not fit the memory limit.
+    """
+    job = engine_job.job
+    counted = _counted_units(engine_job, executor, scanned, settings)
+    folder = engine_job.work_folder(
+        "merge",
+        scan=scanned.key,
+        units=[u.runs_path.name for u in counted],
+        frequency_limits=[job.semantics.limit(c) for c in range(job.semantics.num_categorical)],
+    )
+    dictionaries = Dictionaries(folder, folder.name, job.semantics.num_categorical)
+    missing = dictionaries.missing()
+    if not missing:
+        return dictionaries
+    remove_attempts(dictionaries.folder)
+    runs = Runs(counted, dictionaries.num_columns)
+    sizes = runs.sizes()
+    missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
+    progress = Progress()
+    work = functools.partial(_merge_column, runs, dictionaries, job.semantics)
+    together = functools.partial(work, settings.merge_bytes, None)
+    alone = functools.partial(work, None, job.memory_limit)
+    total = sum(sizes[column] for column in missing)
+    with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
+        executor.map(together, missing, LEAST_MERGE_BYTES, progress)
+        for column in dictionaries.missing():  # too large to be merged together with others
+            executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
+    return dictionaries
+
+
+def _counted_units(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+) -> list[ScannedUnit]:
+    """Returns the units whose categories are counted.
+
+    Where the training split ends inside a unit, the first rows of this unit are scanned again.
+    """
+    semantics = engine_job.job.semantics
+    if semantics.dictionary_days == "all":
+        return list(scanned.units)
+    _, end = split_bounds([file.rows for file in scanned.files], semantics)["train"]
+    counted = []
+    for index, unit in enumerate(scanned.units):
+        first, last = scanned.first_rows[index : index + 2]
+        if last <= end:
+            counted.append(unit)
+        elif first < end:
+            counted.append(_scan_first(engine_job, executor, scanned, unit, end - first, settings))
+    return counted
+
+
+def _scan_first(
+    engine_job: EngineJob,
+    executor: Executor,
+    scanned: ScannedInput,
+    unit: ScannedUnit,
+    rows: int,
+    settings: NativeSettings,
+) -> ScannedUnit:
+    """Scans the first `rows` valid rows of a unit."""
+    name = f"{unit.unit.name}_first_{rows}_of_{unit.result.checksum:016x}"
+    semantics = engine_job.job.semantics
+    work = functools.partial(
+        scan_unit, scanned.folder, semantics, settings.table_bytes, name=name, row_limit=rows
+    )
+    if (first := load_unit(scanned.folder, unit.unit, name)) is None:
+        executor.map(work, [unit.unit], LEAST_SCAN_BYTES, Progress())
+        first = load_unit(scanned.folder, unit.unit, name)
+        assert first is not None
+    return first
+
+
+class Runs:
+    """The sorted runs of each column, memory-mapped at first use.
+
+    May be sent to another process, which maps the files itself.
+    """
+
+    def __init__(self, units: Sequence[ScannedUnit], num_columns: int) -> None:
+        self._units, self._num_columns = units, num_columns
+        self._lock = threading.Lock()
+        self._columns: list[list[npt.NDArray[np.uint64]]] = []
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles the units without the mapped files."""
+        return Runs, (self._units, self._num_columns)
+
+    def sizes(self) -> list[int]:
+        """Returns the bytes of the runs of each column."""
+        entries = Counter[int]()
+        for unit in self._units:
+            for run in unit.result.runs:
+                entries[run.column] += run.entries
+        return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(self._num_columns)]
+
+    def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
+        """Returns the memory-mapped runs of a column."""
+        with self._lock:
+            if not self._columns:
+                self._columns = self._map()
+        return self._columns[column]
+
+    def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
+        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(self._num_columns)]
+        for unit in self._units:
+            entries = map_array(unit.runs_path, binding.RUN_ENTRY)
+            for run in unit.result.runs:
+                columns[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
+        return columns
+
+
+def _merge_column(
+    runs: Runs,
+    dictionaries: Dictionaries,
+    semantics: ClicksSemantics,
+    merge_bytes: int | None,
+    memory_limit: int | None,
+    column: int,
+    budget: int,
+    progress: Progress,
+) -> Tally:
+    """Writes the dictionary of a column if its budget suffices.
+
+    That is `merge_bytes` if given; with `memory_limit` all free memory, which must suffice.
+    """
+    budget = merge_bytes or budget
+    if memory_limit is not None:
+        budget = free_budget(memory_limit)
+    path = dictionaries.path(column)
+    with attempt_folder(path.parent) as private:
+        with atomic_file(private / path.name) as file:
+            result = binding.merge_runs(
+                runs.of_column(column),
+                frequency_limit=semantics.limit(column),
+                budget_bytes=budget,
+                dictionary_fd=file.fileno(),
+                progress=progress,
+            )
+        if result.needed_bytes <= budget:
+            (private / path.name).replace(path)
+            return Tally(text_bytes=runs.sizes()[column])
+    if memory_limit is not None:
+        raise memory_error(memory_limit, result.needed_bytes + memory_limit - budget, REMEDIES)
+    return Tally()

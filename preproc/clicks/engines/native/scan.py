@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 1 of the native engine: validates rows and counts categories."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from preproc.clicks.engine import EngineJob, Executor, FileRows
+from preproc.clicks.engines.native.units import (
+    STREAM_BYTES,
+    NativeSettings,
+    TextUnit,
+    first_byte,
+    read_unit,
+)
+from preproc.clicks.kernel import binding
+from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics
+from preproc.files.errors import PreprocError
+from preproc.files.progress import Progress, Tally
+from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.workspace import (
+    atomic_file,
+    attempt_folder,
+    read_record,
+    remove_attempts,
+    write_record,
+)
+
+LEAST_TABLE_BYTES = 4 * 2**20
+"""Least memory for the counts of a thread; less makes so many runs that merging them dominates."""
+
+LEAST_SCAN_BYTES = STREAM_BYTES + LEAST_TABLE_BYTES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScannedUnit:
+    """Counts of a unit, and files of its runs and rejected rows."""
+
+    unit: TextUnit
+    result: binding.ScanResult
+    runs_path: Path
+    rejects_path: Path
+
+    def forget(self) -> None:
+        """Lets the next run scan the unit again."""
+        self.runs_path.with_suffix(".json").unlink(missing_ok=True)
+
+    @property
+    def rejected(self) -> int:
+        """Number of rejected rows."""
+        return sum(self.result.rejected.values())
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of the unit, for progress."""
+        return Tally(self.result.text_bytes, self.result.rows, self.result.lines, self.rejected)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScannedInput:
+    """The scanned units of all files, in row order.
+
+    Attributes:
+        folder: holds the results of the units.
+        units: at least one per file.
+        first_rows: [units + 1] global number of each unit's first valid row, then of the end.
+    """
+
+    folder: Path
+    units: tuple[ScannedUnit, ...]
+    first_rows: tuple[int, ...]
+
+    @property
+    def key(self) -> list[object]:
+        """Key of later stages: the folder, and the text that was read."""
+        return [self.folder.name, *(unit.result.checksum for unit in self.units)]
+
+    @property
+    def files(self) -> tuple[FileRows, ...]:
+        """Counts of each file, in input order."""
+        by_file = itertools.groupby(self.units, key=lambda scanned: scanned.unit.file_index)
+        results = [[scanned.result for scanned in units] for _, units in by_file]
+        return tuple(
+            FileRows(
+                rows=sum(r.rows for r in of_file),
+                lines=sum(r.lines for r in of_file),
+                rejected={why: sum(r.rejected[why] for r in of_file) for why in REJECT_REASONS},
+            )
+            for of_file in results
+        )
+
+
+def scan(
+    engine_job: EngineJob,
+    executor: Executor,
+    units: tuple[TextUnit, ...],
+    settings: NativeSettings,
+) -> ScannedInput:
+    """Scans every unit that was not scanned before.
+
+    Raises:
+        TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
+        PreprocError: no row is valid.
+    """
+    job = engine_job.job
+    folder = engine_job.work_folder(
+        "scan",
+        kernel=binding.kernel_version(),
+        units=[(unit.file_index, unit.begin, unit.end) for unit in units],
+    )
+    remove_attempts(folder)
+
+    def load() -> dict[TextUnit, ScannedUnit]:
+        loaded = {unit: load_unit(folder, unit, unit.name) for unit in units}
+        return {unit: scanned for unit, scanned in loaded.items() if scanned is not None}
+
+    done = load()
+    before = sum((u.tally for u in done.values()), Tally())
+    total = sum(u.text_bytes for u in units)
+
+    def watch(tally: Tally) -> None:
+        now = before + tally
+        unread = max(total - now.text_bytes, 0)
+        if now.bad > job.max_bad_fraction * (
+            now.lines + unread // units[0].row_format.shortest_row_bytes
+        ):
+            _check_rejected(load(), units, job.max_bad_fraction)
+
+    missing = [unit for unit in units if unit not in done]
+    progress = Progress(before.text_bytes, before.rows)
+    work = functools.partial(scan_unit, folder, job.semantics, settings.table_bytes)
+    with engine_job.reporter.stage("scan", total, progress.counters):
+        executor.map(work, missing, LEAST_SCAN_BYTES, progress, watch=watch)
+    done = load()
+    _check_rejected(done, units, job.max_bad_fraction)
+    ordered = tuple(done[u] for u in units)
+    first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
+    if first_rows[-1] == 0:
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
+    return ScannedInput(folder, ordered, first_rows)
+
+
+def scan_unit(
+    folder: Path,
+    semantics: ClicksSemantics,
+    table_bytes: int | None,
+    unit: TextUnit,
+    budget: int,
+    progress: Progress,
+    name: str = "",
+    row_limit: int = binding.NO_LIMIT,
+) -> Tally:
+    """Scans a unit, or its first `row_limit` rows, into `folder`.
+
+    `table_bytes` is the memory for counts; None takes all of the budget. `name` is that of the
+    files without suffix; "" takes the unit's.
+    """
+    name = name or unit.name
+    scanned = load_unit(folder, unit, name)  # by an attempt whose result did not arrive
+    if scanned is None:
+        with attempt_folder(folder) as private:
+            table_bytes = table_bytes or budget - STREAM_BYTES
+            _scan_text(private / name, semantics, table_bytes, unit, progress, row_limit)
+            # The record last: it marks the unit as done.
+            for suffix in ("runs", "rejects", "json"):
+                (private / f"{name}.{suffix}").replace(folder / f"{name}.{suffix}")
+        scanned = load_unit(folder, unit, name)
+        assert scanned is not None
+    return scanned.tally
+
+
+def _scan_text(
+    path: Path,
+    semantics: ClicksSemantics,
+    table_bytes: int,
+    unit: TextUnit,
+    progress: Progress,
+    row_limit: int,
+) -> None:
+    """Scans a unit into the files `path`.runs, `path`.rejects and `path`.json."""
+    with (
+        atomic_file(path.with_name(f"{path.name}.runs")) as runs,
+        atomic_file(path.with_name(f"{path.name}.rejects")) as rejects,
+        binding.Scanner(
+            semantics=semantics,
+            row_format=unit.row_format,
+            table_bytes=table_bytes,
+            row_limit=row_limit,
+            runs_fd=runs.fileno(),
+            rejects_fd=rejects.fileno(),
+            offset=first_byte(unit),
+            progress=progress,
+        ) as scanner,
+    ):
+        result = read_unit(scanner, unit)
+    write_record(path.with_name(f"{path.name}.json"), dataclasses.asdict(result))
+
+
+def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
+    """Loads the counts of a unit; None if it was not scanned."""
+    record = read_record(folder / f"{name}.json")
+    if record is None:
+        return None
+    runs = tuple(binding.Run(**run) for run in record.pop("runs"))
+    result = binding.ScanResult(runs=runs, **record)
+    return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
+
+
+def _check_rejected(
+    done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], max_bad_fraction: float
+) -> None:
+    """Refuses too many rejected rows, assuming that all unread rows are valid."""
+    rejected = sum(u.rejected for u in done.values())
+    if rejected == 0:
+        return
+    unread = [u for u in units if u not in done]
+    if any(u.file.compression != "none" for u in unread):
+        return  # the size of their text is not known
+    most_rows = sum(u.result.lines for u in done.values())
+    shortest = units[0].row_format.shortest_row_bytes
+    most_rows += sum(u.text_bytes for u in unread) // shortest
+    examples = rejected_rows([done[u] for u in units if u in done])
+    check_rejected_rows(rejected, most_rows, max_bad_fraction, examples)
+
+
+def rejected_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
+    """Yields the rejected rows of units, in input order."""
+    lines: dict[int, int] = {}
+    for scanned in units:
+        index = scanned.unit.file_index
+        first_line = lines.get(index, 0) + 1
+        lines[index] = lines.get(index, 0) + scanned.result.lines
+        if scanned.rejected == 0:
+            continue
+        with scanned.rejects_path.open("rb") as file:
+            while header := file.read(binding.REJECTED_HEADER.itemsize):
+                fields: Any = np.frombuffer(header, binding.REJECTED_HEADER)[0]
+                yield RejectedRow(
+                    file=scanned.unit.file.path.name,
+                    byte_offset=int(fields["offset"]),
+                    line_number=first_line + int(fields["line"]),
+                    reason=REJECT_REASONS[int(fields["reason"])],
+                    row=file.read(int(fields["length"])),
+                )

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference engine: the rules in plain NumPy, in memory.
+
+Tests compare the other engines with it, and it runs where the native kernel cannot be built. It is
+about 50 times slower than the native engine and holds all rows in memory (about 4 kB each).
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.engine import EngineJob, EngineResult, FileRows
+from preproc.clicks.rules import (
+    REJECT_REASONS,
+    ClicksSemantics,
+    bin_categories,
+    order_dictionary,
+    reject_reason,
+    shuffle_keys,
+    split_bounds,
+    transform_numerical,
+)
+from preproc.clicks.schema.row_format import Role, RowFormat
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from recsys.data.click_columns import ClickColumns
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParsedRows:
+    """Raw values of n valid rows.
+
+    Attributes:
+        label: [n].
+        integers: [n, M]; 0 where the field is empty.
+        integers_missing: [n, M], True where the field is empty.
+        categories: [n, F]; 0 where the field is empty.
+        categories_missing: [n, F], True where the field is empty.
+    """
+
+    label: npt.NDArray[np.bool_]
+    integers: npt.NDArray[np.int64]
+    integers_missing: npt.NDArray[np.bool_]
+    categories: npt.NDArray[np.uint32]
+    categories_missing: npt.NDArray[np.bool_]
+
+
+def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int, bytes]]:
+    """Yields byte offset and row of every line, without its line end.
+
+    Raises:
+        PreprocError: a line is longer than any row.
+    """
+    what = row_format.description
+    offset, rest = 0, b""
+    for block in file.blocks():
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield offset, _row_of(file, offset, line, what)
+            offset += len(line) + 1
+        if len(rest) > MAX_LINE_BYTES + 1:
+            raise line_too_long(file.path, offset, what)
+    if rest:
+        yield offset, _row_of(file, offset, rest, what)
+
+
+def _row_of(file: InputFile, offset: int, line: bytes, what: str) -> bytes:
+    row = line.removesuffix(b"\r")
+    if len(row) > MAX_LINE_BYTES:
+        raise line_too_long(file.path, offset, what)
+    return row
+
+
+def read_rows(
+    file: InputFile, row_format: RowFormat, semantics: ClicksSemantics
+) -> tuple[ParsedRows, list[RejectedRow]]:
+    """Returns the values of a file's valid rows, and its rejected rows.
+
+    Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
+    """
+    valid, rejected = [], []
+    for number, (offset, row) in enumerate(iterate_lines(file, row_format), start=1):
+        if number == 1 and row_format.has_header:
+            continue
+        reason = reject_reason(row, row_format)
+        if reason is None:
+            valid.append(row_format.fields(row))
+        else:
+            rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
+
+    def texts(role: Role) -> npt.NDArray[np.object_]:
+        """Returns the fields of a role, in the order of the features."""
+        numbers = [i for i, own in enumerate(row_format.roles) if own == role]
+        numbers.sort(key=lambda number: row_format.columns[number])
+        cells = [[fields[number] for number in numbers] for fields in valid]
+        return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
+
+    decimal, hexadecimal = texts("numerical"), texts("categorical")
+    integers_missing, categories_missing = decimal == b"", hexadecimal == b""
+    integers = np.where(integers_missing, b"0", decimal).astype(np.int64)
+    read = np.frompyfunc(lambda text: int(text or b"0", 16), 1, 1)
+    categories = read(hexadecimal).astype(np.uint32)
+    if semantics.category_modulus is not None:
+        categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
+    if semantics.bin_numerical:
+        bins = np.where(integers_missing, 0, bin_categories(integers, semantics))
+        categories = np.hstack([categories, bins.astype(np.uint32)])
+        categories_missing = np.hstack([categories_missing, integers_missing])
+    return ParsedRows(
+        label=texts("label")[:, 0] == b"1",
+        integers=integers,
+        integers_missing=integers_missing,
+        categories=categories,
+        categories_missing=categories_missing,
+    ), rejected
+
+
+def build_dictionaries(
+    rows: ParsedRows, counted: int, semantics: ClicksSemantics
+) -> list[npt.NDArray[np.uint32]]:
+    """Returns the categories of each column that are kept, in id order.
+
+    Args:
+        rows: all rows.
+        counted: number of rows, from the first, whose categories are counted.
+        semantics: gives the frequency limit.
+    """
+    dictionaries = []
+    for column in range(semantics.num_categorical):
+        present = ~rows.categories_missing[:counted, column]
+        categories = rows.categories[:counted, column][present]
+        values, counts = np.unique(categories, return_counts=True)
+        ordered = order_dictionary(values, counts.astype(np.uint64), semantics.limit(column))
+        dictionaries.append(ordered)
+    return dictionaries
+
+
+def encode(
+    rows: ParsedRows, dictionaries: list[npt.NDArray[np.uint32]], semantics: ClicksSemantics
+) -> ClickColumns:
+    """Returns the columns of a dataset, with float32 numerical features."""
+    ids = []
+    for column, dictionary in enumerate(dictionaries):
+        id_of = {int(category): i for i, category in enumerate(dictionary, start=1)}
+        categories = rows.categories[:, column].tolist()
+        looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
+        ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
+    return ClickColumns(
+        rows.label,
+        transform_numerical(rows.integers, rows.integers_missing, semantics),
+        tuple(ids),
+    )
+
+
+def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:
+    """Returns all rows, with those of `train` sorted by shuffle key."""
+    if seed is None:
+        return columns
+    order = np.arange(len(columns))
+    keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
+    order[slice(*train)] = train[0] + np.argsort(keys, kind="stable")
+    return ClickColumns(
+        columns.label[order], columns.numerical[order], tuple(c[order] for c in columns.categorical)
+    )
+
+
+def run(engine_job: EngineJob) -> EngineResult:
+    """Prepares a dataset with NumPy."""
+    job = engine_job.job
+    parsed, rejected, files = [], [], []
+    for file, row_format in zip(engine_job.inputs, engine_job.formats, strict=True):
+        rows, rejected_rows = read_rows(file, row_format, job.semantics)
+        parsed.append(rows)
+        rejected += rejected_rows
+        valid = len(rows.label)
+        counts = {r: sum(row.reason == r for row in rejected_rows) for r in REJECT_REASONS}
+        files.append(FileRows(rows=valid, lines=valid + len(rejected_rows), rejected=counts))
+    engine_job.check_inputs()
+    check_rejected_rows(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected)
+    rows = ParsedRows(
+        *(
+            np.concatenate([getattr(p, field.name) for p in parsed])
+            for field in dataclasses.fields(ParsedRows)
+        )
+    )
+    if len(rows.label) == 0:
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
+    bounds = split_bounds([f.rows for f in files], job.semantics)
+    counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
+    given = engine_job.dictionaries
+    dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)
+    columns = encode(rows, dictionaries, job.semantics)
+    columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
+
+    staging = engine_job.workspace.staging_dir("reference")
+    shutil.rmtree(staging)  # this engine does not resume an interrupted run
+    staging.mkdir()
+    stage = EncodeStage(staging, job)
+    saved = Dictionaries(staging, num_columns=job.semantics.num_categorical)
+    for column, categories in enumerate(dictionaries):
+        saved.save(column, categories)
+    spec = job.semantics.feature_spec(saved.cardinalities)
+    with SplitColumnsWriter(stage, spec, bounds).open() as writer:
+        clicks = writer.write(0, columns)
+    return stage.finish(
+        engine={"name": "reference"},
+        files=tuple(files),
+        bounds=bounds,
+        clicks=clicks,
+        dictionaries=saved,
+        rejected=rejected,
+        is_shuffled=True,
+    )

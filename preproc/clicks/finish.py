@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages after the engine: shuffle, parquet, manifest and final rename."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
+from preproc.clicks.layouts.npy import write_days
+from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
+from preproc.clicks.rules import REJECT_REASONS, Split
+from preproc.clicks.shuffle import ColumnFile, shuffle_columns
+from preproc.files.workspace import link_files
+from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
+
+TRAIN: Split = "train"
+
+
+def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, Any]) -> Path:
+    """Completes the staged dataset; returns the output folder it becomes.
+
+    `semantics` are the settings that the manifest records.
+    """
+    result = _complete(engine_job, result)
+    job, dataset = engine_job.job, result.dataset
+    dataset_spec(job, result.cardinalities).save(dataset, wide=job.layout == "torchrec")
+    total = sum(p.stat().st_size for p in dataset.rglob("*") if p.is_file())
+    done = 0
+    with engine_job.reporter.stage("finish", total, lambda: (done, 0)):
+        files = Manifest.describe_files(dataset)
+        done = total
+    sources = [
+        {"name": source.path.name, "bytes": source.size, "rows": counts.rows}
+        | {"rejected": sum(counts.rejected.values())}
+        for source, counts in zip(engine_job.inputs, result.files, strict=True)
+    ]
+    Manifest(
+        kind=CRITEO_KIND if job.semantics.schema is None else CLICKS_KIND,
+        engine=result.engine,
+        semantics=semantics,
+        source_files=sources,
+        rows={str(k): v for k, v in result.rows.items()},
+        positives={str(k): v for k, v in result.positives.items()},
+        rejected={r: sum(f.rejected[r] for f in result.files) for r in REJECT_REASONS},
+        cardinalities=list(result.cardinalities),
+        files=files,
+        fingerprint=fingerprint(files),
+    ).save(dataset)
+    empty = [split for split, rows in result.rows.items() if not rows]
+    if empty and job.semantics.split_rows is None:
+        engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")
+    engine_job.workspace.publish(dataset, engine_job.reporter.note)
+    return job.output
+
+
+def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
+    """Shuffles the staged dataset and writes its further formats and layouts."""
+    job = engine_job.job
+    if job.semantics.shuffle_seed is not None and not result.columns.is_shuffled:
+        result = shuffle_train(engine_job, result, job.semantics.shuffle_seed)
+    if "parquet" in job.format:
+        from preproc.clicks.layouts import parquet  # imports PyArrow: 40 MiB, a third of a second
+
+        parquet.write_splits(engine_job, result)
+    if "npy" in job.format:
+        write_days(engine_job, result)
+    if "split" in job.format and job.layout == "torchrec":
+        write_wide(engine_job, result)
+    return result
+
+
+def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> EngineResult:
+    """Stages a copy of the dataset with a shuffled training split.
+
+    The engine's folder is not changed, so that a run can be resumed. In the copy, the files of the
+    other splits are hard links to the engine's.
+
+    Raises:
+        PreprocError: the memory limit is too small.
+    """
+    columns = result.columns
+    sources = sorted((columns.folder / TRAIN).glob("*.bin"))
+    folder = result.dataset.parent / "shuffle"
+    dataset = folder / "dataset"
+    shuffled = EncodedColumns(
+        dataset if columns.folder == result.dataset else folder / "columns",
+        None if columns.float32 is None else folder / "float32",
+        is_shuffled=True,
+    )
+    moves = [(columns.folder, shuffled.folder)]
+    files = [ColumnFile(path, shuffled.folder / TRAIN / path.name) for path in sources]
+    if columns.float32 is not None and shuffled.float32 is not None:
+        moves.append((columns.float32, shuffled.float32))
+        files.append(ColumnFile(columns.float32 / TRAIN, shuffled.float32 / TRAIN))
+    for file in files:
+        file.target.parent.mkdir(parents=True, exist_ok=True)
+        file.target.touch()
+    if rows := result.rows[TRAIN]:
+        state = folder / "state"
+        state.mkdir(parents=True, exist_ok=True)
+        job = engine_job.job
+        shuffle_columns(
+            files, rows, seed, state, job.memory_limit, job.threads, engine_job.reporter
+        )
+    for source, target in {(result.dataset, dataset), *moves}:
+        link_files(source, target, but={TRAIN})
+    return dataclasses.replace(result, dataset=dataset, columns=shuffled)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the raw files of a run."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from preproc.clicks.schema.schema import Schema
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+
+DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
+
+
+def find_inputs(
+    path: Path, schema: Schema | None = None, *, by_days: bool
+) -> tuple[InputFile, ...]:
+    """Returns the raw files of a run, in row order.
+
+    Args:
+        path: folder with day_0 ... day_N, or one file; with a schema a folder of any files.
+        schema: may name the files of each split.
+        by_days: the last day becomes validation and test, so two days are the minimum.
+
+    Raises:
+        PreprocError: there is no suitable file.
+    """
+    if not path.exists():
+        raise PreprocError(
+            f"`input` {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
+            "file in Criteo format (Kaggle train.txt)"
+        )
+    if schema is not None:
+        files = _find_files(path, schema)
+    elif path.is_dir():
+        files = _find_days(path, by_days=by_days)
+    elif by_days:
+        raise PreprocError(
+            f"`input` {path}: one file cannot be split by days; give `split_fractions`, for "
+            "example 0.8,0.1,0.1, or `preset` kaggle"
+        )
+    else:
+        files = [path]
+    for file in files:
+        if not file.is_file():
+            raise PreprocError(f"{file}: is not a regular file; give plain or gzip files")
+        if file.stat().st_size == 0:
+            raise PreprocError(
+                f"{file}: is empty; get the file again, or leave it out if it is the last day"
+            )
+    return tuple(InputFile.open(f) for f in files)
+
+
+def _find_files(path: Path, schema: Schema) -> list[Path]:
+    if schema.split == "files":
+        return [path / str(name) for names in schema.values for name in cast("Any", names)]
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+    if not files:
+        raise PreprocError(f"`input` {path}: the folder is empty")
+    return files
+
+
+def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
+    days: dict[int, Path] = {}
+    try:
+        names = sorted(folder.iterdir())
+    except OSError as error:
+        raise PreprocError(f"`input` {folder}: cannot be listed ({error.strerror})") from error
+    for file in names:
+        match = DAY_NAME.fullmatch(file.name)
+        if match is None:
+            continue
+        day = int(match[1])
+        if day in days:
+            raise PreprocError(
+                f"`input` {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
+                "keep one of them"
+            )
+        days[day] = file
+    if not days:
+        hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
+        raise PreprocError(
+            f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz; day_0.tsv is "
+            f"accepted too).{hint}"
+        )
+    missing = sorted(set(range(max(days) + 1)) - days.keys())
+    if missing:
+        raise PreprocError(
+            f"`input` {folder}: days must go from 0 to {max(days)} without a gap; missing: "
+            f"{', '.join(f'day_{d}' for d in missing)}"
+        )
+    if by_days and len(days) < 2:
+        raise PreprocError(
+            f"`input` {folder}: only {days[0].name} is there, but the last day becomes validation "
+            "and test; give `split_fractions`, for example 0.8,0.1,0.1"
+        )
+    return [days[d] for d in sorted(days)]

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a preprocessing run, and the presets."""
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from preproc.clicks.engines import ENGINES
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.schema.read import load_schema
+from preproc.files.errors import PreprocError
+from preproc.files.progress import PROGRESS_HELP, ProgressMode
+from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
+from preproc.spark.settings import SparkSettings
+from recsys.errors import UserError
+from recsys.presets import PresetFolder
+from recsys.resources import available_cores
+from recsys.settings import REQUIRED, require_choices, require_threads, setting
+
+Format = Literal["split", "parquet", "npy"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+Layout = Literal["nvidia", "torchrec"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+PRESETS = PresetFolder(Path(__file__).with_name("presets"), {ClicksSemantics: "transform"})
+"""Known settings of the transform; those of `dlrm` are the defaults of `ClicksSemantics`."""
+
+
+def semantics_of(
+    preset: str | None, overrides: Mapping[str, Any] = types.MappingProxyType({})
+) -> ClicksSemantics:
+    """Reads the transform settings of a preset.
+
+    Args:
+        preset: name of a preset, or path of a YAML file; None takes the defaults.
+        overrides: settings that replace those of the preset.
+
+    Raises:
+        UserError: there is no such preset, or its file is not valid.
+    """
+    values = dict(overrides)
+    with PRESETS.fill(preset, values, set(overrides)).located():
+        return ClicksSemantics(**values)
+
+
+def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSemantics:
+    """Returns the transform of a schema.
+
+    Args:
+        path: the YAML file.
+        overrides: `split_fractions`, `split_rows` and `shuffle_seed` may be given beside it.
+
+    Raises:
+        UserError: the schema is wrong, or says itself what is given.
+    """
+    schema = load_schema(path)
+    beside = {"split_fractions", "split_rows", "shuffle_seed"}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    if wrong := sorted(set(overrides) - beside):
+        names = ", ".join(f"`{name}`" for name in wrong)
+        raise PreprocError(f"`schema` {path} says all of the transform; drop {names}")
+    split: dict[str, Any] = {f"split_{schema.split}": schema.values}
+    if schema.split == "files":
+        split = {"split_days": tuple(len(cast("Any", names)) for names in schema.values)}
+    if not overrides.keys().isdisjoint(("split_fractions", "split_rows")):
+        split = {}
+        schema = dataclasses.replace(schema, split="rows", values=())
+    try:
+        return ClicksSemantics(
+            schema=schema,
+            numerical_offset=schema.offset,
+            numerical_min=schema.min,
+            dictionary_days=schema.count,
+            **split,
+            **overrides,
+        )
+    except UserError as error:
+        raise PreprocError(f"`schema` {path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClicksJob:
+    """Settings of one preprocessing run."""
+
+    input: Path = setting(REQUIRED, "Folder with day_0 ... day_N, or one file; plain or gzip.")
+    output: Path = setting(REQUIRED, "The dataset folder to make.")
+    semantics: ClicksSemantics = dataclasses.field(default_factory=ClicksSemantics)
+    dictionaries: Path | None = setting(
+        None,
+        "Dataset whose rules and dictionaries are applied to the rows, instead of counting their "
+        "categories; all rows go to the test split unless a split is given.",
+    )
+    schema: Path | None = setting(
+        None,
+        "YAML file that describes the columns of your own click log, in place of `preset`: "
+        "docs/own_clicks.md.",
+    )
+    preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
+    engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
+    format: tuple[Format, ...] = setting(
+        ("split",),
+        f"Formats to write, comma-separated: {', '.join(FORMATS)} (TorchRec's arrays of each day).",
+    )
+    layout: Layout = setting(
+        "nvidia",
+        f"Layout of the dataset: {', '.join(LAYOUTS)} (float32 and int32 throughout, 160 bytes a "
+        "row; parquet with _metadata).",
+    )
+    memory_limit: int = setting(
+        4 * 2**30, "Anonymous memory of the process, such as 512MiB.", unit="bytes"
+    )
+    threads: int = setting(available_cores(), "Worker threads.", default_text="one per core")
+    max_bad_fraction: float = setting(
+        1e-4,
+        "Fraction of rows that may be rejected; they are left out and kept in quarantine.csv.",
+    )
+    progress: ProgressMode = setting("none", PROGRESS_HELP)
+    overwrite: bool = setting(
+        False, "Replace the dataset at --output, once the new one is complete."
+    )
+    work_dir: Path | None = setting(
+        None,
+        "Folder for the work state, kept for further runs on the same input; by default "
+        "OUTPUT.work, removed after success.",
+    )
+    nvtabular_python: Path | None = setting(
+        None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
+    )
+    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
+    spark: SparkSettings = dataclasses.field(default_factory=SparkSettings)
+
+    def __post_init__(self) -> None:
+        """Refuses values that are not allowed."""
+        require_choices(self, {"engine": ENGINES})
+        unknown = [f for f in self.format if f not in FORMATS]
+        if unknown or not self.format or len(set(self.format)) < len(self.format):
+            raise PreprocError(
+                f"`format` must be a comma-separated list of {', '.join(FORMATS)}; "
+                f"got {','.join(self.format)!r}"
+            )
+        if self.semantics.schema is not None:
+            for name, value, only in (
+                ("engine", self.engine, tuple(e for e in ENGINES if e != "nvtabular")),
+                ("layout", self.layout, ("nvidia",)),
+                *(("format", each, ("split", "parquet")) for each in self.format),
+            ):
+                if value not in only:
+                    raise PreprocError(
+                        f"`{name}` {value}: with a schema only {', '.join(only)} so far"
+                    )
+        require_threads(self, "threads")
+        if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):
+            raise PreprocError(
+                f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
+            )
+
+
+SECTIONS: dict[type, str] = {ClicksJob: "run", ClicksSemantics: "transform", SparkSettings: "spark"}
+"""Sections of settings, each with its heading in `--help`."""

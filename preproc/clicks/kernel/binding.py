@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed Python classes over the C interface of the Criteo kernel.
+
+A call releases the interpreter lock while it runs, so threads of one process use all cores. The
+classes own a handle of the kernel: use them as context managers.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.kernel.shared_library import (
+    EncodeTarget,
+    LineTooLongError,
+    RawMergeResult,
+    RawNumericalRule,
+    RawRowFormat,
+    RawRowRule,
+    RawRun,
+    RawRunSlice,
+    RawScanSummary,
+    check,
+    check_handle,
+    is_built,
+    kernel_version,
+    load,
+)
+from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
+from preproc.clicks.schema.row_format import ROLES, RowFormat
+from preproc.files.progress import Progress
+
+__all__ = [
+    "DICTIONARY_BYTES_PER_CATEGORY",
+    "EncodeTarget",
+    "Encoder",
+    "LineTooLongError",
+    "Run",
+    "ScanResult",
+    "Scanner",
+    "is_built",
+    "kernel_version",
+    "merge_runs",
+    "open_dictionaries",
+]
+
+NO_LIMIT = 2**64 - 1
+
+RUN_ENTRY = np.dtype("<u8")
+"""Entry of a sorted run: key of a category (a bijective hash) << 32 | count."""
+
+REJECTED_HEADER = np.dtype(
+    [("offset", "<u8"), ("line", "<u8"), ("length", "<u4"), ("reason", "<u4")]
+)
+"""Header of each rejected row in a rejects file; the bytes of the row follow."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A sorted run of one column, a range in its file."""
+
+    column: int
+    first_entry: int
+    entries: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScanResult:
+    """Counts and runs of a scanned text; `lines` includes rejected rows."""
+
+    rows: int
+    positives: int
+    lines: int
+    text_bytes: int
+    checksum: int
+    rejected: dict[RejectReason, int]
+    runs: tuple[Run, ...]
+
+
+class _Reader:
+    """Feeds text to an open handle, from memory or a file."""
+
+    def __init__(self, handle: int | None) -> None:
+        self._handle: int | None = check_handle(handle)
+
+    def feed(self, text: bytes) -> None:
+        """Reads a block of text, which may end inside a row."""
+        check(load().clicks_read_text(self._handle, text, len(text)))
+
+    def feed_file(self, fd: int, begin: int, end: int) -> None:
+        """Reads bytes [begin, end) of an open file."""
+        check(load().clicks_read_file(self._handle, fd, begin, end))
+
+    def checksum(self) -> int:
+        """Returns the checksum of the text, however it was cut into blocks."""
+        return int(load().clicks_read_checksum(self._handle))
+
+    def close(self) -> None:
+        """Frees the memory of the handle."""
+        if self._handle is not None:
+            load().clicks_read_close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _row_rule(semantics: ClicksSemantics) -> RawRowRule:
+    """Returns the rule by which rows are read."""
+    return RawRowRule(
+        semantics.category_modulus or 0,
+        semantics.bin_numerical,
+        semantics.numerical_min,
+        not semantics.unlabelled,
+    )
+
+
+def _raw_format(row_format: RowFormat) -> RawRowFormat:
+    """Returns a format for the kernel; it keeps its arrays alive."""
+    return RawRowFormat(
+        delimiter=row_format.delimiter[0],
+        num_fields=len(row_format.roles),
+        num_numerical=row_format.roles.count("numerical"),
+        num_categorical=row_format.roles.count("categorical"),
+        is_criteo=row_format.is_criteo,
+        has_label=row_format.has_label,
+        has_header=row_format.has_header,
+        roles=bytes(map(ROLES.index, row_format.roles)),
+        columns=bytes(row_format.columns),
+    )
+
+
+class Scanner(_Reader):
+    """Validates rows and counts their categories.
+
+    Args:
+        semantics: gives modulus and bins.
+        row_format: fields of a row.
+        table_bytes: memory for counts; when it is full, they are written as a sorted run.
+        runs_fd: file for the sorted runs.
+        rejects_fd: file for the rejected rows; -1 to drop them.
+        row_limit: valid rows to read.
+        offset: byte of the file at which the text begins.
+        progress: counters to advance.
+    """
+
+    def __init__(
+        self,
+        *,
+        semantics: ClicksSemantics,
+        row_format: RowFormat,
+        table_bytes: int,
+        runs_fd: int,
+        rejects_fd: int = -1,
+        row_limit: int = NO_LIMIT,
+        offset: int = 0,
+        progress: Progress,
+    ) -> None:
+        raw_format = _raw_format(row_format)
+        self._keep_alive = (progress, raw_format)  # the kernel holds their addresses
+        super().__init__(
+            load().clicks_scan_open(
+                ctypes.byref(_row_rule(semantics)),
+                ctypes.byref(raw_format),
+                table_bytes,
+                row_limit,
+                runs_fd,
+                rejects_fd,
+                offset,
+                ctypes.addressof(progress),
+            )
+        )
+
+    def finish(self) -> ScanResult:
+        """Ends the text and writes the remaining counts as runs."""
+        summary = RawScanSummary()
+        check(load().clicks_scan_finish(self._handle, ctypes.byref(summary)))
+        runs = (RawRun * summary.num_runs)()
+        load().clicks_scan_runs(self._handle, runs)
+        return ScanResult(
+            rows=summary.rows,
+            positives=summary.positives,
+            lines=summary.lines,
+            text_bytes=summary.bytes,
+            checksum=self.checksum(),
+            rejected=dict(zip(REJECT_REASONS, summary.rejected, strict=True)),
+            runs=tuple(Run(r.column, r.first_entry, r.entries) for r in runs),
+        )
+
+
+def merge_runs(
+    runs: Sequence[npt.NDArray[np.uint64]],
+    *,
+    frequency_limit: int,
+    budget_bytes: int,
+    dictionary_fd: int,
+    progress: Progress,
+) -> RawMergeResult:
+    """Merges the sorted runs of one column and writes its dictionary.
+
+    Args:
+        runs: entries of each run; memory-mapped files are allowed.
+        frequency_limit: categories with fewer occurrences are left out.
+        budget_bytes: the most memory to use.
+        dictionary_fd: file for the categories kept, uint32 in id order.
+        progress: counters to advance.
+    """
+    slices = (RawRunSlice * len(runs))(*(RawRunSlice(r.ctypes.data, len(r)) for r in runs))
+    result = RawMergeResult()
+    check(
+        load().clicks_merge(
+            slices,
+            len(runs),
+            frequency_limit,
+            budget_bytes,
+            dictionary_fd,
+            ctypes.addressof(progress),
+            ctypes.byref(result),
+        )
+    )
+    return result
+
+
+DICTIONARY_BYTES_PER_CATEGORY = 16
+"""Memory of a lookup table, per category kept."""
+
+
+@contextlib.contextmanager
+def open_dictionaries(
+    dictionaries: Sequence[npt.NDArray[np.uint32]],
+) -> Iterator[ctypes.Array[ctypes.c_void_p]]:
+    """Builds the lookup tables of all columns; encoders may use them together."""
+    handles = (ctypes.c_void_p * len(dictionaries))()
+    try:
+        for i, categories in enumerate(dictionaries):
+            values = np.ascontiguousarray(categories, np.uint32)
+            handle = load().clicks_dictionary_open(values.ctypes.data, len(values))
+            handles[i] = check_handle(handle)
+        yield handles
+    finally:
+        for handle in handles:
+            if handle is not None:
+                load().clicks_dictionary_close(handle)
+
+
+class Encoder(_Reader):
+    """Encodes rows and writes them to the columns of a dataset.
+
+    Args:
+        dictionaries: lookup tables of all columns, from `open_dictionaries`.
+        semantics: gives modulus, bins and transform of numerical features.
+        row_format: fields of a row.
+        targets: row ranges and their files; ascending and disjoint.
+        offset: byte of the file at which the text begins.
+        progress: counters to advance.
+    """
+
+    def __init__(
+        self,
+        *,
+        dictionaries: ctypes.Array[ctypes.c_void_p],
+        semantics: ClicksSemantics,
+        row_format: RowFormat,
+        targets: Sequence[EncodeTarget],
+        offset: int = 0,
+        progress: Progress,
+    ) -> None:
+        raw_format = _raw_format(row_format)
+        # The kernel holds their addresses.
+        self._keep_alive = (dictionaries, progress, raw_format)
+        self._targets = (EncodeTarget * len(targets))(*targets)
+        rule = RawNumericalRule(
+            semantics.numerical_offset,
+            semantics.numerical_min,
+            semantics.numerical_missing == "output_zero",
+        )
+        super().__init__(
+            load().clicks_encode_open(
+                dictionaries,
+                ctypes.byref(_row_rule(semantics)),
+                ctypes.byref(raw_format),
+                ctypes.byref(rule),
+                self._targets,
+                len(targets),
+                offset,
+                ctypes.addressof(progress),
+            )
+        )
+
+    def finish(self) -> tuple[int, list[int]]:
+        """Writes buffered rows; returns rows read and clicks per target."""
+        rows = ctypes.c_uint64()
+        check(load().clicks_encode_finish(self._handle, ctypes.byref(rows)))
+        return rows.value, [target.positives for target in self._targets]

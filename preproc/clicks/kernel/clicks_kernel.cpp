@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface of the Criteo kernel, for binding.py.
+//
+// Text is fed as ranges of a file or as blocks in memory. All state is in handles, so calls with
+// different handles may run in parallel. Calls return 0 or a status below 0, and handles or null;
+// after an error, clicks_last_error() describes the last one of this thread.
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "count_table.h"
+#include "line_transform.h"
+#include "row_encoder.h"
+#include "row_stream.h"
+#include "run_merge.h"
+
+#define CLICKS_API extern "C" __attribute__((visibility("default")))
+
+namespace clicks {
+namespace {
+
+enum Status : int { kOk = 0, kFailed = -1, kCancelled = -2, kLineTooLong = -3, kRejected = -4 };
+
+constexpr uint64_t kNoOffset = ~uint64_t{0};
+
+thread_local std::string last_message;
+thread_local uint64_t last_offset = kNoOffset;
+
+Status failed(Status status, const std::exception& error, uint64_t offset = kNoOffset) {
+  last_message = error.what();
+  last_offset = offset;
+  return status;
+}
+
+template <typename Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return kOk;
+  } catch (const Cancelled& error) {
+    return failed(kCancelled, error);
+  } catch (const LineTooLong& error) {
+    return failed(kLineTooLong, error, error.offset);
+  } catch (const std::exception& error) {
+    return failed(kFailed, error);
+  }
+}
+
+template <typename Handle, typename Make>
+Handle* guarded_make(const Make& make) {
+  Handle* handle = nullptr;
+  guarded([&] { handle = make(); });
+  return handle;
+}
+
+// Header of each rejected row in a rejects file; the bytes of the row follow.
+struct RejectedHeader {
+  uint64_t offset;
+  uint64_t line;
+  uint32_t length;
+  uint32_t reason;
+};
+
+class RowScanner final : public RowSink {
+ public:
+  RowScanner(const RowRule& rule, const RowFormat& format, size_t table_bytes, uint64_t row_limit,
+             int runs_fd, int rejects_fd)
+      : counts_(rule, format, table_bytes, runs_fd),
+        row_limit_(row_limit),
+        rejects_fd_(rejects_fd) {}
+
+  bool rows(const RowBatch& batch) override {
+    const int count =
+        static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - rows_));
+    counts_.add(batch, count);
+    rows_ += static_cast<uint64_t>(count);
+    for (int r = 0; r < count; ++r) positives_ += batch.label[r];
+    return rows_ < row_limit_;
+  }
+
+  void rejected(const RejectedRow& row, const uint8_t* text) override {
+    ++rejected_[row.reason];
+    if (rejects_fd_ < 0) return;
+    const RejectedHeader header{row.offset, row.line, row.length, row.reason};
+    write_all(rejects_fd_, &header, sizeof(header));
+    write_all(rejects_fd_, text, row.length);
+  }
+
+  CategoryCounts counts_;
+  uint64_t row_limit_;
+  int rejects_fd_;
+  uint64_t rows_ = 0;
+  uint64_t positives_ = 0;
+  uint64_t rejected_[kNumReasons] = {};
+};
+
+}  // namespace
+
+struct ScanSummary {
+  uint64_t rows;
+  uint64_t positives;
+  uint64_t lines;
+  uint64_t bytes;
+  uint64_t rejected[kNumReasons];
+  uint64_t num_runs;
+};
+
+// Text on its way to a scanner or an encoder.
+struct Reader {
+  Reader(std::unique_ptr<RowSink> to, Progress* progress, uint64_t offset, const RowFormat& format)
+      : sink(std::move(to)), stream(*sink, progress, offset, format) {}
+  std::unique_ptr<RowSink> sink;
+  RowStream stream;
+};
+
+// offset: byte of the file at which the error is, or kNoOffset.
+struct ErrorReport {
+  const char* message;
+  uint64_t offset;
+};
+
+CLICKS_API void clicks_last_error(ErrorReport* report) {
+  *report = {last_message.c_str(), last_offset};
+}
+
+// Version of runs, rejects files and checksums: changes whenever the same text could give others.
+CLICKS_API int clicks_kernel_version() { return 3; }
+
+CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
+  return guarded([&] { reader->stream.feed(text, size); });
+}
+
+CLICKS_API int clicks_read_file(Reader* reader, int fd, uint64_t begin, uint64_t end) {
+  return guarded([&] { reader->stream.feed_file(fd, begin, end); });
+}
+
+// Checksum of the text that was read.
+CLICKS_API uint64_t clicks_read_checksum(const Reader* reader) { return reader->stream.checksum(); }
+
+CLICKS_API void clicks_read_close(Reader* reader) { delete reader; }
+
+// format: its arrays must outlive the handle. offset: byte of the file at which the text begins.
+CLICKS_API Reader* clicks_scan_open(const RowRule* rule, const RowFormat* format,
+                                    uint64_t table_bytes, uint64_t row_limit, int runs_fd,
+                                    int rejects_fd, uint64_t offset, Progress* progress) {
+  return guarded_make<Reader>([&] {
+    auto sink =
+        std::make_unique<RowScanner>(*rule, *format, table_bytes, row_limit, runs_fd, rejects_fd);
+    return new Reader(std::move(sink), progress, offset, *format);
+  });
+}
+
+CLICKS_API int clicks_scan_finish(Reader* scan, ScanSummary* summary) {
+  return guarded([&] {
+    scan->stream.finish();
+    auto& sink = static_cast<RowScanner&>(*scan->sink);
+    sink.counts_.spill();
+    summary->rows = sink.rows_;
+    summary->positives = sink.positives_;
+    summary->lines = scan->stream.lines();
+    summary->bytes = scan->stream.bytes();
+    std::copy(std::begin(sink.rejected_), std::end(sink.rejected_), summary->rejected);
+    summary->num_runs = sink.counts_.runs().size();
+  });
+}
+
+CLICKS_API void clicks_scan_runs(const Reader* scan, Run* runs) {
+  const auto& written = static_cast<const RowScanner&>(*scan->sink).counts_.runs();
+  std::copy(written.begin(), written.end(), runs);
+}
+
+// Merges the runs of one column and writes the categories kept as uint32, in id order.
+CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
+                            uint64_t budget_bytes, int dictionary_fd, Progress* progress,
+                            MergeResult* result) {
+  return guarded([&] {
+    RunMerge merge(runs, num_runs, frequency_limit, budget_bytes, progress);
+    *result = merge.run(dictionary_fd);
+  });
+}
+
+CLICKS_API Dictionary* clicks_dictionary_open(const uint32_t* categories, uint64_t count) {
+  return guarded_make<Dictionary>([&] { return new Dictionary(categories, count); });
+}
+
+CLICKS_API void clicks_dictionary_close(Dictionary* dictionary) { delete dictionary; }
+
+// targets: ascending, disjoint row ranges of the text; must outlive the handle, as the format's
+// arrays must. offset: byte of the file at which the text begins.
+CLICKS_API Reader* clicks_encode_open(const Dictionary* const* dictionaries,
+                                      const RowRule* row_rule, const RowFormat* format,
+                                      const NumericalRule* rule, EncodeTarget* targets,
+                                      uint64_t num_targets, uint64_t offset, Progress* progress) {
+  return guarded_make<Reader>([&] {
+    auto sink =
+        std::make_unique<RowEncoder>(*row_rule, *format, dictionaries, *rule, targets, num_targets);
+    return new Reader(std::move(sink), progress, offset, *format);
+  });
+}
+
+// Writes buffered rows and returns the rows read.
+CLICKS_API int clicks_encode_finish(Reader* encode, uint64_t* rows) {
+  return guarded([&] {
+    encode->stream.finish();
+    auto& sink = static_cast<RowEncoder&>(*encode->sink);
+    sink.flush();
+    sink.start_writeback_of_targets();
+    *rows = sink.seen();
+  });
+}
+
+// path: a feature file.
+CLICKS_API LineTransform* clicks_transform_open(const char* path) {
+  return guarded_make<LineTransform>([&] { return new LineTransform(path); });
+}
+
+// Categories of each column; returns the columns.
+CLICKS_API int clicks_transform_columns(const LineTransform* transform, uint64_t* categories) {
+  const auto& sizes = transform->file().sizes();
+  std::copy(sizes.begin(), sizes.end(), categories);
+  return transform->num_columns();
+}
+
+// Returns kRejected, with the first rejected line, if a line is no valid row.
+CLICKS_API int clicks_transform_lines(LineTransform* transform, const uint8_t* text, uint64_t size,
+                                      uint64_t lines, float* numerical, int64_t* ids,
+                                      RejectedLine* rejected) {
+  bool valid = true;
+  const int status =
+      guarded([&] { valid = transform->run(text, size, lines, numerical, ids, rejected); });
+  return status == kOk && !valid ? kRejected : status;
+}
+
+CLICKS_API void clicks_transform_close(LineTransform* transform) { delete transform; }
+
+}  // namespace clicks

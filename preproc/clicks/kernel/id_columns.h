@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Columns of categories: those of the text, then the bins of the numbers.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernel_choice.h"
+#include "memory.h"
+
+namespace clicks {
+
+// x % modulus by two multiplications; exact for 32 bits (Lemire, Kaser, Kurz 2019).
+class Modulus {
+ public:
+  // modulus 0 leaves numbers as they are, as does 2**32.
+  explicit Modulus(uint64_t modulus) : modulus_(modulus), inverse_(0) {
+    if (modulus > 0 && modulus < (uint64_t{1} << 32)) inverse_ = UINT64_MAX / modulus + 1;
+    is_one_ = modulus == 1;
+  }
+  bool changes_nothing() const { return inverse_ == 0 && !is_one_; }
+  CLICKS_INLINE uint32_t operator()(uint32_t x) const {
+    if (inverse_ == 0) return is_one_ ? 0 : x;
+    const uint64_t fraction = inverse_ * x;
+    return static_cast<uint32_t>((static_cast<unsigned __int128>(fraction) * modulus_) >> 64);
+  }
+
+ private:
+  uint64_t modulus_;
+  uint64_t inverse_;
+  bool is_one_;
+};
+
+// How the fields of a row are read.
+struct RowRule {
+  uint64_t modulus;         // of the categories in the text; 0 keeps them
+  uint64_t bins_numerical;  // not 0: the bins of numbers are categories too
+  int64_t numerical_minimum;
+  uint64_t has_label;  // not 0: rows begin with a label
+};
+
+// Bin of a number x: x itself up to 2, floor(ln(x)^2) + 2 above.
+//
+// No ln(x)^2 of an integer comes nearer than 6e-10 to the next bin, so float64 suffices.
+class Bins {
+ public:
+  explicit Bins(const RowRule& rule) : minimum_(rule.numerical_minimum) {
+    if (rule.bins_numerical == 0) return;
+    small_ = Pages<uint32_t>(kSmall);
+    for (int32_t x = 0; x < kSmall; ++x) small_[static_cast<size_t>(x)] = of(x);
+  }
+  CLICKS_INLINE uint32_t operator()(int32_t raw) const {
+    const int64_t x = std::max<int64_t>(raw, minimum_);
+    return 0 <= x && x < kSmall ? small_[static_cast<size_t>(x)] : of(x);
+  }
+
+ private:
+  static constexpr int32_t kSmall = 1 << 12;
+
+  static uint32_t of(int64_t x) {
+    if (x <= 2) return static_cast<uint32_t>(x);
+    const double log = std::log(static_cast<double>(x));
+    return static_cast<uint32_t>(log * log) + 2;
+  }
+
+  int64_t minimum_;
+  Pages<uint32_t> small_;
+};
+
+class IdColumns {
+ public:
+  IdColumns(const RowRule& rule, const RowFormat& format)
+      : modulus_(rule.modulus),
+        bins_(rule),
+        categoricals_(static_cast<int>(format.num_categorical)),
+        numericals_(static_cast<int>(format.num_numerical)),
+        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)) {}
+
+  int count() const { return count_; }
+
+  // Copies the categories of a column in rows [from, from + count) of a batch.
+  void copy(const RowBatch& batch, int from, int count, int column, uint32_t* categories) const {
+    if (column >= categoricals_) {
+      const int32_t* values = batch.numerical + from * numericals_ + column - categoricals_;
+      for (int r = 0; r < count; ++r) categories[r] = bins_(values[r * numericals_]);
+      return;
+    }
+    const uint32_t* values = batch.categorical + from * categoricals_ + column;
+    for (int r = 0; r < count; ++r) categories[r] = values[r * categoricals_];
+    if (modulus_.changes_nothing()) return;
+    for (int r = 0; r < count; ++r) categories[r] = modulus_(categories[r]);
+  }
+
+ private:
+  Modulus modulus_;
+  Bins bins_;
+  int categoricals_;
+  int numericals_;
+  int count_;
+};
+
+}  // namespace clicks

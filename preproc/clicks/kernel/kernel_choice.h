@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel's inner loops, compiled for several kinds of processor; chooses among them.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "row_parser.h"
+#include "row_parser_avx512.h"
+
+namespace clicks {
+
+struct Kernels {
+  uint32_t (*split_rows)(const uint8_t* text, uint32_t size, const RowFormat& format,
+                         uint64_t& line, FieldEnds& fields, std::vector<RejectedRow>& rejected);
+  bool (*parse_rows)(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                     RowBatch& batch, uint8_t* rejected);
+  void (*hash_categories)(const uint32_t* categories, int count, uint32_t* keys);
+};
+
+// The finaliser of MurmurHash3, which is a bijection of 32 bits.
+CLICKS_INLINE uint32_t key_of_category(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+CLICKS_INLINE void hash_categories(const uint32_t* categories, int count, uint32_t* keys) {
+  for (int i = 0; i < count; ++i) keys[i] = key_of_category(categories[i]);
+}
+
+// The templates, compiled with the instructions that `target` allows. Flatten: the steps of a
+// processor cannot be inlined into a template, but they can be with the template.
+#define CLICKS_DEFINE_KERNELS(Name, name, Steps, target)                                      \
+  target __attribute__((flatten)) inline uint32_t split_rows_##name(                          \
+      const uint8_t* text, uint32_t size, const RowFormat& format, uint64_t& line,            \
+      FieldEnds& fields, std::vector<RejectedRow>& rejected) {                                \
+    return split_rows<Steps>(text, size, format, line, fields, rejected);                     \
+  }                                                                                           \
+  target __attribute__((flatten)) inline bool parse_rows_##name(                              \
+      const uint8_t* text, const FieldEnds& fields, const RowFormat& format, RowBatch& batch, \
+      uint8_t* rejected) {                                                                    \
+    return parse_rows<Steps>(text, fields, format, batch, rejected);                          \
+  }                                                                                           \
+  target inline void hash_categories_##name(const uint32_t* categories, int count,            \
+                                            uint32_t* keys) {                                 \
+    hash_categories(categories, count, keys);                                                 \
+  }                                                                                           \
+  constexpr Kernels k##Name = {split_rows_##name, parse_rows_##name, hash_categories_##name};
+
+CLICKS_DEFINE_KERNELS(Portable, portable, PortableSteps, )
+#ifdef CLICKS_X86
+CLICKS_DEFINE_KERNELS(Avx2, avx2, PortableSteps,
+                      __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"))))
+#endif
+#ifdef CLICKS_HAS_AVX512
+CLICKS_DEFINE_KERNELS(Avx512, avx512, Avx512Steps, CLICKS_AVX512)
+#endif
+#undef CLICKS_DEFINE_KERNELS
+
+inline const Kernels& choose_kernels() {
+#ifdef CLICKS_HAS_AVX512
+  if (Avx512Steps::are_supported()) return kAvx512;
+#endif
+#ifdef CLICKS_X86
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return kAvx2;
+#endif
+  return kPortable;
+}
+
+inline const Kernels& kernels() {
+  static const Kernels& chosen = choose_kernels();
+  return chosen;
+}
+
+}  // namespace clicks

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encodes parsed rows to the columns of a split-binary dataset.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "id_columns.h"
+#include "memory.h"
+#include "numerical_transform.h"
+#include "row_stream.h"
+
+namespace clicks {
+
+// Maps a category to its id, 0 for every category that is not in the dictionary.
+//
+// A hash table of buckets of a cache line: nearly every answer takes one bucket, whose categories
+// are compared at once, so that no branch depends on the category.
+class Dictionary {
+ public:
+  // categories: in id order; the first has id 1.
+  Dictionary(const uint32_t* categories, size_t count) : buckets_(buckets_for(count)) {
+    for (size_t i = 0; i < count; ++i) {
+      size_t number = bucket_of_key(key_of_category(categories[i]));
+      while (buckets_[number].is_full()) number = after(number);
+      Bucket& bucket = buckets_[number];
+      int free = 0;
+      while (bucket.ids[free] != 0) ++free;
+      bucket.categories[free] = categories[i];
+      bucket.ids[free] = static_cast<uint32_t>(i + 1);
+    }
+  }
+
+  // Half full: one bucket of fifty is full and sends its other categories to the next one.
+  static size_t buckets_for(size_t count) { return count / (kBucketSize / 2) + 1; }
+
+  CLICKS_INLINE size_t bucket_of_key(uint32_t key) const {
+    return static_cast<size_t>((key * static_cast<uint64_t>(buckets_.size())) >> 32);
+  }
+  CLICKS_INLINE void prefetch(size_t bucket) const { __builtin_prefetch(&buckets_[bucket], 0); }
+  CLICKS_INLINE uint32_t find(uint32_t category, size_t bucket) const {
+    uint32_t id = buckets_[bucket].find(category);
+    while (buckets_[bucket].is_full() && id == 0) {  // the rare one first
+      bucket = after(bucket);
+      id = buckets_[bucket].find(category);
+    }
+    return id;
+  }
+  bool is_large() const { return buckets_.bytes() > (size_t{16} << 10); }
+
+ private:
+  static constexpr int kBucketSize = 8;
+
+  // Categories come before free slots, whose category and id are 0.
+  struct alignas(64) Bucket {
+    uint32_t categories[kBucketSize];
+    uint32_t ids[kBucketSize];
+
+    bool is_full() const { return ids[kBucketSize - 1] != 0; }
+
+    // Category 0 may be compared equal to free slots too, but its own slot comes before them.
+    CLICKS_INLINE uint32_t find(uint32_t category) const {
+#ifdef CLICKS_X86
+      const __m128i wanted = _mm_set1_epi32(static_cast<int>(category));
+      const auto* stored = reinterpret_cast<const __m128i*>(categories);
+      const __m128i low = _mm_cmpeq_epi32(_mm_load_si128(stored), wanted);
+      const __m128i high = _mm_cmpeq_epi32(_mm_load_si128(stored + 1), wanted);
+      const __m128i equal = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
+      const auto mask = static_cast<uint32_t>(_mm_movemask_epi8(equal));
+#else
+      uint32_t mask = 0;
+      for (int i = 0; i < kBucketSize; ++i) {
+        mask |= static_cast<uint32_t>(categories[i] == category) << i;
+      }
+#endif
+      const uint32_t id = ids[__builtin_ctz(mask | 1u << (kBucketSize - 1))];
+      return id & (0 - static_cast<uint32_t>(mask != 0));
+    }
+  };
+
+  size_t after(size_t bucket) const { return bucket + 1 == buckets_.size() ? 0 : bucket + 1; }
+
+  Pages<Bucket> buckets_;
+};
+
+// Rows [first_row, first_row + rows) of the text, written to these files from row out_row.
+struct EncodeTarget {
+  uint64_t first_row;
+  uint64_t rows;
+  uint64_t out_row;
+  uint64_t positives;  // result: clicks of the rows
+  int32_t label_fd;
+  int32_t float16_fd;  // -1: not written
+  int32_t float32_fd;  // -1: not written
+  int32_t categorical_fds[kMaxColumns];
+  uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
+};
+
+class RowEncoder final : public RowSink {
+ public:
+  RowEncoder(const RowRule& row_rule, const RowFormat& format,
+             const Dictionary* const* dictionaries, const NumericalRule& rule,
+             EncodeTarget* targets, size_t num_targets)
+      : columns_(row_rule, format),
+        numericals_(format.num_numerical),
+        dictionaries_(dictionaries, dictionaries + columns_.count()),
+        transform_(rule),
+        targets_(targets),
+        num_targets_(num_targets),
+        label_(kBufferRows),
+        float16_(kBufferRows * numericals_ + 1),
+        float32_(kBufferRows * numericals_ + 1),
+        ids_(static_cast<size_t>(kBufferRows * columns_.count())) {
+    for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
+  }
+
+  bool rows(const RowBatch& batch) override {
+    int from = 0;
+    while (from < batch.rows) {
+      const uint64_t row = seen_ + static_cast<uint64_t>(from);
+      while (target_ < num_targets_ && row >= end_of(target_)) {
+        flush();
+        ++target_;
+      }
+      if (target_ == num_targets_) break;
+      const EncodeTarget& target = targets_[target_];
+      if (row < target.first_row) {  // between two targets
+        from += static_cast<int>(std::min<uint64_t>(target.first_row - row, batch.rows - from));
+        continue;
+      }
+      const int count =
+          static_cast<int>(std::min<uint64_t>(batch.rows - from, end_of(target_) - row));
+      if (buffered_ + count > kBufferRows) flush();
+      encode(batch, from, count);
+      from += count;
+    }
+    seen_ += static_cast<uint64_t>(batch.rows);
+    return true;
+  }
+
+  void rejected(const RejectedRow&, const uint8_t*) override {}
+
+  void flush() {
+    if (buffered_ == 0) return;
+    const EncodeTarget& target = targets_[target_];
+    const size_t n = static_cast<size_t>(buffered_);
+    const uint64_t row = target.out_row + flushed_;
+    pwrite_all(target.label_fd, label_.data(), n, row);
+    if (target.float16_fd >= 0) {
+      pwrite_all(target.float16_fd, float16_.data(), 2 * numericals_ * n, 2 * numericals_ * row);
+    }
+    if (target.float32_fd >= 0) {
+      pwrite_all(target.float32_fd, float32_.data(), 4 * numericals_ * n, 4 * numericals_ * row);
+    }
+    for (int c = 0; c < columns_.count(); ++c) {
+      const uint64_t width = target.id_bytes[c];
+      pwrite_all(target.categorical_fds[c], column(c), width * n, width * row);
+    }
+    flushed_ += n;
+    buffered_ = 0;
+    if (flushed_ == target.rows) flushed_ = 0;
+  }
+
+  // Call after the last flush.
+  void start_writeback_of_targets() const {
+    for (size_t t = 0; t < num_targets_; ++t) {
+      const EncodeTarget& target = targets_[t];
+      const auto start = [&](int fd, uint64_t width) {
+        if (fd >= 0) start_writeback(fd, width * target.out_row, width * target.rows);
+      };
+      start(target.label_fd, 1);
+      start(target.float16_fd, 2 * numericals_);
+      start(target.float32_fd, 4 * numericals_);
+      for (int c = 0; c < columns_.count(); ++c)
+        start(target.categorical_fds[c], target.id_bytes[c]);
+    }
+  }
+
+  uint64_t seen() const { return seen_; }
+
+ private:
+  static constexpr int kBufferRows = 16 * kBatchRows;
+
+  uint64_t end_of(size_t target) const {
+    return targets_[target].first_row + targets_[target].rows;
+  }
+  uint8_t* column(int c) {
+    return reinterpret_cast<uint8_t*>(ids_.data() + static_cast<size_t>(c) * kBufferRows);
+  }
+
+  void encode(const RowBatch& batch, int from, int count) {
+    EncodeTarget& target = targets_[target_];
+    const size_t at = static_cast<size_t>(buffered_);
+    std::memcpy(&label_[at], batch.label + from, static_cast<size_t>(count));
+    for (int r = from; r < from + count; ++r) target.positives += batch.label[r];
+    const bool want_float32 = target.float32_fd >= 0;
+    for (int r = 0; r < count; ++r) {
+      const size_t out = (at + static_cast<size_t>(r)) * numericals_;
+      const uint64_t present = batch.numerical_present[from + r];
+      const int32_t* raw = batch.numerical + static_cast<size_t>(from + r) * numericals_;
+      for (size_t c = 0; c < numericals_; ++c) {
+        const auto value = transform_(raw[c], (present >> c) & 1);
+        float16_[out + c] = value.float16;
+        if (want_float32) float32_[out + c] = value.float32;
+      }
+    }
+    for (int c = 0; c < columns_.count(); ++c) {
+      switch (target.id_bytes[c]) {
+        case 1:
+          look_up(batch, from, count, c, reinterpret_cast<int8_t*>(column(c)) + at);
+          break;
+        case 2:
+          look_up(batch, from, count, c, reinterpret_cast<int16_t*>(column(c)) + at);
+          break;
+        default:
+          look_up(batch, from, count, c, reinterpret_cast<int32_t*>(column(c)) + at);
+      }
+    }
+    buffered_ += count;
+  }
+
+  template <typename Id>
+  void look_up(const RowBatch& batch, int from, int count, int c, Id* out) {
+    const Dictionary& dictionary = *dictionaries_[static_cast<size_t>(c)];
+    columns_.copy(batch, from, count, c, categories_);
+    kernels_.hash_categories(categories_, count, keys_);
+    if (dictionary.is_large()) {
+      for (int r = 0; r < count; ++r) dictionary.prefetch(dictionary.bucket_of_key(keys_[r]));
+    }
+    for (int r = 0; r < count; ++r) {
+      const uint32_t present = (batch.id_present[from + r] >> c) & 1;
+      const uint32_t id = dictionary.find(categories_[r], dictionary.bucket_of_key(keys_[r]));
+      out[r] = static_cast<Id>(id & (0 - present));
+    }
+  }
+
+  const Kernels& kernels_ = kernels();
+  IdColumns columns_;
+  size_t numericals_;
+  std::vector<const Dictionary*> dictionaries_;
+  NumericalTransform transform_;
+  EncodeTarget* targets_;
+  size_t num_targets_;
+  size_t target_ = 0;
+  uint64_t seen_ = 0;     // rows of the text so far
+  uint64_t flushed_ = 0;  // rows of the target that were written
+  int buffered_ = 0;
+  Pages<uint8_t> label_;
+  Pages<uint16_t> float16_;
+  Pages<float> float32_;
+  Pages<int32_t> ids_;
+  uint32_t categories_[kBatchRows];  // of one column, and their keys
+  uint32_t keys_[kBatchRows];
+};
+
+}  // namespace clicks

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parses text to columns of numbers, by the row grammar of preproc/clicks/rules.py.
+//
+// Rows of Criteo's log have a path of their own, with the numbers of their fields known to the
+// compiler; those of a schema take the other one, field by field.
+//
+// A batch of rows takes two steps. `split_rows` finds the ends of all fields with 64-byte masks and
+// rejects rows of a wrong number of fields. `parse_rows` then converts the fields to numbers, 8
+// bytes at a time, without a branch per character. It only marks the other rejected rows;
+// `wrong_field` parses them again, slowly, to find the reason.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+// CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
+#if defined(__x86_64__) && !defined(CLICKS_PORTABLE)
+#define CLICKS_X86 1
+#include <immintrin.h>
+#endif
+
+#define CLICKS_INLINE inline __attribute__((always_inline))
+
+namespace clicks {
+
+constexpr int kNumericals = 13;
+constexpr int kCategoricals = 26;
+constexpr int kFields = 1 + kNumericals + kCategoricals;
+constexpr int kMaxColumns = 64;  // numerical ones, and those of ids: a bit of each tells presence
+constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
+constexpr size_t kPadding = 64;  // bytes after the text that must be readable
+
+enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kNumReasons };
+
+struct RejectedRow {
+  uint64_t offset;  // first byte of the row in the text
+  uint64_t line;    // lines before the row
+  uint32_t length;  // bytes without the line end
+  RejectReason reason;
+  uint32_t field;  // the leftmost wrong one, the label is 0; of kColumns, the number of fields
+};
+
+enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
+
+// Fields of a row: as binding.py hands them over.
+struct RowFormat {
+  uint32_t delimiter;
+  uint32_t num_fields;
+  uint32_t num_numerical;
+  uint32_t num_categorical;
+  uint32_t is_criteo;   // the fields of a Criteo log, in their order
+  uint32_t has_label;   // of a Criteo log; a row without has an empty one before its first byte
+  uint32_t has_header;  // the first line of a file is none of the rows
+  // [num_fields] role of each field, and its number among those of the role
+  const uint8_t* roles;
+  const uint8_t* columns;
+};
+
+struct CriteoFields {
+  uint8_t roles[kFields];
+  uint8_t columns[kFields];
+};
+
+constexpr CriteoFields make_criteo_fields() {
+  CriteoFields fields{};
+  fields.roles[0] = kLabelRole;
+  for (int f = 1; f < kFields; ++f) {
+    const bool is_numerical = f <= kNumericals;
+    fields.roles[f] = is_numerical ? kNumericalRole : kCategoricalRole;
+    fields.columns[f] = static_cast<uint8_t>(f - 1 - (is_numerical ? 0 : kNumericals));
+  }
+  return fields;
+}
+
+constexpr CriteoFields kCriteoFields = make_criteo_fields();
+constexpr RowFormat kUnlabelledCriteo{'\t', kFields, kNumericals,         kCategoricals,        1,
+                                      0,    0,       kCriteoFields.roles, kCriteoFields.columns};
+
+struct RowBatch {
+  int rows = 0;
+  uint8_t label[kBatchRows];
+  uint64_t numerical_present[kBatchRows];  // bit c: column c is not empty
+  uint64_t id_present[kBatchRows];         // of categorical columns, then of the bins of numbers
+  int32_t* numerical;                      // [kBatchRows, num_numerical]
+  uint32_t* categorical;                   // [kBatchRows, num_categorical]
+};
+
+// Offsets of the fields in those rows of a batch that have the right number of fields.
+struct FieldEnds {
+  int rows = 0;
+  uint32_t start[kBatchRows];
+  uint32_t line[kBatchRows];
+  uint32_t* ends;  // [size_of_ends()]
+};
+
+// Longer than needed: the ends in a chunk of 64 bytes are appended without a check of the size.
+constexpr size_t size_of_ends(size_t num_fields) {
+  return kBatchRows * num_fields + num_fields + 2 * 64;
+}
+
+CLICKS_INLINE uint64_t load64(const uint8_t* p) {
+  uint64_t value;
+  std::memcpy(&value, p, sizeof(value));
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  value = __builtin_bswap64(value);
+#endif
+  return value;
+}
+
+constexpr uint64_t repeat(uint8_t byte) { return 0x0101010101010101ull * byte; }
+
+struct ChunkMasks {
+  uint64_t delimiters;  // bit i: byte i is a tab or a line feed
+  uint64_t line_feeds;
+};
+
+// Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
+CLICKS_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
+  const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
+  return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
+}
+
+// Returns 0x80 in each byte that is in [low, high]; bytes of `text` must be below 0x80.
+CLICKS_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
+  return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
+}
+
+// Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
+typedef uint64_t Fields4 __attribute__((vector_size(32)));
+constexpr int kHexGroups = (kCategoricals + 3) / 4;
+
+// Integers of more than 8 digits; rare, so a plain loop.
+inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
+  if (count == 0 || count > 10) return false;
+  int64_t value = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (digits[i] < '0' || digits[i] > '9') return false;
+    value = 10 * value + (digits[i] - '0');
+  }
+  value = negative ? -value : value;
+  if (value < INT32_MIN || value > INT32_MAX) return false;
+  out = static_cast<int32_t>(value);
+  return true;
+}
+
+// Parses the integer in [begin, begin + length), which may be empty. Clears bits of 0x80 in `valid`
+// if it is none, or `long_valid` if it is a long one.
+CLICKS_INLINE void parse_integer(const uint8_t* begin, uint32_t length, int32_t& value,
+                                 uint64_t& valid, bool& long_valid) {
+  const bool negative = *begin == '-';
+  const uint32_t digits = length - negative;
+  if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
+    long_valid &= parse_long_integer(begin + negative, digits, negative, value);
+    return;
+  }
+  uint64_t v = right_align(load64(begin + negative), digits);
+  valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
+  v -= repeat('0');
+  v = v * 10 + (v >> 8);
+  v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
+       ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
+      32;
+  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(v));
+  value = negative ? -number : number;
+}
+
+// Parses the hexadecimal number in [begin, begin + length), which may be empty.
+CLICKS_INLINE bool parse_hexadecimal(const uint8_t* begin, uint32_t length, uint32_t& value) {
+  if (length > 8) return false;
+  const uint64_t v = right_align(load64(begin), length);
+  const uint64_t low = v & repeat(0x7f), letter = low | repeat(0x20);
+  const uint64_t valid = (in_range(low, '0', '9') | in_range(letter, 'a', 'f')) & ~v;
+  const uint64_t bit6 = (v >> 6) & repeat(1);
+  uint64_t x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
+  x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
+  x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
+  value = static_cast<uint32_t>((x << 16) | (x >> 32));
+  return (valid & repeat(0x80)) == repeat(0x80);
+}
+
+// The steps of the parser without special instructions.
+struct PortableSteps {
+  CLICKS_INLINE static ChunkMasks chunk_masks(const uint8_t* p, uint8_t delimiter) {
+    ChunkMasks masks{0, 0};
+#ifdef CLICKS_X86
+    const __m128i tab = _mm_set1_epi8(static_cast<char>(delimiter));
+    const __m128i line_feed = _mm_set1_epi8('\n');
+    for (int i = 0; i < 4; ++i) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+      const uint64_t tabs = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, tab)));
+      const uint64_t feeds =
+          static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, line_feed)));
+      masks.delimiters |= (tabs | feeds) << (16 * i);
+      masks.line_feeds |= feeds << (16 * i);
+    }
+#else
+    for (int i = 0; i < 8; ++i) {
+      const auto equal = [&](uint8_t byte) {
+        // High bit of each byte that is zero after the exclusive or, moved into 8 adjacent bits.
+        const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
+        const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
+        return ((zero >> 7) * 0x0102040810204080ull) >> 56;
+      };
+      const uint64_t feeds = equal('\n');
+      masks.delimiters |= (equal(delimiter) | feeds) << (8 * i);
+      masks.line_feeds |= feeds << (8 * i);
+    }
+#endif
+    return masks;
+  }
+
+  CLICKS_INLINE static uint32_t* append_positions(uint64_t bits, uint32_t base, uint32_t* out) {
+    while (bits != 0) {
+      *out++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+    }
+    return out;
+  }
+
+  CLICKS_INLINE static bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
+                                               uint32_t* values, uint32_t& present) {
+    uint64_t raw[4 * kHexGroups] = {}, halves[4 * kHexGroups] = {};
+    uint32_t mask = 0, longest = 0;
+    for (int c = 0; c < kCategoricals; ++c) {
+      const uint32_t length = ends[c + 1] - ends[c] - 1;
+      raw[c] = load64(text + ends[c] + 1);
+      halves[c] = 4 * std::min(length, 8u);
+      longest = std::max(longest, length);
+      mask |= static_cast<uint32_t>(length != 0) << c;
+    }
+    present = mask;
+    Fields4 valid = Fields4{} + repeat(0x80);
+    uint32_t decoded[4 * kHexGroups];
+    for (int g = 0; g < kHexGroups; ++g) {
+      Fields4 v, half;
+      std::memcpy(&v, raw + 4 * g, sizeof(v));
+      std::memcpy(&half, halves + 4 * g, sizeof(half));
+      v = ((v << (32 - half)) << (32 - half)) | (((Fields4{} + repeat('0')) >> half) >> half);
+      const Fields4 low = v & repeat(0x7f), letter = low | repeat(0x20);
+      const Fields4 is_digit = (low + repeat(0x80 - '0')) & ~(low + repeat(0x7f - '9'));
+      const Fields4 is_letter = (letter + repeat(0x80 - 'a')) & ~(letter + repeat(0x7f - 'f'));
+      valid &= (is_digit | is_letter) & ~v;
+      const Fields4 bit6 = (v >> 6) & repeat(1);
+      Fields4 x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
+      x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
+      x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
+      x = (x << 16) | (x >> 32);
+      for (int i = 0; i < 4; ++i) decoded[4 * g + i] = static_cast<uint32_t>(x[i]);
+    }
+    std::memcpy(values, decoded, kCategoricals * sizeof(uint32_t));
+    return (valid[0] & valid[1] & valid[2] & valid[3]) == repeat(0x80) && longest <= 8;
+  }
+
+  CLICKS_INLINE static bool parse_numericals(const uint8_t* text, const uint32_t* ends,
+                                             int32_t* values, uint64_t& present) {
+    uint64_t valid = repeat(0x80);
+    bool long_valid = true;
+    uint32_t mask = 0;
+    for (int c = 0; c < kNumericals; ++c) {
+      const uint32_t begin = ends[c] + 1;
+      const uint32_t length = ends[c + 1] - begin;
+      mask |= static_cast<uint32_t>(length != 0) << c;
+      parse_integer(text + begin, length, values[c], valid, long_valid);
+    }
+    present = mask;
+    return valid == repeat(0x80) && long_valid;
+  }
+};
+
+// Splits whole lines into fields until the batch is full; returns the bytes read.
+//
+// text: ends in a line feed, followed by kPadding readable bytes.
+// line: lines before the text; increased by the lines read.
+template <typename Steps>
+CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowFormat& format,
+                                  uint64_t& line, FieldEnds& fields,
+                                  std::vector<RejectedRow>& rejected) {
+  const uint8_t delimiter = static_cast<uint8_t>(format.delimiter);
+  const ptrdiff_t num_fields = format.num_fields;
+  const bool lacks_label = format.is_criteo && !format.has_label;
+  fields.rows = 0;
+  uint32_t* row_ends = fields.ends;
+  uint32_t start = 0;
+  const auto begin_row = [&] {
+    *row_ends = start - 1;
+    return row_ends + lacks_label;
+  };
+  uint32_t* out = begin_row();
+  const uint64_t first_line = line;
+  for (uint32_t chunk = 0; chunk < size; chunk += 64) {
+    ChunkMasks masks = Steps::chunk_masks(text + chunk, delimiter);
+    if (size - chunk < 64) {
+      const uint64_t inside = (uint64_t{1} << (size - chunk)) - 1;
+      masks.delimiters &= inside;
+      masks.line_feeds &= inside;
+    }
+    while (masks.line_feeds != 0) {
+      const uint64_t upto = masks.line_feeds ^ (masks.line_feeds - 1);
+      out = Steps::append_positions(masks.delimiters & upto, chunk, out);
+      masks.delimiters &= ~upto;
+      masks.line_feeds &= masks.line_feeds - 1;
+      const uint32_t end = out[-1];
+      if (out - row_ends == num_fields) {
+        fields.start[fields.rows] = start;
+        fields.line[fields.rows++] = static_cast<uint32_t>(line - first_line);
+        // A row of one field may be empty: nothing of the line before belongs to it.
+        row_ends[num_fields - 1] -= end > start && text[end - 1] == '\r';
+        row_ends = out;
+      } else {
+        const uint32_t without_cr = end - (end > start && text[end - 1] == '\r');
+        const uint8_t* tabs = text + start;
+        const auto fields_of_row = std::count(tabs, text + without_cr, delimiter) + 1;
+        rejected.push_back(
+            {start, line, without_cr - start, kColumns, static_cast<uint32_t>(fields_of_row)});
+      }
+      start = end + 1;
+      out = begin_row();
+      ++line;
+      if (fields.rows == kBatchRows) return start;
+    }
+    out = Steps::append_positions(masks.delimiters, chunk, out);
+    // A row of more fields is rejected whatever follows, so further ends are dropped.
+    if (out - row_ends > num_fields) out = row_ends + num_fields;
+  }
+  return start;
+}
+
+// Parses rows of any format; see `parse_rows`.
+CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
+                                        const RowFormat& format, RowBatch& batch,
+                                        uint8_t* rejected) {
+  bool all_valid = true;
+  batch.rows = fields.rows;
+  for (int r = 0; r < fields.rows; ++r) {
+    const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
+    int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
+    uint32_t* categorical = batch.categorical + static_cast<size_t>(r) * format.num_categorical;
+    uint64_t digits = repeat(0x80), numerical_present = 0, id_present = 0;
+    bool valid = true;
+    uint32_t begin = fields.start[r];
+    batch.label[r] = 0;
+    for (uint32_t f = 0; f < format.num_fields; ++f) {
+      const uint32_t length = ends[f] - begin;
+      const uint8_t* field = text + begin;
+      const uint32_t column = format.columns[f];
+      begin = ends[f] + 1;
+      switch (format.roles[f]) {
+        case kLabelRole:
+          valid &= length == 1 && (*field | 1) == '1';
+          batch.label[r] = *field & 1;
+          break;
+        case kNumericalRole:
+          numerical_present |= uint64_t{length != 0} << column;
+          parse_integer(field, length, numerical[column], digits, valid);
+          break;
+        case kCategoricalRole:
+          id_present |= uint64_t{length != 0} << column;
+          valid &= parse_hexadecimal(field, length, categorical[column]);
+          break;
+        default:
+          break;
+      }
+    }
+    valid &= digits == repeat(0x80);
+    batch.numerical_present[r] = numerical_present;
+    batch.id_present[r] = id_present;
+    rejected[r] = !valid;
+    all_valid &= valid;
+  }
+  return all_valid;
+}
+
+// Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
+template <typename Steps>
+CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                              RowBatch& batch, uint8_t* rejected) {
+  if (!format.is_criteo) return parse_rows_of_schema(text, fields, format, batch, rejected);
+  const bool has_label = format.has_label != 0;
+  bool all_valid = true;
+  batch.rows = fields.rows;
+  for (int r = 0; r < fields.rows; ++r) {
+    const uint32_t* ends = fields.ends + r * kFields;
+    const uint8_t label = text[fields.start[r]];
+    bool valid = !has_label || (ends[0] - fields.start[r] == 1 && (label | 1) == '1');
+    batch.label[r] = label & has_label;
+    valid &= Steps::parse_numericals(text, ends, batch.numerical + r * kNumericals,
+                                     batch.numerical_present[r]);
+    uint32_t present;
+    valid &= Steps::parse_categoricals(text, ends + kNumericals,
+                                       batch.categorical + r * kCategoricals, present);
+    batch.id_present[r] = batch.numerical_present[r] << kCategoricals | present;
+    rejected[r] = !valid;
+    all_valid &= valid;
+  }
+  return all_valid;
+}
+
+struct WrongField {
+  RejectReason reason;
+  uint32_t field;
+};
+
+// Returns the leftmost field that is not valid in a row of all fields.
+inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_t* ends,
+                              const RowFormat& format) {
+  for (uint32_t f = format.is_criteo && !format.has_label; f < format.num_fields; ++f) {
+    const uint8_t* begin = text + start;
+    const uint8_t* end = text + ends[f];
+    const uint32_t length = static_cast<uint32_t>(end - begin);
+    const uint8_t role = format.roles[f];
+    start = ends[f] + 1;
+    if (role == kIgnored) continue;
+    if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; }))
+      return {kEncoding, f};
+    if (role == kLabelRole && (length != 1 || (*begin != '0' && *begin != '1'))) return {kLabel, f};
+    if (role == kNumericalRole && length > 0) {
+      const bool negative = *begin == '-';
+      int32_t value;
+      if (!parse_long_integer(begin + negative, length - negative, negative, value)) {
+        return {kInteger, f};
+      }
+    }
+    if (role == kCategoricalRole) {
+      const auto is_hex = [](uint8_t b) {
+        return (b >= '0' && b <= '9') || ((b | 0x20) >= 'a' && (b | 0x20) <= 'f');
+      };
+      if (length > 8 || !std::all_of(begin, end, is_hex)) return {kHex, f};
+    }
+  }
+  throw std::logic_error("a valid row was marked as rejected");
+}
+
+}  // namespace clicks

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads text in blocks of any size and parses it to batches of rows.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "kernel_choice.h"
+#include "memory.h"
+#include "text_checksum.h"
+
+namespace clicks {
+
+// A longer line is no Criteo row (393 bytes at most), and buffers must stay bounded.
+constexpr size_t kMaxLineBytes = size_t{1} << 20;
+constexpr size_t kReadBytes = size_t{128} << 10;
+
+// Counters that the caller may read while a call runs; setting `cancel` ends the call.
+struct Progress {
+  uint64_t bytes;
+  uint64_t rows;
+  uint64_t cancel;
+};
+
+struct Cancelled : std::runtime_error {
+  Cancelled() : std::runtime_error("cancelled") {}
+};
+
+struct LineTooLong : std::runtime_error {
+  explicit LineTooLong(uint64_t line_offset)
+      : std::runtime_error("line at byte " + std::to_string(line_offset) + " is longer than 1 MiB"),
+        offset(line_offset) {}
+  uint64_t offset;
+};
+
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Returns false to end the reading.
+  virtual bool rows(const RowBatch& batch) = 0;
+  virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
+};
+
+class RowStream {
+ public:
+  // offset: byte of the file at which the text begins.
+  RowStream(RowSink& sink, Progress* progress, uint64_t offset, const RowFormat& format)
+      : sink_(sink),
+        progress_(progress),
+        offset_(offset),
+        format_(format),
+        is_header_(format.has_header != 0 && offset == 0),
+        buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
+        ends_(size_of_ends(format.num_fields)),
+        numerical_(kBatchRows * format.num_numerical + 1),
+        categorical_(kBatchRows * format.num_categorical + 1),
+        fields_(1),
+        batch_(1) {
+    fields_[0].ends = ends_.data();
+    batch_[0].numerical = numerical_.data();
+    batch_[0].categorical = categorical_.data();
+  }
+
+  void feed(const uint8_t* text, size_t size) {
+    while (size > 0 && !done_) {
+      const size_t count = std::min(size, kReadBytes);
+      std::memcpy(buffer_.data() + filled_, text, count);
+      accept(count);
+      text += count;
+      size -= count;
+    }
+  }
+
+  void feed_file(int fd, uint64_t begin, uint64_t end) {
+    while (begin < end && !done_) {
+      const size_t wanted = std::min<uint64_t>(end - begin, kReadBytes);
+      const ssize_t got = pread(fd, buffer_.data() + filled_, wanted, static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw system_error("read failed");
+      if (got == 0) throw std::runtime_error("the file became shorter while it was read");
+      accept(static_cast<size_t>(got));
+      begin += static_cast<uint64_t>(got);
+    }
+  }
+
+  // Ends the text; a last line without a line feed is a row too.
+  void finish() {
+    if (filled_ == 0 || done_) return;
+    buffer_[filled_++] = '\n';
+    parse(filled_);
+  }
+
+  // Drops what was read, to begin with another text.
+  void restart() {
+    filled_ = 0;
+    offset_ = lines_ = bytes_ = 0;
+    checksum_ = {};
+    done_ = false;
+  }
+
+  uint64_t lines() const { return lines_; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t checksum() const { return checksum_.value(); }
+
+ private:
+  void accept(size_t size) {
+    if (progress_ != nullptr) {
+      if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
+      __atomic_fetch_add(&progress_->bytes, size, __ATOMIC_RELAXED);
+    }
+    checksum_.add(buffer_.data() + filled_, size);
+    filled_ += size;
+    bytes_ += size;
+    const uint8_t* text = buffer_.data();
+    const void* last = memrchr(text + filled_ - size, '\n', size);
+    if (last != nullptr) {
+      const size_t whole = static_cast<const uint8_t*>(last) - text + 1;
+      parse(whole);
+      std::memmove(buffer_.data(), text + whole, filled_ - whole);
+      filled_ -= whole;
+      offset_ += whole;
+    }
+    if (filled_ > kMaxLineBytes + 1) throw LineTooLong(offset_);  // it may end in a CR
+  }
+
+  void parse(size_t size) {
+    const uint8_t* text = buffer_.data();
+    size_t at = 0;
+    if (is_header_) {
+      at = static_cast<size_t>(static_cast<const uint8_t*>(memchr(text, '\n', size)) - text) + 1;
+      ++lines_;
+      is_header_ = false;
+    }
+    while (at < size && !done_) {
+      const uint64_t first_line = lines_;
+      rejected_.clear();
+      const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at),
+                                                format_, lines_, fields_[0], rejected_);
+      if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_[0], is_rejected_)) {
+        drop_rejected_rows(text + at, first_line);
+      }
+      report_rejected(text + at, at);
+      if (batch_[0].rows > 0) {
+        if (progress_ != nullptr) {
+          __atomic_fetch_add(&progress_->rows, static_cast<uint64_t>(batch_[0].rows),
+                             __ATOMIC_RELAXED);
+        }
+        done_ = !sink_.rows(batch_[0]);
+      }
+      at += read;
+    }
+  }
+
+  void drop_rejected_rows(const uint8_t* text, uint64_t first_line) {
+    RowBatch& batch = batch_[0];
+    const FieldEnds& fields = fields_[0];
+    int kept = 0;
+    for (int r = 0; r < batch.rows; ++r) {
+      if (is_rejected_[r]) {
+        const uint32_t start = fields.start[r];
+        const size_t num_fields = format_.num_fields;
+        const uint32_t* ends = fields.ends + static_cast<size_t>(r) * num_fields;
+        const WrongField wrong = wrong_field(text, start, ends, format_);
+        rejected_.push_back({start, first_line + fields.line[r], ends[num_fields - 1] - start,
+                             wrong.reason, wrong.field});
+        continue;
+      }
+      if (kept != r) {
+        batch.label[kept] = batch.label[r];
+        batch.numerical_present[kept] = batch.numerical_present[r];
+        batch.id_present[kept] = batch.id_present[r];
+        move_row(batch.numerical, format_.num_numerical, r, kept);
+        move_row(batch.categorical, format_.num_categorical, r, kept);
+      }
+      ++kept;
+    }
+    batch.rows = kept;
+  }
+
+  template <typename T>
+  static void move_row(T* values, size_t width, int from, int to) {
+    std::memcpy(values + static_cast<size_t>(to) * width,
+                values + static_cast<size_t>(from) * width, width * sizeof(T));
+  }
+
+  void report_rejected(const uint8_t* text, size_t at) {
+    // In line order: rows of a wrong number of fields were rejected before the others.
+    std::sort(rejected_.begin(), rejected_.end(),
+              [](const RejectedRow& a, const RejectedRow& b) { return a.offset < b.offset; });
+    for (RejectedRow row : rejected_) {
+      const uint8_t* bytes = text + row.offset;
+      row.offset += offset_ + at;
+      if (row.length > kMaxLineBytes) throw LineTooLong(row.offset);
+      sink_.rejected(row, bytes);
+    }
+  }
+
+  RowSink& sink_;
+  Progress* progress_;
+  uint64_t offset_;
+  RowFormat format_;
+  bool is_header_;  // the next line is none of the rows
+  const Kernels& kernels_ = kernels();
+  Pages<uint8_t> buffer_;
+  Pages<uint32_t> ends_;
+  Pages<int32_t> numerical_;
+  Pages<uint32_t> categorical_;
+  Pages<FieldEnds> fields_;
+  Pages<RowBatch> batch_;
+  uint8_t is_rejected_[kBatchRows];
+  std::vector<RejectedRow> rejected_;
+  size_t filled_ = 0;
+  uint64_t lines_ = 0;
+  uint64_t bytes_ = 0;
+  TextChecksum checksum_;
+  bool done_ = false;
+};
+
+}  // namespace clicks

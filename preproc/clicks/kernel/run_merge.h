@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merges the sorted runs of one column into its dictionary, in bounded memory.
+//
+// Keys are divided into ranges that fit one hash table each. The counts of a range are summed over
+// all runs in the table, and only categories that reach the frequency limit are kept.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "count_table.h"
+#include "memory.h"
+#include "row_stream.h"
+
+namespace clicks {
+
+struct RunSlice {
+  const uint64_t* entries;
+  uint64_t count;
+};
+
+struct KeptCategory {
+  uint64_t count;
+  uint32_t category;
+};
+
+struct MergeResult {
+  uint64_t kept;          // categories that reach the limit
+  uint64_t distinct;      // all categories
+  uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
+};
+
+class RunMerge {
+ public:
+  RunMerge(const RunSlice* runs, size_t num_runs, uint64_t frequency_limit, size_t budget_bytes,
+           Progress* progress)
+      : runs_(runs, runs + num_runs),
+        cursors_(num_runs, 0),
+        ends_(num_runs, 0),
+        limit_(std::max<uint64_t>(frequency_limit, 1)),
+        progress_(progress) {
+    const size_t table_bytes = std::clamp<size_t>(budget_bytes / 4, kMinTable, kMaxTable);
+    while ((sizeof(Slot) << (table_log2_ + 1)) <= table_bytes) ++table_log2_;
+    table_ = Pages<Slot>(size_t{1} << table_log2_);
+    const size_t rest = budget_bytes > table_.bytes() ? budget_bytes - table_.bytes() : 0;
+    size_t total = 0;
+    for (const RunSlice& run : runs_) total += run.count;
+    const size_t most = std::min(rest / sizeof(KeptCategory), total);
+    kept_ = Pages<KeptCategory>(std::max<size_t>(most, 1), Pages<KeptCategory>::kOnUse);
+  }
+
+  MergeResult run(int dictionary_fd) {
+    uint64_t low = 0;
+    int width_log2 = 32;
+    while (low < kKeys) {
+      const uint64_t total = find_range_end(low + (uint64_t{1} << width_log2));
+      // Half full at most; a range of one key cannot be divided and needs one slot.
+      if (total > table_.size() / 2 && width_log2 > 0) {
+        --width_log2;
+        continue;
+      }
+      add_range(low, width_log2);
+      keep_frequent();
+      low += uint64_t{1} << width_log2;
+      report(total);
+      // A range can be widened if it starts at a multiple of its new width.
+      if (total < table_.size() / 8 && width_log2 < 32 && low % (uint64_t{2} << width_log2) == 0) {
+        ++width_log2;
+      }
+    }
+    const uint64_t needed = num_kept_ * sizeof(KeptCategory) + table_.bytes();
+    if (num_kept_ <= kept_.size()) write_dictionary(dictionary_fd);
+    return {num_kept_, num_distinct_, needed};
+  }
+
+ private:
+  struct Slot {
+    uint64_t count;  // 0: free
+    uint32_t key;
+  };
+  static constexpr uint64_t kKeys = uint64_t{1} << 32;
+  static constexpr size_t kMinTable = size_t{256} << 10;
+  static constexpr size_t kMaxTable = size_t{1} << 20;  // about the L2 cache of one core
+
+  // Sets ends_ to the first entry of each run from key `high`; returns the entries before them.
+  uint64_t find_range_end(uint64_t high) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const uint64_t* begin = runs_[i].entries + cursors_[i];
+      const uint64_t* end = runs_[i].entries + runs_[i].count;
+      if (high < kKeys) end = std::lower_bound(begin, end, high << 32);
+      ends_[i] = static_cast<uint64_t>(end - runs_[i].entries);
+      total += ends_[i] - cursors_[i];
+    }
+    return total;
+  }
+
+  void add_range(uint64_t low, int width_log2) {
+    const int shift = std::max(0, width_log2 - table_log2_);
+    const size_t mask = table_.size() - 1;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      for (uint64_t e = cursors_[i]; e < ends_[i]; ++e) {
+        const uint64_t entry = runs_[i].entries[e];
+        const uint32_t key = static_cast<uint32_t>(entry >> 32);
+        size_t slot = static_cast<size_t>((key - low) >> shift);
+        while (table_[slot].count != 0 && table_[slot].key != key) slot = (slot + 1) & mask;
+        table_[slot].key = key;
+        table_[slot].count += static_cast<uint32_t>(entry);
+      }
+      cursors_[i] = ends_[i];
+    }
+  }
+
+  void keep_frequent() {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      Slot& slot = table_[i];
+      if (slot.count == 0) continue;
+      ++num_distinct_;
+      if (slot.count >= limit_) {
+        if (num_kept_ < kept_.size()) kept_[num_kept_] = {slot.count, category_of_key(slot.key)};
+        ++num_kept_;
+      }
+      slot.count = 0;
+    }
+  }
+
+  void report(uint64_t entries) {
+    if (progress_ == nullptr) return;
+    if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
+    __atomic_fetch_add(&progress_->bytes, entries * sizeof(uint64_t), __ATOMIC_RELAXED);
+  }
+
+  void write_dictionary(int fd) {
+    std::sort(kept_.data(), kept_.data() + num_kept_,
+              [](const KeptCategory& a, const KeptCategory& b) {
+                return a.count != b.count ? a.count > b.count : a.category < b.category;
+              });
+    std::vector<uint32_t> buffer;
+    buffer.reserve(kWriteEntries);
+    for (uint64_t i = 0; i < num_kept_; ++i) {
+      buffer.push_back(kept_[i].category);
+      if (buffer.size() == kWriteEntries || i + 1 == num_kept_) {
+        write_all(fd, buffer.data(), buffer.size() * sizeof(uint32_t));
+        buffer.clear();
+      }
+    }
+  }
+
+  static constexpr size_t kWriteEntries = 16384;
+
+  std::vector<RunSlice> runs_;
+  std::vector<uint64_t> cursors_;
+  std::vector<uint64_t> ends_;
+  uint64_t limit_;
+  Progress* progress_;
+  int table_log2_ = 0;
+  Pages<Slot> table_;
+  Pages<KeptCategory> kept_;
+  uint64_t num_kept_ = 0;
+  uint64_t num_distinct_ = 0;
+};
+
+}  // namespace clicks

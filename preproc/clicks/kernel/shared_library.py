@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the Criteo kernel and declares the C interface of clicks_kernel.cpp."""
+
+import functools
+from ctypes import (
+    CDLL,
+    Structure,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+
+from preproc.clicks.rules import REJECT_REASONS
+from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.files.errors import CancelledError, KernelError
+
+LIBRARY = Path(__file__).with_name("clicks_kernel.so")
+
+_CANCELLED, _LINE_TOO_LONG = -2, -3
+REJECTED = -4
+_VERSION = 3
+"""Version of the C interface and of the kernel's work files."""
+
+
+class LineTooLongError(KernelError):
+    """A line is longer than any Criteo row.
+
+    Attributes:
+        offset: first byte of the line in the text of its file.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class RawErrorReport(Structure):
+    """struct ErrorReport."""
+
+    _fields_ = (("message", c_char_p), ("offset", c_uint64))
+
+
+class RawRun(Structure):
+    """struct Run."""
+
+    _fields_ = (
+        ("column", c_uint32),
+        ("first_entry", c_uint64),
+        ("entries", c_uint64),
+    )
+
+
+class RawScanSummary(Structure):
+    """struct ScanSummary."""
+
+    _fields_ = (
+        ("rows", c_uint64),
+        ("positives", c_uint64),
+        ("lines", c_uint64),
+        ("bytes", c_uint64),
+        ("rejected", c_uint64 * len(REJECT_REASONS)),
+        ("num_runs", c_uint64),
+    )
+
+
+class RawRunSlice(Structure):
+    """struct RunSlice."""
+
+    _fields_ = (("entries", c_void_p), ("count", c_uint64))
+
+
+class RawMergeResult(Structure):
+    """struct MergeResult: counts of categories; above the budget, no dictionary was written."""
+
+    _fields_ = (
+        ("kept", c_uint64),
+        ("distinct", c_uint64),
+        ("needed_bytes", c_uint64),
+    )
+    kept: int
+    distinct: int
+    needed_bytes: int
+
+
+class RawRowRule(Structure):
+    """struct RowRule."""
+
+    _fields_ = (
+        ("modulus", c_uint64),
+        ("bins_numerical", c_uint64),
+        ("numerical_minimum", c_int64),
+        ("has_label", c_uint64),
+    )
+
+
+class RawRowFormat(Structure):
+    """struct RowFormat."""
+
+    _fields_ = (
+        ("delimiter", c_uint32),
+        ("num_fields", c_uint32),
+        ("num_numerical", c_uint32),
+        ("num_categorical", c_uint32),
+        ("is_criteo", c_uint32),
+        ("has_label", c_uint32),
+        ("has_header", c_uint32),
+        ("roles", c_char_p),
+        ("columns", c_char_p),
+    )
+
+
+class RawNumericalRule(Structure):
+    """struct NumericalRule."""
+
+    _fields_ = (
+        ("offset", c_int64),
+        ("minimum", c_int64),
+        ("missing_is_zero_after", c_uint64),
+    )
+
+
+class EncodeTarget(Structure):
+    """A range of rows, and its files; see row_encoder.h."""
+
+    _fields_ = (
+        ("first_row", c_uint64),
+        ("rows", c_uint64),
+        ("out_row", c_uint64),
+        ("positives", c_uint64),
+        ("label_fd", c_int32),
+        ("float16_fd", c_int32),
+        ("float32_fd", c_int32),
+        ("categorical_fds", c_int32 * MAX_FEATURES),
+        ("id_bytes", c_uint8 * MAX_FEATURES),
+    )
+
+
+class RawRejectedLine(Structure):
+    """struct RejectedLine."""
+
+    _fields_ = (
+        ("line", c_uint64),
+        ("reason", c_uint32),
+        ("field", c_uint32),
+    )
+
+
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "clicks_last_error": (None, (c_void_p,)),
+    "clicks_kernel_version": (c_int, ()),
+    "clicks_scan_open": (
+        c_void_p,
+        (c_void_p, c_void_p, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
+    ),
+    "clicks_read_text": (c_int, (c_void_p, c_char_p, c_uint64)),
+    "clicks_read_file": (c_int, (c_void_p, c_int, c_uint64, c_uint64)),
+    "clicks_scan_finish": (c_int, (c_void_p, c_void_p)),
+    "clicks_scan_runs": (None, (c_void_p, c_void_p)),
+    "clicks_read_checksum": (c_uint64, (c_void_p,)),
+    "clicks_read_close": (None, (c_void_p,)),
+    "clicks_merge": (
+        c_int,
+        (c_void_p, c_uint64, c_uint64, c_uint64, c_int, c_void_p, c_void_p),
+    ),
+    "clicks_dictionary_open": (c_void_p, (c_void_p, c_uint64)),
+    "clicks_dictionary_close": (None, (c_void_p,)),
+    "clicks_encode_open": (
+        c_void_p,
+        (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_uint64, c_void_p),
+    ),
+    "clicks_encode_finish": (c_int, (c_void_p, c_void_p)),
+    "clicks_transform_open": (c_void_p, (c_char_p,)),
+    "clicks_transform_columns": (c_int, (c_void_p, c_void_p)),
+    "clicks_transform_lines": (
+        c_int,
+        (c_void_p, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p),
+    ),
+    "clicks_transform_close": (None, (c_void_p,)),
+}
+
+
+@functools.cache
+def load(path: Path = LIBRARY) -> CDLL:
+    """Loads the kernel.
+
+    Raises:
+        OSError: it is not built, or was built for another machine or from other sources.
+    """
+    library = CDLL(str(path))
+    missing = [name for name in _SIGNATURES if not hasattr(library, name)]
+    if missing or library.clicks_kernel_version() != _VERSION:
+        raise OSError(f"{path}: was built from other sources; build it again")
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, list(arguments)
+    return library
+
+
+def is_built() -> bool:
+    """Returns True if the kernel can be loaded."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+def kernel_version() -> int:
+    """Returns the version of the kernel's work files."""
+    return int(load().clicks_kernel_version())
+
+
+def check(status: int) -> None:
+    """Raises the error of a call that returned `status`, if not 0."""
+    if status == 0:
+        return
+    message, offset = _last_error()
+    if status == _LINE_TOO_LONG:
+        raise LineTooLongError(message, offset)
+    raise (CancelledError if status == _CANCELLED else KernelError)(message)
+
+
+def _last_error() -> tuple[str, int]:
+    """Returns message and byte offset of the last error of this thread."""
+    report = RawErrorReport()
+    load().clicks_last_error(byref(report))
+    return report.message.decode(errors="replace"), report.offset
+
+
+def check_handle(handle: int | None) -> int:
+    """Returns the handle, or raises the error of its call."""
+    if handle is None:
+        raise KernelError(_last_error()[0])
+    return handle

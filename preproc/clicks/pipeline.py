@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs preprocessing: checks the input, calls the engine, finishes the dataset."""
+
+import importlib
+from pathlib import Path
+
+from preproc.clicks import preflight as clicks_preflight
+from preproc.clicks.applied import given_dictionaries, recorded_semantics
+from preproc.clicks.engine import Engine, EngineJob
+from preproc.clicks.engines import ENGINES
+from preproc.clicks.finish import finalize
+from preproc.clicks.job import ClicksJob
+from preproc.files.errors import KernelError, PreprocError
+from preproc.files.progress import ProgressReporter
+from preproc.files.workspace import Workspace
+
+
+def prepare(job: ClicksJob, engine: Engine | None = None) -> Path:
+    """Makes a dataset from raw logs; returns its folder.
+
+    Raises:
+        PreprocError: the input, the settings or the machine do not allow it.
+    """
+    inputs, formats, needs = clicks_preflight.check(job)
+    reporter = ProgressReporter(job.progress)
+    with (
+        needs.explained("the same command continues"),
+        Workspace(job.output, job.work_dir).locked() as workspace,
+    ):
+        given, semantics = given_dictionaries(job, workspace), recorded_semantics(job)
+        engine_job = EngineJob(job, inputs, formats, workspace, reporter, given)
+        try:
+            run: Engine = engine or importlib.import_module(ENGINES[job.engine]).run
+            return finalize(engine_job, run(engine_job), semantics)
+        except KernelError as error:
+            raise PreprocError(f"the kernel could not go on: {error}") from error

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks files, their format and disk space before a run starts."""
+
+from collections import Counter
+
+from preproc.clicks.input import find_inputs
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.rules import NUM_COLUMNS, reject_reason, split_bounds
+from preproc.clicks.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
+from preproc.files.disk import DiskNeeds
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.quarantine import excerpt
+from preproc.files.workspace import Workspace, check_output
+
+SAMPLE_ROWS = 100
+
+_ID_BYTES = 2.4  # of a categorical feature: the full Criteo log at frequency limit 15
+_PARQUET_SHARE = 0.7  # the part files, of split binary
+_RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per unit
+_NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
+_SHUFFLE_KEY_BYTES = 8
+_UNKNOWN_ROW_BYTES = 240
+
+
+def check(job: ClicksJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...], DiskNeeds]:
+    """Checks that a run can start; returns inputs, fields, disk needs.
+
+    Raises:
+        PreprocError: it cannot; the message names the file, the reason and the remedy.
+    """
+    check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
+    schema = job.semantics.schema
+    inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
+    if job.semantics.split_days is not None:
+        split_bounds([1] * len(inputs), job.semantics)
+    samples = [_sample(file) for file in inputs]
+    if schema is None:
+        formats = [criteo_format(unlabelled=job.semantics.unlabelled)] * len(inputs)
+        for file, rows in zip(inputs, samples, strict=True):
+            check_sample(file, rows, unlabelled=job.semantics.unlabelled)
+    else:
+        formats = []
+        for file, rows in zip(inputs, samples, strict=True):
+            formats.append(schema.row_format(file.path, rows[0] if rows else b""))
+            _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
+    lengths = [len(row) + 1 for rows in samples for row in rows]
+    row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
+    needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
+    needs.check(Workspace(job.output, job.work_dir).used_bytes())
+    return inputs, tuple(formats), needs
+
+
+def _sample(file: InputFile) -> list[bytes]:
+    """Returns up to `SAMPLE_ROWS` rows from the start of a file."""
+    text = b""
+    for block in file.blocks():  # the first ones of a gzip file may end in the first row
+        text += block
+        if b"\n" in block or len(text) > 2**19 - 1:
+            break
+    lines = text.split(b"\n", SAMPLE_ROWS)
+    if len(lines) > 1 or len(text) > 2**19 - 1:
+        lines.pop()  # the text after the last row of the sample, or a row cut in the middle
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:
+    """Refuses a file whose first rows are no Criteo log.
+
+    Raises:
+        PreprocError: no row is valid, or the first is a header line or has a byte order mark.
+    """
+    if rows:
+        refuse_utf8_mark(file.path, rows[0])
+    row_format = criteo_format(unlabelled=unlabelled)
+    reasons = [reject_reason(row, row_format) for row in rows]
+    if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
+        raise PreprocError(
+            f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have "
+            f"none. Remove it: tail -n +2 {file.path.name} > without_header"
+        )
+    if None in reasons:
+        return
+    if not rows:
+        raise PreprocError(
+            f"{file.path}: the first line does not end within 512 KiB; this is not "
+            f"{row_format.description}"
+        )
+    separator, count = max(
+        ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
+        key=lambda counted: (counted[1], counted[0] == "tab"),
+    )
+    wanted = NUM_COLUMNS - unlabelled
+    if separator == "tab" and count == NUM_COLUMNS - 1 and not unlabelled:
+        guess = (
+            "looks like Kaggle test.txt, which has no label; use train.txt, or `unlabelled` with "
+            "the `dictionaries` of a dataset"
+        )
+    elif separator == "tab" and count == NUM_COLUMNS and unlabelled:
+        guess = "the rows seem to begin with a label; drop `unlabelled`"
+    elif separator != "tab" and count in (NUM_COLUMNS, NUM_COLUMNS - 1):
+        guess = f"the fields are separated by {separator}s; convert them to tabs"
+    elif count == wanted:
+        guess = f"{wanted} fields as there should be, but the first row is refused ({reasons[0]})"
+    else:
+        label = "" if unlabelled else "label, "
+        guess = f"this is not a Criteo log ({label}13 integers, 26 hex categories)"
+    raise PreprocError(
+        f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
+        f"fields: {guess}. Row 1: {excerpt(rows[0], 80)}"
+    )
+
+
+def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: ClicksJob) -> None:
+    """Refuses a file none of whose first rows fits its schema.
+
+    Raises:
+        PreprocError: names the reason of the first rows.
+    """
+    reasons = [reject_reason(row, row_format) for row in rows]
+    if None in reasons:
+        return
+    if not rows:
+        raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB")
+    examples = "".join(
+        f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
+    )
+    raise PreprocError(
+        f"{file.path}: none of the first {len(rows)} rows fits `schema` {job.schema}: "
+        f"{len(row_format.roles)} fields between {row_format.delimiter.decode()!r}, label 0 or 1, "
+        f"numerical columns 32-bit integers, categorical ones up to 8 hex digits.{examples}"
+    )
+
+
+_SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "space": b" "}
+
+
+def _usual_count(rows: list[bytes], separator: bytes) -> int:
+    return Counter(len(row.split(separator)) for row in rows).most_common(1)[0][0]
+
+
+def _is_header(row: bytes) -> bool:
+    """Returns True if label and integer columns hold names."""
+    fields = row.split(b"\t")
+    names = [f for f in fields[: 1 + NUM_NUMERICAL] if f.strip() and f.strip()[:1].isalpha()]
+    return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
+
+
+def disk_needs(job: ClicksJob, rows: float) -> DiskNeeds:
+    """Estimates the disk space of a run from its rows."""
+    workspace = Workspace(job.output, job.work_dir)
+    numerical, categorical = job.semantics.num_numerical, job.semantics.num_categorical
+    split = 1 + 2 * numerical + _ID_BYTES * categorical
+    float32, wide = 4 * numerical, 4 * (1 + numerical + categorical)
+    output_bytes = rows * split
+    if "parquet" in job.format:
+        output_bytes += rows * (_PARQUET_SHARE * split + float32)
+    if "npy" in job.format:
+        output_bytes += rows * (wide + float32)
+    if job.layout == "torchrec":
+        output_bytes += rows * (float32 + wide)
+    if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
+        has_float32 = job.format != ("split",) or job.layout == "torchrec"
+        column_bytes = split + has_float32 * float32
+        output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
+    work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_BYTES * categorical
+    return DiskNeeds(
+        {workspace.staging: output_bytes, workspace.root: rows * work_bytes},
+        rows,
+        "choose `output` or `work_dir` on another disk, or write one `format` only",
+    )

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of Criteo preprocessing, from raw rows to numbers and ids.
+
+Every engine implements exactly these rules. A raw row is the bytes up to LF (one CR before it is
+dropped) and must be one that `reject_reason` accepts. A category is the unsigned 32-bit number that
+its hex digits spell. Categories that are kept get the ids 1, 2, ... by count descending, then value
+ascending; missing, rare and unseen categories all get id 0.
+
+Published recipes disagree on the details (docs/dataset_format.md lists them), so each known recipe
+is a preset in presets/, and every setting of it can be overridden.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, RowFormat
+from preproc.clicks.schema.schema import Schema
+from recsys.data.feature_spec import FeatureSpec
+from recsys.errors import UserError
+from recsys.settings import require_below, require_not_negative, setting
+
+NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+
+REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
+"""Further remedies where categories do not fit the memory limit, for error messages."""
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
+"""Reasons to reject a row; if several apply, the first in this order of checks is reported.
+
+`columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
+ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`; `integer`: not
+`-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`.
+"""
+REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
+
+
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
+_PATTERNS = {
+    "label": re.compile(rb"[01]"),
+    "numerical": re.compile(rb"(?:-?[0-9]{1,10})?"),
+    "categorical": re.compile(rb"(?:[0-9a-fA-F]{1,8})?"),
+}
+_REASONS: Mapping[str, RejectReason] = {
+    "label": "label",
+    "numerical": "integer",
+    "categorical": "hex",
+}
+
+
+def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
+    """Returns the reason to reject a row, None if it is valid.
+
+    Args:
+        row: bytes without the line end.
+        row_format: its fields.
+    """
+    fields = row_format.fields(row)
+    if len(fields) != len(row_format.roles):
+        return "columns"
+    for field, role in zip(fields, row_format.roles, strict=True):
+        if role == "ignored":
+            continue
+        if _NOT_PRINTABLE.search(field):
+            return "encoding"
+        if not _PATTERNS[role].fullmatch(field):
+            return _REASONS[role]
+        if role == "numerical" and field and not INT32_MIN <= int(field) <= INT32_MAX:
+            return "integer"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClicksSemantics:
+    """Settings of the transform from raw rows to numbers and ids.
+
+    Attributes:
+        schema: columns of the log; None for Criteo's.
+    """
+
+    schema: Schema | None = None
+    numerical_offset: int = setting(2, "Added to a numerical value before the natural logarithm.")
+    numerical_min: int = setting(-1, "Smaller raw values are raised to this one first.")
+    numerical_missing: Literal["raw_zero", "output_zero"] = setting(
+        "raw_zero",
+        "raw_zero: a missing value is the raw value 0; output_zero: it becomes 0.0 after the "
+        "logarithm.",
+    )
+    bin_numerical: bool = setting(
+        False,
+        "Add the numbers as 13 more categorical features: a number x above 2 falls into the bin "
+        "floor(ln(x)^2), others are bins of their own.",
+    )
+    frequency_limit: int = setting(15, "A category seen fewer times gets id 0; 0 and 1 keep all.")
+    dictionary_days: Literal["all", "train"] = setting(
+        "all",
+        "all: count categories over the whole data set; train: over the training split alone.",
+    )
+    category_modulus: int | None = setting(
+        None, "Categories are taken modulo this before counting; none keeps them whole."
+    )
+    last_day: Literal["test_validation", "validation_test"] = setting(
+        "test_validation", "Which half of the last day comes first."
+    )
+    last_day_rounding: Literal["floor", "ceil"] = setting(
+        "floor", "For an odd last day, how many rows its first half holds."
+    )
+    split_fractions: tuple[float, float, float] | None = setting(
+        None,
+        "train,validation,test fractions in row order, such as 0.8,0.1,0.1; none splits by days.",
+    )
+    split_rows: tuple[int, int, int] | None = setting(
+        None,
+        "train,validation,test rows in row order, such as 95000,5000,-1, where -1 is all others; "
+        "in place of fractions.",
+    )
+    split_days: tuple[int, int, int] | None = setting(
+        None,
+        "train,validation,test files in input order, such as 21,1,-1, where -1 is all others; in "
+        "place of fractions.",
+    )
+    unlabelled: bool = setting(
+        False, "Rows have no label, 39 fields; the dataset then has the label 0 throughout."
+    )
+    shuffle_seed: int | None = setting(
+        None,
+        "Orders the training split by a hash of this seed and the row number, a whole number from "
+        "0; none keeps them in input order.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses values that are not allowed."""
+        for name in ("numerical_offset", "numerical_min"):
+            if not INT32_MIN <= getattr(self, name) <= INT32_MAX:
+                raise UserError(
+                    f"`{name}` must be a 32-bit integer as the numbers of a log are, got "
+                    f"{getattr(self, name)}"
+                )
+        if self.numerical_min + self.numerical_offset < 1:
+            raise UserError(
+                f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
+                f"{self.numerical_min} + {self.numerical_offset}"
+            )
+        require_not_negative(self, "frequency_limit")
+        require_below(self, "frequency_limit", 2**64)
+        if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
+            raise UserError(
+                f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}"
+            )
+        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
+            raise UserError(f"`shuffle_seed` must lie in [0, 2**64), got {self.shuffle_seed}")
+        fractions = self.split_fractions
+        if fractions is not None and (
+            any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
+        ):
+            raise UserError(
+                "`split_fractions` must be three numbers in [0, 1] that add up to 1 "
+                f"(train,validation,test), got {','.join(map(str, fractions))}"
+            )
+        one_split({name: getattr(self, name) for name in SPLIT_SETTINGS})
+        for name in ("split_rows", "split_days"):
+            counts = getattr(self, name) or ()
+            if any(count < -1 for count in counts) or list(counts).count(-1) > 1:
+                raise UserError(
+                    f"`{name}` must be three numbers of train,validation,test, of which one may be "
+                    f"-1 for all others, got {','.join(map(str, counts))}"
+                )
+
+    @property
+    def num_numerical(self) -> int:
+        """Numerical features."""
+        return NUM_NUMERICAL if self.schema is None else len(self.schema.named("numerical"))
+
+    @property
+    def num_categorical(self) -> int:
+        """Categorical features: those of the log, and the bins of its numbers."""
+        if self.schema is not None:
+            return len(self.schema.named("categorical"))
+        return NUM_CATEGORICAL + (NUM_NUMERICAL if self.bin_numerical else 0)
+
+    def limit(self, column: int) -> int:
+        """Returns the occurrences from which a category of a column is kept."""
+        of_all = self.frequency_limit
+        schema = self.schema
+        own = of_all if schema is None else schema.named("categorical")[column].frequency_limit
+        return max(own, 1)
+
+    def feature_spec(self, cardinalities: tuple[int, ...]) -> FeatureSpec:
+        """Returns names and dtypes of the dataset's columns."""
+        if self.schema is not None:
+            return self.schema.feature_spec(cardinalities)
+        return FeatureSpec.criteo(cardinalities)
+
+    def reading(self) -> Mapping[str, Any]:
+        """Returns the settings by which a row's fields are read."""
+        binned = {"bins_from": self.numerical_min} if self.bin_numerical else {}
+        unlabelled = {"unlabelled": True} if self.unlabelled else {}
+        schema = {} if self.schema is None else {"schema": dataclasses.asdict(self.schema)}
+        return {"modulus": self.category_modulus, **binned, **unlabelled, **schema}
+
+    @property
+    def halves_last_day(self) -> bool:
+        """Whether the last day becomes validation and test."""
+        return self.split_fractions is self.split_rows is self.split_days is None
+
+
+SPLIT_SETTINGS = ("split_fractions", "split_rows", "split_days")
+"""Settings of which one alone may be given."""
+
+
+def one_split(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings in which a given split replaces any other one.
+
+    Raises:
+        UserError: several are given.
+    """
+    given = [name for name in SPLIT_SETTINGS if overrides.get(name) is not None]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(f'`{n}`' for n in given)} exclude each other; drop one")
+    return {**dict.fromkeys(SPLIT_SETTINGS if given else ()), **overrides}
+
+
+def transform_numerical(
+    values: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_], semantics: ClicksSemantics
+) -> npt.NDArray[np.float32]:
+    """Transforms raw integers: f32(ln_f64(max(x, min) + offset)), rounded to nearest even.
+
+    Args:
+        values: raw integers, any shape; ignored where `missing` is True.
+        missing: same shape, True where the field was empty.
+        semantics: gives offset, minimum and the value of missing fields.
+
+    Returns:
+        float32 of the same shape. Split binary stores it rounded to float16. Both roundings belong
+        to the format: rounding float64 directly to float16 differs for 1021 integers below 2**24.
+    """
+    raw = np.where(missing, 0, values).astype(np.int64)
+    shifted = np.maximum(raw, semantics.numerical_min) + semantics.numerical_offset
+    result = np.log(shifted.astype(np.float64)).astype(np.float32)
+    if semantics.numerical_missing == "output_zero":
+        result = np.where(missing, np.float32(0), result)
+    return result
+
+
+def bin_categories(
+    values: npt.NDArray[np.int64], semantics: ClicksSemantics
+) -> npt.NDArray[np.uint32]:
+    """Returns the bins of raw integers, as categories.
+
+    For no integer is ln(x)^2 nearer than 6e-10 to the next bin, so that float64 gives the bin.
+    Source: the winners of Criteo's contest on Kaggle (Juan et al. 2014, libffm).
+
+    Args:
+        values: raw integers, any shape.
+        semantics: gives the minimum to which smaller values are raised first.
+
+    Returns:
+        uint32 of the same shape: x itself up to 2 (negative ones modulo 2**32), floor(ln(x)^2) + 2
+        above.
+    """
+    raised = np.maximum(values, semantics.numerical_min)
+    above = np.floor(np.log(np.maximum(raised, 1).astype(np.float64)) ** 2) + 2
+    return np.where(raised > 2, above.astype(np.int64), raised).astype(np.uint32)
+
+
+def order_dictionary(
+    values: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint64], frequency_limit: int
+) -> npt.NDArray[np.uint32]:
+    """Returns the categories that are kept, in id order from 1.
+
+    Args:
+        values: [n] distinct categories.
+        counts: [n] occurrences of each category.
+        frequency_limit: categories with fewer occurrences are left out.
+
+    Returns:
+        uint32 categories by count descending, then value ascending.
+    """
+    kept = counts >= max(frequency_limit, 1)
+    values, counts = values[kept], counts[kept]
+    order = np.lexsort((values, np.uint64(2**64 - 1) - counts))
+    return values[order]
+
+
+def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:
+    """Returns the ends of the splits, with -1 as all others."""
+    others = total - sum(count for count in counts if count >= 0)
+    if others < 0 or (others > 0 and -1 not in counts):
+        raise UserError(
+            f"`{name}` {','.join(map(str, counts))} makes {total - others:,} {unit}, but there are "
+            f"{total:,}; -1 in place of a number takes all others"
+        )
+    return list(itertools.accumulate(others if count < 0 else count for count in counts))
+
+
+def _ranges(train_end: int, validation_end: int, total: int) -> dict[Split, tuple[int, int]]:
+    return {
+        "train": (0, train_end),
+        "validation": (train_end, validation_end),
+        "test": (validation_end, total),
+    }
+
+
+def split_bounds(
+    rows_per_day: list[int], semantics: ClicksSemantics
+) -> dict[Split, tuple[int, int]]:
+    """Returns the first row and the end of each split.
+
+    Args:
+        rows_per_day: valid rows of each input file, in input order.
+        semantics: gives the fractions, or the order and rounding of the last day's halves.
+
+    Returns:
+        Half-open ranges of global row numbers, which count valid rows from 0.
+
+    Raises:
+        UserError: `split_rows` or `split_days` do not add up to what there is.
+    """
+    total = sum(rows_per_day)
+    if semantics.split_rows is not None:
+        return _ranges(*_ends("split_rows", semantics.split_rows, total, "valid rows"))
+    if semantics.split_days is not None:
+        ends = _ends("split_days", semantics.split_days, len(rows_per_day), "files")
+        return _ranges(*(sum(rows_per_day[:end]) for end in ends))
+    if semantics.split_fractions is not None:
+        train, validation, _ = semantics.split_fractions
+        first = math.floor(train * total + 1e-9)
+        second = math.floor((train + validation) * total + 1e-9)
+        return _ranges(first, second, total)
+    last = rows_per_day[-1]
+    half = last // 2 if semantics.last_day_rounding == "floor" else (last + 1) // 2
+    start = total - last
+    head, tail = (start, start + half), (start + half, total)
+    if semantics.last_day == "test_validation":
+        return {"train": (0, start), "validation": tail, "test": head}
+    return {"train": (0, start), "validation": head, "test": tail}
+
+
+_GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the sort keys of the shuffle: SplitMix64 of each row.
+
+    The key of row r is output number r, counted from 0, of the SplitMix64 generator with `seed` as
+    its initial state, modulo 2**64 throughout:
+
+        z = seed + (r + 1) * 0x9E3779B97F4A7C15
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+        key = z ^ (z >> 31)
+
+    Every step is invertible, so no two rows have the same key and the order has no ties. Source:
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+
+    Args:
+        seed: in [0, 2**64).
+        rows: [n] global numbers of valid rows, in input order.
+
+    Returns:
+        [n] uint64; rows are written in ascending order of their keys.
+    """
+    z = (rows + np.uint64(1)) * _GOLDEN_RATIO
+    z += np.uint64(seed)
+    for shift, factor in _MIX:
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
+    z ^= z >> np.uint64(31)
+    return z

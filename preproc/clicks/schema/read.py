@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads schemas from YAML; errors name file and line."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
+from preproc.files.errors import PreprocError
+
+_TOP = ("dialect", "label", "numbers", "defaults", "columns", "split")
+_DIALECT = ("delimiter", "header", "quote")
+_DEFAULTS = ("frequency_limit", "count", "min", "offset")
+_COLUMN = ("name", "role", "type", "transform", "min", "offset", "frequency_limit")
+_TYPES = {"numerical": "int", "categorical": "hex"}
+_SPLITS = ("train", "validation", "test")
+_RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
+
+
+def load_schema(path: Path) -> Schema:
+    """Reads a schema.
+
+    Raises:
+        PreprocError: it is missing or wrong; names file, line and key.
+    """
+    return _Reader(path).schema()
+
+
+class _Reader:
+    """Reads the keys of a schema, each once, and knows their lines."""
+
+    def __init__(self, path: Path) -> None:
+        import yaml
+
+        self._path = path
+        try:
+            text = path.read_text()
+            self._values = yaml.safe_load(text)
+            self._lines = dict(_lines_of(yaml.compose(text)))
+        except OSError as error:
+            raise PreprocError(f"`schema` {path}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise PreprocError(f"`schema` {path}: not readable as YAML: {error}") from error
+
+    def schema(self) -> Schema:
+        """Returns the schema."""
+        top = self._mapping((), self._values, _TOP)
+        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
+        header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
+        if dialect.get("quote", "none") != "none":
+            raise self._error(("dialect", "quote"), "only `none` is read so far")
+        delimiter = dialect.get("delimiter", ",")
+        if not isinstance(delimiter, str) or not re.fullmatch(r"[\t -,/:-~]", delimiter):
+            raise self._error(
+                ("dialect", "delimiter"),
+                f"expected one character, a tab or one of ASCII but - and ., got {delimiter!r}",
+            )
+        defaults = self._mapping(("defaults",), top.get("defaults", {}), _DEFAULTS)
+        columns = tuple(self._columns(top.get("columns"), defaults))
+        label = self._mapping(("label",), top.get("label"), ("column",)).get("column")
+        columns = self._with_label(columns, label, header)
+        twice = sorted({c.name for c in columns if [d.name for d in columns].count(c.name) > 1})
+        if twice:
+            raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
+        for role in ("numerical", "categorical"):
+            count = sum(column.role == role for column in columns)
+            if count > MAX_FEATURES:
+                raise self._error(
+                    ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
+                )
+        if not any(column.role == "categorical" for column in columns):
+            raise self._error(("columns",), "no categorical feature; DLRM needs one")
+        split, values = self._split(top.get("split"))
+        numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
+        count_of = self._one_of(
+            ("defaults", "count"), defaults.get("count", "train"), ("train", "all")
+        )
+        return Schema(
+            delimiter=delimiter,
+            header=header,
+            columns=columns,
+            numbers=numbers,
+            min=self._common(defaults, "min", 0),
+            offset=self._common(defaults, "offset", 1),
+            count=count_of,
+            split=split,
+            values=values,
+        )
+
+    def _columns(self, entries: Any, defaults: Mapping[str, Any]) -> Iterator[Column]:
+        if not isinstance(entries, list) or not entries:
+            raise self._error(("columns",), "expected a list of columns")
+        limit = self._integer(("defaults", "frequency_limit"), defaults.get("frequency_limit", 2))
+        for i, values in enumerate(entries):
+            at = ("columns", i)
+            entry = self._mapping(at, values, _COLUMN)
+            roles = ("numerical", "categorical", "ignored", "label")
+            role = self._one_of((*at, "role"), entry.get("role"), roles)
+            known = _TYPES.get(role)
+            if known is not None and entry.get("type") != known:
+                raise self._error(
+                    (*at, "type"),
+                    f"a {role} column is read as `type: {known}` so far, got "
+                    f"{entry.get('type', 'none')}",
+                )
+            if role == "numerical":
+                self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
+            own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
+            names = entry.get("name")
+            for name in names if isinstance(names, list) else [names]:
+                if not isinstance(name, str) or not name:
+                    raise self._error((*at, "name"), f"expected a text, got {name!r}")
+                yield from (
+                    Column(
+                        name=each, role=role, frequency_limit=own if role == "categorical" else 0
+                    )
+                    for each in _spelled_out(name)
+                )
+
+    def _with_label(
+        self, columns: tuple[Column, ...], label: Any, header: bool
+    ) -> tuple[Column, ...]:
+        labels = [column.name for column in columns if column.role == "label"]
+        if not isinstance(label, str):
+            raise self._error(("label",), "expected the label's column, as `{column: click}`")
+        if header and not labels:
+            return (Column(name=label, role="label"), *columns)
+        if labels != [label]:
+            raise self._error(
+                ("label", "column"),
+                f"{label!r}: without a header `columns` has one entry of `role: label`, where the "
+                "label stands in a row",
+            )
+        return columns
+
+    def _split(self, value: Any) -> tuple[SplitKind, Any]:
+        if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in SPLIT_KINDS:
+            raise self._error(
+                ("split",), f"expected one of {', '.join(SPLIT_KINDS)}, got {value!r}"
+            )
+        ((kind, given),) = value.items()
+        at = ("split", kind)
+        if kind == "files":
+            named = self._mapping(at, given, _SPLITS)
+            files = [named.get(split, []) for split in _SPLITS]
+            lists = tuple(tuple(f) if isinstance(f, list) else (f,) for f in files)
+            if not all(isinstance(f, str) for names in lists for f in names) or not lists[0]:
+                raise self._error(at, "expected the file names of train, validation and test")
+            return kind, lists
+        numbers = (int, float) if kind == "fractions" else (int,)
+        if (
+            not isinstance(given, list)
+            or len(given) != 3
+            or not all(type(number) in numbers for number in given)
+        ):
+            raise self._error(at, f"expected three numbers (train, validation, test), got {given}")
+        return kind, tuple(given)
+
+    def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
+        """Returns what all numerical columns have."""
+        value = self._integer(("defaults", key), defaults.get(key, default))
+        own = {
+            self._integer(("columns", i, key), entry.get(key, value))
+            for i, entry in enumerate(self._values["columns"])
+            if entry.get("role") == "numerical"
+        }
+        if len(own) > 1:
+            raise self._error(
+                ("columns",), f"all numerical columns have the same `{key}` so far, got {own}"
+            )
+        return own.pop() if own else value
+
+    def _mapping(self, at: tuple[Any, ...], value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._error(at, f"expected `key: value` with {', '.join(keys)}, got {value!r}")
+        for key in value:
+            if key not in keys:
+                raise self._error((*at, key), f"is none of {', '.join(keys)}")
+        return value
+
+    def _one_of(self, at: tuple[Any, ...], value: Any, choices: tuple[Any, ...]) -> Any:
+        if value not in choices or (isinstance(choices[0], bool) and not isinstance(value, bool)):
+            names = ", ".join(str(c).lower() for c in choices)
+            raise self._error(at, f"must be one of {names}, got {value!r}")
+        return value
+
+    def _integer(self, at: tuple[Any, ...], value: Any) -> int:
+        if type(value) is not int:
+            raise self._error(at, f"must be an integer, got {value!r}")
+        return value
+
+    def _error(self, at: tuple[Any, ...], message: str) -> PreprocError:
+        line = next(
+            self._lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in self._lines
+        )
+        key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
+        return PreprocError(f"{self._path}:{line}: {key}: {message}")
+
+
+def _lines_of(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yields the line of each key and entry of a YAML document."""
+    yield at, 1 if node is None else node.start_mark.line + 1
+    if node is None or isinstance(node.value, str):
+        return
+    for i, item in enumerate(node.value):
+        if isinstance(item, tuple):
+            key, value = item
+            for path, line in _lines_of(value, (*at, key.value)):
+                yield path, key.start_mark.line + 1 if path == (*at, key.value) else line
+        else:
+            yield from _lines_of(item, (*at, i))
+
+
+def _spelled_out(name: str) -> Iterator[str]:
+    """Yields the names that `C{1..26}` stands for."""
+    match = _RANGE.fullmatch(name)
+    if match is None:
+        yield name
+        return
+    before, first, last, after = match.groups()
+    for number in range(int(first), int(last) + 1):
+        yield f"{before}{number}{after}"

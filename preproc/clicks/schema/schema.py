@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas of click logs: columns of a file, and their meaning.
+
+docs/own_clicks.md describes the keys. Names are those of the field where it has some: `dialect` and
+`missing` of Frictionless, roles and types of RePlay and FuxiCTR.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal, get_args
+
+from preproc.clicks.schema.row_format import Role, RowFormat
+from preproc.files.errors import PreprocError
+from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, NumericalDtype
+
+SplitKind = Literal["files", "rows", "fractions"]
+SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of the file.
+
+    Attributes:
+        name: as the header has it.
+        role: `label`, `numerical`, `categorical` or `ignored`.
+        frequency_limit: a category seen fewer times gets id 0.
+    """
+
+    name: str
+    role: Role
+    frequency_limit: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Schema:
+    """A schema with all defaults filled in.
+
+    Attributes:
+        delimiter: one character between two fields.
+        header: files begin with the names of their columns, in any order.
+        columns: without a header in the order of the file; features in that of their tables.
+        numbers: dtype of the numerical features in split binary.
+        min: smaller raw numbers are raised to this one first.
+        offset: added before the natural logarithm.
+        count: rows whose categories are counted.
+        split: how rows become training, validation and test rows.
+        values: of each split: files, rows or a fraction.
+    """
+
+    delimiter: str
+    header: bool
+    columns: tuple[Column, ...]
+    numbers: NumericalDtype
+    min: int
+    offset: int
+    count: Literal["all", "train"]
+    split: SplitKind
+    values: tuple[tuple[str, ...], ...] | tuple[float, ...]
+
+    def named(self, role: Role) -> tuple[Column, ...]:
+        """Returns the columns of a role."""
+        return tuple(column for column in self.columns if column.role == role)
+
+    def feature_spec(self, cardinalities: tuple[int, ...]) -> FeatureSpec:
+        """Returns names and dtypes of the dataset's columns."""
+        names = (column.name for column in self.named("categorical"))
+        return FeatureSpec(
+            categorical=tuple(map(CategoricalFeature, names, cardinalities)),
+            numerical=tuple(column.name for column in self.named("numerical")),
+            label=self.named("label")[0].name,
+            numerical_dtype=self.numbers,
+        )
+
+    def row_format(self, path: Path, first_line: bytes) -> RowFormat:
+        """Returns the fields of a file.
+
+        Args:
+            path: the file, for messages.
+            first_line: without its line end.
+
+        Raises:
+            PreprocError: the header lacks a column of the schema, or has one more.
+        """
+        columns = list(self.columns)
+        if self.header:
+            names = first_line.decode("utf-8-sig", "replace").split(self.delimiter)
+            declared = {column.name: column for column in self.columns}
+            twice = sorted({name for name in names if names.count(name) > 1})
+            unknown = [name for name in names if name not in declared]
+            lacking = [name for name in declared if name not in names]
+            if twice:
+                raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
+            if unknown or lacking:
+                problems = [
+                    *([f"lacks {', '.join(map(repr, lacking))}"] if lacking else ()),
+                    *([f"has {', '.join(map(repr, unknown))} besides"] if unknown else ()),
+                ]
+                raise PreprocError(
+                    f"{path}: the header {' and '.join(problems)}; correct the schema, where a "
+                    "column without use is declared with `role: ignored`, or its `delimiter`, "
+                    f"{self.delimiter!r}"
+                )
+            columns = [declared[name] for name in names]
+        numbers = {
+            column.name: number
+            for role in ("numerical", "categorical")
+            for number, column in enumerate(self.named(role))
+        }
+        return RowFormat(
+            delimiter=self.delimiter.encode(),
+            roles=tuple(column.role for column in columns),
+            columns=tuple(numbers.get(column.name, 0) for column in columns),
+            has_header=self.header,
+        )

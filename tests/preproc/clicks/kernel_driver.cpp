@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the whole kernel over files and random damage of them, for AddressSanitizer to watch.
+//
+// kernel_driver ROUNDS FEATURES FILE...   a line per round: rows, rejected rows, kept categories,
+//                                         clicks, and the sum of the ids of its lines
+//
+// FEATURES: a feature file, by which the lines of FILE are transformed too.
+
+#include <fcntl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../../preproc/clicks/kernel/clicks_kernel.cpp"
+
+using namespace clicks;
+
+static void require(bool condition, const char* what) {
+  if (condition) return;
+  ErrorReport report;
+  clicks_last_error(&report);
+  std::fprintf(stderr, "%s: %s\n", what, report.message);
+  std::exit(1);
+}
+
+static std::string damage(std::string text, std::mt19937& random) {
+  static const std::string kPieces[] = {
+      "\t",   "\n",           "\r\n", "-",      std::string(1, '\0'),
+      "\xff", "123456789012", "\n\n", "\t\t\t", "ffffffffff"};
+  const size_t times = text.empty() ? 0 : random() % 200;
+  for (size_t i = 0; i < times; ++i) {
+    const size_t at = random() % text.size();
+    const std::string& piece = kPieces[random() % std::size(kPieces)];
+    text.replace(at, std::min<size_t>(random() % 3, text.size() - at), piece);
+  }
+  return text.substr(0, random() % 4 == 0 ? random() % (text.size() + 1) : text.size());
+}
+
+static void run(const std::string& text, std::mt19937& random) {
+  const uint64_t moduli[] = {0, 1, 1000, 40000000, uint64_t{1} << 32};
+  const RowRule row_rule{moduli[random() % std::size(moduli)], random() % 2,
+                         static_cast<int64_t>(random() % 3) - 1, random() % 4};
+  RowFormat format = kUnlabelledCriteo;
+  format.has_label = row_rule.has_label != 0;
+  format.is_criteo = random() % 2 || !format.has_label;
+  format.has_header = random() % 4 == 0;
+  const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
+  char name[] = "kernel_driver_XXXXXX";
+  const int runs_fd = mkstemp(name);
+  unlink(name);
+  const int null = open("/dev/null", O_RDWR);
+  Progress progress{};
+  const uint64_t limit = random() % 5 == 0 ? random() % 1000 : UINT64_MAX;
+  Reader* scan = clicks_scan_open(&row_rule, &format, 1, limit, runs_fd, null, 0, &progress);
+  require(scan != nullptr, "open");
+  for (size_t at = 0; at < text.size();) {
+    // Pieces in blocks of their own size, so that reading past one is seen.
+    const size_t size = std::min<size_t>(1 + random() % 100000, text.size() - at);
+    const std::vector<uint8_t> piece(text.begin() + at, text.begin() + at + size);
+    require(clicks_read_text(scan, piece.data(), size) == 0, "scan");
+    at += size;
+  }
+  ScanSummary summary;
+  require(clicks_scan_finish(scan, &summary) == 0, "finish");
+  std::vector<Run> runs(summary.num_runs);
+  clicks_scan_runs(scan, runs.data());
+  clicks_read_close(scan);
+
+  const off_t bytes = lseek(runs_fd, 0, SEEK_END);
+  std::vector<uint64_t> entries(static_cast<size_t>(bytes) / sizeof(uint64_t));
+  require(pread(runs_fd, entries.data(), static_cast<size_t>(bytes), 0) == bytes, "read runs");
+  std::vector<Dictionary*> dictionaries;
+  uint64_t kept = 0;
+  for (uint32_t column = 0; column < static_cast<uint32_t>(columns); ++column) {
+    std::vector<RunSlice> slices;
+    for (const Run& r : runs) {
+      if (r.column == column) slices.push_back({entries.data() + r.first_entry, r.entries});
+    }
+    char dictionary_name[] = "kernel_driver_XXXXXX";
+    const int fd = mkstemp(dictionary_name);
+    unlink(dictionary_name);
+    MergeResult merged;
+    const uint64_t frequency_limit = random() % 4;
+    require(clicks_merge(slices.data(), slices.size(), frequency_limit, 1 << 21, fd, &progress,
+                         &merged) == 0,
+            "merge");
+    std::vector<uint32_t> categories(merged.kept);
+    const auto size = static_cast<ssize_t>(merged.kept * sizeof(uint32_t));
+    require(pread(fd, categories.data(), static_cast<size_t>(size), 0) == size, "read dictionary");
+    close(fd);
+    dictionaries.push_back(clicks_dictionary_open(categories.data(), categories.size()));
+    kept += merged.kept;
+  }
+
+  const NumericalRule rule{2 + static_cast<int64_t>(random() % 3), -1, random() % 2};
+  std::vector<EncodeTarget> targets(2);
+  const uint64_t rows = summary.rows;
+  for (size_t i = 0; i < 2; ++i) {
+    EncodeTarget& target = targets[i];
+    target = EncodeTarget{};
+    target.first_row = i * (rows / 3);
+    target.rows = i == 0 ? rows / 3 : rows / 2;
+    target.label_fd = target.float16_fd = target.float32_fd = null;
+    for (int c = 0; c < columns; ++c) {
+      target.categorical_fds[c] = null;
+      target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));
+    }
+  }
+  Reader* encode = clicks_encode_open(dictionaries.data(), &row_rule, &format, &rule,
+                                      targets.data(), 2, 0, &progress);
+  require(clicks_read_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
+          "encode");
+  uint64_t read = 0;
+  require(clicks_encode_finish(encode, &read) == 0, "encode finish");
+  require(limit != UINT64_MAX || read == rows, "rows differ");
+  clicks_read_close(encode);
+  for (Dictionary* dictionary : dictionaries) clicks_dictionary_close(dictionary);
+  close(runs_fd);
+  close(null);
+  uint64_t rejected = 0;
+  for (uint64_t count : summary.rejected) rejected += count;
+  std::printf("%llu %llu %llu %llu ", static_cast<unsigned long long>(rows),
+              static_cast<unsigned long long>(rejected), static_cast<unsigned long long>(kept),
+              static_cast<unsigned long long>(targets[0].positives + targets[1].positives));
+}
+
+static void transform(LineTransform* features, const std::string& text) {
+  uint64_t categories[kMaxColumns];
+  const int columns = clicks_transform_columns(features, categories);
+  int64_t sum = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t label = std::min(text.find('\t', at), end);
+    const std::vector<uint8_t> line(text.begin() + std::min(label + 1, end), text.begin() + end);
+    at = end + 1;
+    std::vector<float> numerical(kNumericals);
+    std::vector<int64_t> ids(columns);
+    RejectedLine rejected;
+    const int status = clicks_transform_lines(features, line.data(), line.size(), 1,
+                                              numerical.data(), ids.data(), &rejected);
+    if (status == kOk) {
+      for (int64_t id : ids) sum += id;
+    }
+  }
+  std::printf("%lld\n", static_cast<long long>(sum));
+}
+
+int main(int argc, char** argv) {
+  std::mt19937 random(17);
+  const int rounds = std::atoi(argv[1]);
+  LineTransform* features = clicks_transform_open(argv[2]);
+  require(features != nullptr, argv[2]);
+  for (int i = 3; i < argc; ++i) {
+    std::ifstream file(argv[i], std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    require(!text.empty(), argv[i]);
+    for (int round = 0; round <= rounds; ++round) {
+      const std::string damaged = round == 0 ? text : damage(text, random);
+      run(damaged, random);
+      transform(features, damaged);
+    }
+  }
+  clicks_transform_close(features);
+  return 0;
+}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel under sanitizers, for each kind of processor."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.serving.feature_file import write_feature_file
+from tests import harness
+from tests.preproc.clicks.rows import run, write_days
+from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
+
+FOLDER = Path(__file__).parent
+VARIANTS = ((), ("-DCLICKS_WITHOUT_AVX512",), ("-DCLICKS_PORTABLE",))
+"""What this processor has, at most AVX2, and no special instructions."""
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory):
+    """A folder with the features of a small dataset, and the arguments of the driver in it."""
+    folder = tmp_path_factory.mktemp("driven")
+    rules = ClicksSemantics(frequency_limit=1, bin_numerical=True)
+    write_days(folder / "logs")
+    run(folder / "logs", folder / "dataset", "reference", semantics=rules)
+    write_feature_file(folder / "dataset", folder / "features.bin", "float16")
+    days = [FOLDER.parent / "conformance" / f"day_{day}.tsv" for day in range(3)]
+    return folder, ("15", "features.bin", *days)
+
+
+def build(folder, *options, compiler=COMPILER):
+    """Compiles the kernel and its driver; returns the program."""
+    program = folder / "kernel_driver"
+    flags = ("-std=c++17", "-O0", "-g1", *options, "-o", program)
+    harness.run(compiler, *flags, FOLDER / "kernel_driver.cpp")
+    return program
+
+
+@pytest.mark.release
+@needs("C++ compiler")
+def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
+    folder, arguments = driven
+    outputs = []
+    for variant in VARIANTS:
+        sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+        done = harness.run(build(tmp_path, *sanitizers, *variant), *arguments, folder=folder)
+        assert done.stderr == ""
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(outputs[0].splitlines()) == 48
+
+
+@pytest.mark.release
+@needs("aarch64 compiler and emulator")
+@needs("C++ compiler")
+def test_aarch64_makes_the_same_bytes(driven, tmp_path):
+    folder, arguments = driven
+    here = harness.run(build(tmp_path), *arguments, folder=folder)
+    there = build(tmp_path, "-static", compiler=AARCH64_COMPILER)
+    done = harness.run(AARCH64_EMULATOR, there, *arguments, folder=folder)
+    assert (done.stdout, done.stderr) == (here.stdout, "")

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Click logs with a schema: every engine makes the same bytes, and says what does not fit."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from preproc.clicks import __main__ as program
+from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.job import semantics_of, semantics_of_schema
+from preproc.files.errors import PreprocError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import Manifest
+from recsys.data.split_binary import SplitBinaryReader
+from tests.dlrm.conftest import final, make_program
+from tests.preproc.clicks.rows import assert_same, good_text, run
+from tests.preproc.clicks.test_engines import ENGINES
+from tests.tools import needs
+
+SCHEMA = {
+    "dialect": {"delimiter": ";", "header": True, "quote": "none"},
+    "label": {"column": "bought"},
+    "defaults": {"frequency_limit": 2},
+    "columns": [
+        {"name": ["price", "seen"], "role": "numerical", "type": "int"},
+        {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
+        {"name": "C{1..3}", "role": "categorical", "type": "hex"},
+        {"name": "note", "role": "ignored"},
+    ],
+    "split": {"fractions": [0.8, 0.1, 0.1]},
+}
+NAMES = ["bought", "price", "seen", "item", "C1", "C2", "C3", "note"]
+
+
+def write_schema(folder: Path, **changes: object) -> Path:
+    path = folder / "schema.yaml"
+    path.write_text(yaml.safe_dump(SCHEMA | changes))
+    return path
+
+
+def rows(count: int, seed: int) -> list[dict[str, str]]:
+    rng = random.Random(seed)
+    return [
+        {
+            "bought": rng.choice("001"),
+            "price": rng.choice(["", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
+            "seen": rng.choice(["", "0", "0007"]),
+            "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
+            "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),
+            "C2": f"{rng.randrange(2**32):08X}",
+            "C3": rng.choice(["1", ""]),
+            "note": rng.choice(["", "größer als 3", "\x01"]),
+        }
+        for _ in range(count)
+    ]
+
+
+def text_of(table: list[dict[str, str]], names: list[str], end: str = "\n") -> bytes:
+    lines = [";".join(names), *(";".join(row[name] for name in names) for row in table)]
+    return (end.join(lines) + end).encode()
+
+
+def prepare(tmp_path: Path, source: Path, schema: Path, name: str, **fields: object) -> Manifest:
+    return run(
+        source,
+        tmp_path / name,
+        semantics=semantics_of_schema(schema, {}),
+        schema=schema,
+        **fields,
+    )
+
+
+def columns_of(dataset: Path, split: str) -> tuple[FeatureSpec, SplitBinaryReader]:
+    spec = FeatureSpec.load(dataset)
+    return spec, SplitBinaryReader(dataset, split, spec)
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
+)
+@pytest.mark.parametrize("numbers", ["float16", "float32"])
+def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
+    """Files with columns in other orders, bad rows, CRLF, gzip and no last line end."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    rng = random.Random(7)
+    for i, end in enumerate(["\n", "\r\n", "\n"]):
+        names = rng.sample(NAMES, len(NAMES))
+        table = rows(400, seed=i)
+        for bad, (column, value) in enumerate(
+            [("item", "xyz"), ("C1", "123456789"), ("price", "2147483648"), ("seen", "1.0")]
+        ):
+            table[37 * bad + i][column] = value
+        table[200]["bought"] = "2"
+        table[210]["C3"] = "é"
+        text = text_of(table, names, end) + b"1;2;3\n"
+        text = text.removesuffix(b"\n") if i == 2 else text
+        (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
+    schema = write_schema(tmp_path, numbers=numbers)
+    fields = {"format": ("split", "parquet")}
+    expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
+    assert expected.kind == "clicks"
+    assert expected.rejected == {"columns": 3, "label": 3, "integer": 6, "hex": 6, "encoding": 3}
+    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
+    made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
+    assert_same(made, expected)
+
+
+def test_columns_have_the_names_and_values_of_the_log(tmp_path):
+    table = rows(1000, seed=1)
+    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
+    prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
+    spec, reader = columns_of(tmp_path / "made", "train")
+    assert spec.label == "bought"
+    assert spec.numerical == ("price", "seen")
+    assert [f.name for f in spec.categorical] == ["item", "C1", "C2", "C3"]
+    train = reader.read(0, reader.num_rows)
+    assert reader.num_rows == 800
+    assert train.numerical.dtype == np.float32
+    price = np.array([max(int(row["price"] or 0), 0) + 1 for row in table[:800]])
+    np.testing.assert_array_equal(train.numerical[:, 0], np.log(price).astype(np.float32))
+    np.testing.assert_array_equal(train.label, [row["bought"] == "1" for row in table[:800]])
+    # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once.
+    assert [f.cardinality for f in spec.categorical][1:] == [3, 1, 2]
+    items = [row["item"] for row in table[:800]]
+    kept = [item for item in set(items) if items.count(item) >= 3]
+    assert spec.categorical[0].cardinality == 1 + len(kept)
+    most = max(kept, key=lambda item: (items.count(item), -int(item, 16)))
+    np.testing.assert_array_equal(train.categorical[0] == 1, [item == most for item in items])
+
+
+@needs("compiled Criteo kernel")
+def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path):
+    text = good_text(3000, seed=5)
+    names = ["click", *(f"I{i}" for i in range(13)), *(f"C{i}" for i in range(26))]
+    (tmp_path / "plain").write_bytes(text)
+    (tmp_path / "headed").write_bytes("\t".join(names).encode() + b"\n" + text)
+    schema = write_schema(
+        tmp_path,
+        dialect={"delimiter": "\t"},
+        label={"column": "click"},
+        numbers="float16",
+        defaults={"frequency_limit": 3, "count": "all", "min": -1, "offset": 2},
+        columns=[
+            {"name": "I{0..12}", "role": "numerical", "type": "int"},
+            {"name": "C{0..25}", "role": "categorical", "type": "hex"},
+        ],
+    )
+    made = prepare(tmp_path, tmp_path / "headed", schema, "made")
+    semantics = {"split_fractions": (0.8, 0.1, 0.1), "frequency_limit": 3}
+    plain = run(tmp_path / "plain", tmp_path / "criteo", semantics=semantics_of("dlrm", semantics))
+    names_of = ("feature_spec.yaml", "manifest.json")
+    assert {n: f for n, f in made.files.items() if n not in names_of} == {
+        n: f for n, f in plain.files.items() if n not in names_of
+    }
+
+
+def test_files_of_each_split(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for i, name in enumerate(["a", "b", "c", "d"]):
+        (folder / f"{name}.csv").write_bytes(text_of(rows(50 + i, seed=i), NAMES))
+    files = {"train": ["d.csv", "a.csv"], "validation": "b.csv", "test": "c.csv"}
+    schema = write_schema(tmp_path, split={"files": files})
+    made = prepare(tmp_path, folder, schema, "made", engine="reference")
+    assert made.rows == {"train": 103, "validation": 51, "test": 52}
+    assert [source["name"] for source in made.source_files] == ["d.csv", "a.csv", "b.csv", "c.csv"]
+
+
+def test_a_file_without_a_header(tmp_path):
+    columns = [
+        {"name": "item", "role": "categorical", "type": "hex"},
+        {"name": "bought", "role": "label"},
+    ]
+    schema = write_schema(tmp_path, dialect={"header": False}, columns=columns)
+    (tmp_path / "log").write_bytes(b"a,1\nb,0\na,0\n" * 20)
+    made = prepare(tmp_path, tmp_path / "log", schema, "made", engine="reference")
+    assert made.rows == {"train": 48, "validation": 6, "test": 6}
+    assert made.cardinalities == [3]
+    assert made.positives["train"] == 16
+
+
+BAD_SCHEMAS = {
+    "colums: []": r"schema.yaml:1: colums: is none of dialect, label",
+    "columns: 3": r"schema.yaml:1: columns: expected a list",
+    "columns:\n- {name: a, role: categorical, type: string}": (
+        r":2: columns.type: a categorical column is read as `type: hex` so far, got string"
+    ),
+    "columns:\n- {name: a, role: categorical, type: hex}\nlabel: {column: c}": (
+        r"schema.yaml:1: split: expected one of files, rows, fractions"
+    ),
+    "columns:\n- {name: [a, a], role: categorical, type: hex}\nlabel: {column: c}": (
+        r"columns: a stands there more than once"
+    ),
+    "dialect: {quote: '\"'}\ncolumns: []": r":1: dialect.quote: only `none`",
+    "dialect: {delimiter: ab}\ncolumns: []": r":1: dialect.delimiter: expected one character",
+    "columns:\n- {name: 'C{1..65}', role: categorical, type: hex}\nlabel: {column: c}": (
+        r"65 categorical features; 64 are the most"
+    ),
+    "columns:\n- {name: a, role: numerical, type: int}\nlabel: {column: c}": (
+        r"no categorical feature"
+    ),
+    "a: [": r"not readable as YAML",
+}
+
+
+@pytest.mark.parametrize("text", BAD_SCHEMAS)
+def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
+    path = tmp_path / "schema.yaml"
+    path.write_text(text)
+    with pytest.raises(PreprocError, match=BAD_SCHEMAS[text]):
+        semantics_of_schema(path, {})
+
+
+BAD_FILES = {
+    "bought;price;seen;item;C1;C2;C3\n": r"the header lacks 'note'; correct the schema",
+    "bought;price;seen;item;C1;C2;C3;note;id\n": r"has 'id' besides; .*role: ignored",
+    "bought,price,seen,item,C1,C2,C3,note\n": r"the header lacks .*delimiter",
+    "bought;bought;seen;item;C1;C2;C3;note\n": r"names bought more than once",
+    "bought;price;seen;item;C1;C2;C3;note\nyes;1;2;a;b;c;1;\n": r"none of the first 1 rows .*label",
+    "bought;price;seen;item;C1;C2;C3;note\n": r"holds no row",
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_a_file_that_does_not_fit_is_refused_before_any_work(text, tmp_path):
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(PreprocError, match=r"log\.csv: .*" + BAD_FILES[text]):
+        prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
+    assert not (tmp_path / "made").exists()
+
+
+def test_flags_beside_a_schema(tmp_path, capsys):
+    (tmp_path / "log.csv").write_bytes(text_of(rows(100, seed=1), NAMES))
+    schema = write_schema(tmp_path)
+    flags = ["", f"--input={tmp_path / 'log.csv'}", f"--schema={schema}", "--engine=reference"]
+    for flag, message in {
+        "--preset=kaggle": "--preset exclude each other; drop one",
+        "--frequency_limit=3": "says all of the transform; drop --frequency_limit",
+        "--layout=torchrec": "--layout torchrec: with a schema only nvidia so far",
+        "--engine=nvtabular": "--engine nvtabular: with a schema only native, reference, spark",
+    }.items():
+        assert program.main([*flags, f"--output={tmp_path / 'x'}", flag]) == 2
+        assert message in capsys.readouterr().err
+    assert program.main([*flags, f"--output={tmp_path / 'y'}", "--split_rows=70,10,-1"]) == 0
+    manifest = json.loads((tmp_path / "y" / "manifest.json").read_text())
+    assert manifest["rows"] == {"train": 70, "validation": 10, "test": 20}
+
+
+@needs("compiled Criteo kernel")
+def test_the_avazu_log_trains(real_data, tmp_path):
+    """No numerical feature, a column beyond int64 ignored."""
+    log = real_data / "avazu" / "train_8k.csv.gz"
+    with gzip.open(log, "rt") as file:
+        header = file.readline().rstrip().split(",")
+    unused = ["id", "hour", "C20"]
+    used = [name for name in header if name not in (*unused, "click")]
+    schema = write_schema(
+        tmp_path,
+        dialect={},
+        label={"column": "click"},
+        columns=[
+            {"name": unused, "role": "ignored"},
+            {"name": used, "role": "categorical", "type": "hex"},
+        ],
+    )
+    made = prepare(tmp_path, log, schema, "made")
+    assert sum(made.rows.values()) == 8087
+    assert made.rejected == dict.fromkeys(made.rejected, 0)
+    trained = make_program(tmp_path)(
+        f"--dataset={tmp_path / 'made'}", "--optimizer=adagrad", "--lr=0.02", "--epochs=2"
+    )
+    assert final(trained)["best_auc"] > 0.65
