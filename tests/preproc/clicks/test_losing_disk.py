@@ -54,7 +54,7 @@ def days(tmp_path_factory) -> Path:
 def test_a_late_error_undoes_the_unit(tmp_path, disk, days, path, setting, fsync):
     def prepare(name: str, **options: object) -> str:
         flags = (f"--input={days}", f"--output={tmp_path / name}", "--frequency_limit=3", setting)
-        return program("criteo", "--threads=1", *flags, **options)
+        return program("clicks", "--threads=1", *flags, **options)
 
     lost = {"LD_PRELOAD": str(disk), "LOSING_PATH": path, "LOSING_FSYNC": str(fsync)}
     assert "the disk is full" in prepare("made", status=2, **lost)

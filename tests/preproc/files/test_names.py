@@ -24,7 +24,7 @@ def test_names_in_utf8_and_not(tmp_path, name, engine):
     output = tmp_path / os.fsdecode(b"made " + name)
     flags = (f"--engine={engine}", "--preset=kaggle", "--max_bad_fraction=0.1")
     paths = (f"--input={source}", f"--output={output}", "--format=split,parquet")
-    program("criteo", *paths, *flags, PYTHONIOENCODING="utf-8:strict")
+    program("clicks", *paths, *flags, PYTHONIOENCODING="utf-8:strict")
     assert Manifest.load(output).rejected["columns"] == 1
     assert name in (output / QUARANTINE_FILE).read_bytes()
 
@@ -40,7 +40,7 @@ def test_ratings_of_a_name_that_is_not_utf8(tmp_path):
     assert Manifest.load(Path(output)).kind == "sequences"
 
 
-@pytest.mark.parametrize("name", ["criteo", "movielens", "generate_criteo", "generate_ratings"])
+@pytest.mark.parametrize("name", ["clicks", "movielens", "generate_criteo", "generate_ratings"])
 @pytest.mark.parametrize("flag", ["input", "output"])
 def test_loops_of_links_and_what_is_no_file(tmp_path, name, flag):
     if name.startswith("generate") and flag == "input":

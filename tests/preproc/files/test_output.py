@@ -43,12 +43,12 @@ def test_mount_point(days, expected, tmp_path):
     with tmpfs(tmp_path / "volume", "16m") as volume:
         (volume / "lost+found").mkdir()
         paths = (f"--input={days}", f"--output={volume}")
-        program("criteo", *paths)
+        program("clicks", *paths)
         assert_dataset(volume, expected, "lost+found")
-        assert "already exists" in program("criteo", *paths, status=2)
-        program("criteo", *paths, "--overwrite", "--format=split,parquet")
+        assert "already exists" in program("clicks", *paths, status=2)
+        program("clicks", *paths, "--overwrite", "--format=split,parquet")
         assert (volume / "parquet" / "train" / "part_00000.parquet").is_file()
-        program("criteo", *paths, "--overwrite")
+        program("clicks", *paths, "--overwrite")
         assert_dataset(volume, expected, "lost+found")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["volume"]
 
@@ -56,7 +56,7 @@ def test_mount_point(days, expected, tmp_path):
 def test_mount_of_the_same_file_system(days, expected, tmp_path):
     (tmp_path / "host").mkdir()
     with mounted(tmp_path / "volume", "--bind", str(tmp_path / "host")) as volume:
-        program("criteo", f"--input={days}", f"--output={volume}")
+        program("clicks", f"--input={days}", f"--output={volume}")
         assert_dataset(volume, expected)
 
 
@@ -80,7 +80,7 @@ def test_link_is_written_through(days, expected, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk/dataset")
     for flag in ((), ("--overwrite",)):
-        program("criteo", f"--input={days}", f"--output={tmp_path / 'link'}", *flag)
+        program("clicks", f"--input={days}", f"--output={tmp_path / 'link'}", *flag)
         assert (tmp_path / "link").is_symlink()
         assert_dataset(tmp_path / "disk" / "dataset", expected)
     assert [p.name for p in (tmp_path / "disk").iterdir()] == ["dataset"]
@@ -93,7 +93,7 @@ def test_overwrite_keeps_and_names_other_files(days, expected, tmp_path):
     (made / "checkpoints" / "weights").write_text("keep")
     (made / "parquet" / "notes.txt").write_text("keep")
     (made / ".gitignore").write_text("keep")
-    said = program("criteo", f"--input={days}", f"--output={made}", "--overwrite")
+    said = program("clicks", f"--input={days}", f"--output={made}", "--overwrite")
     kept = (".gitignore", "checkpoints/weights", "parquet/notes.txt")
     assert f"kept 3 file(s) that are no part of the dataset: {', '.join(kept)}" in said
     assert_dataset(made, expected, *kept, "checkpoints")
@@ -125,7 +125,7 @@ def test_file_in_the_place_of_a_folder_is_refused_before_the_work(days, tmp_path
     run(days, made)
     shutil.rmtree(made / "test")
     (made / "test").write_text("my test plan")
-    error = program("criteo", f"--input={days}", f"--output={made}", "--overwrite", status=2)
+    error = program("clicks", f"--input={days}", f"--output={made}", "--overwrite", status=2)
     assert "test is a file, where the dataset needs a folder" in error
 
 
@@ -134,14 +134,14 @@ def test_folders_of_the_user_beside_the_output_are_kept(days, tmp_path, ending):
     own = tmp_path / f"made.{ending}" / "chapter"
     own.mkdir(parents=True)
     (own / "thesis.txt").write_text("keep")
-    error = program("criteo", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
+    error = program("clicks", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
     assert f"made.{ending}: a run on --output {tmp_path / 'made'} works there" in error
     assert (own / "thesis.txt").read_text() == "keep"
 
 
 @pytest.mark.parametrize("length", [250, 300])
 def test_name_that_leaves_no_room_for_the_work_folders(days, tmp_path, length):
-    error = program("criteo", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
+    error = program("clicks", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
     assert error.startswith(f"error: --output {tmp_path / 'xxx'}")
     assert "(File name too long); choose another name" in error
 
