@@ -40,20 +40,18 @@ RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
-ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`; `integer`: not
-`-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`.
+ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
+schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _PATTERNS = {
-    "label": re.compile(rb"[01]"),
     "numerical": re.compile(rb"(?:-?[0-9]{1,10})?"),
     "categorical": re.compile(rb"(?:[0-9a-fA-F]{1,8})?"),
 }
 _REASONS: Mapping[str, RejectReason] = {
-    "label": "label",
     "numerical": "integer",
     "categorical": "hex",
 }
@@ -72,6 +70,11 @@ def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
     for field, role in zip(fields, row_format.roles, strict=True):
         if role == "ignored":
             continue
+        if role == "label":
+            negative = row_format.negative
+            if field in row_format.positive or negative is None or field in negative:
+                continue
+            return "encoding" if _NOT_PRINTABLE.search(field) else "label"
         if _NOT_PRINTABLE.search(field):
             return "encoding"
         if not _PATTERNS[role].fullmatch(field):

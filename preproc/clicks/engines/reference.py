@@ -113,7 +113,7 @@ def read_rows(
         categories = np.hstack([categories, bins.astype(np.uint32)])
         categories_missing = np.hstack([categories_missing, integers_missing])
     return ParsedRows(
-        label=texts("label")[:, 0] == b"1",
+        label=np.array([f in row_format.positive for f in texts("label")[:, 0]], np.bool_),
         integers=integers,
         integers_missing=integers_missing,
         categories=categories,

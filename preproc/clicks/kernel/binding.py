@@ -124,6 +124,12 @@ def _row_rule(semantics: ClicksSemantics) -> RawRowRule:
 
 def _raw_format(row_format: RowFormat) -> RawRowFormat:
     """Returns a format for the kernel; it keeps its arrays alive."""
+    texts, texts_at = b"", []
+    for role, missing in zip(row_format.roles, row_format.missing, strict=True):
+        texts_at.append(len(texts))
+        of_label = (row_format.positive, row_format.negative or ())
+        for group in of_label if role == "label" else (missing,):
+            texts += bytes([len(group)]) + b"".join(bytes([len(t)]) + t for t in group)
     return RawRowFormat(
         delimiter=row_format.delimiter[0],
         num_fields=len(row_format.roles),
@@ -132,8 +138,11 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         is_criteo=row_format.is_criteo,
         has_label=row_format.has_label,
         has_header=row_format.has_header,
+        other_is_negative=row_format.negative is None,
         roles=bytes(map(ROLES.index, row_format.roles)),
         columns=bytes(row_format.columns),
+        texts=texts,
+        texts_at=(ctypes.c_uint32 * len(texts_at))(*texts_at),
     )
 
 

@@ -55,9 +55,15 @@ struct RowFormat {
   uint32_t is_criteo;   // the fields of a Criteo log, in their order
   uint32_t has_label;   // of a Criteo log; a row without has an empty one before its first byte
   uint32_t has_header;  // the first line of a file is none of the rows
+  uint32_t other_is_negative;  // a label that is none of the positive texts
   // [num_fields] role of each field, and its number among those of the role
   const uint8_t* roles;
   const uint8_t* columns;
+  // Texts of a label, and of a feature those that mean that it is missing, besides nothing at all:
+  // their number, then each after its length. texts_at: [num_fields] where those of a field begin;
+  // of a label the positive ones, then the negative ones. Not read of a Criteo log.
+  const uint8_t* texts;
+  const uint32_t* texts_at;
 };
 
 struct CriteoFields {
@@ -77,8 +83,19 @@ constexpr CriteoFields make_criteo_fields() {
 }
 
 constexpr CriteoFields kCriteoFields = make_criteo_fields();
-constexpr RowFormat kUnlabelledCriteo{'\t', kFields, kNumericals,         kCategoricals,        1,
-                                      0,    0,       kCriteoFields.roles, kCriteoFields.columns};
+constexpr RowFormat make_unlabelled_criteo() {
+  RowFormat format{};
+  format.delimiter = '\t';
+  format.num_fields = kFields;
+  format.num_numerical = kNumericals;
+  format.num_categorical = kCategoricals;
+  format.is_criteo = 1;
+  format.roles = kCriteoFields.roles;
+  format.columns = kCriteoFields.columns;
+  return format;
+}
+
+constexpr RowFormat kUnlabelledCriteo = make_unlabelled_criteo();
 
 struct RowBatch {
   int rows = 0;
@@ -329,6 +346,31 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
   return start;
 }
 
+// Whether a field is one of the texts; sets `texts` to what follows them.
+CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_t*& texts) {
+  bool is_one = false;
+  for (uint32_t left = *texts++; left > 0; --left) {
+    const uint32_t size = *texts++;
+    is_one |= size == length && std::memcmp(field, texts, size) == 0;
+    texts += size;
+  }
+  return is_one;
+}
+
+// Reads a label; returns whether it is one.
+CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFormat& format,
+                              uint32_t f, uint8_t& label) {
+  const uint8_t* texts = format.texts + format.texts_at[f];
+  label = is_one_of(field, length, texts);
+  return label || format.other_is_negative || is_one_of(field, length, texts);
+}
+
+CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFormat& format,
+                              uint32_t f) {
+  const uint8_t* texts = format.texts + format.texts_at[f];
+  return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
+}
+
 // Parses rows of any format; see `parse_rows`.
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
@@ -350,17 +392,20 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       begin = ends[f] + 1;
       switch (format.roles[f]) {
         case kLabelRole:
-          valid &= length == 1 && (*field | 1) == '1';
-          batch.label[r] = *field & 1;
+          valid &= read_label(field, length, format, f, batch.label[r]);
           break;
-        case kNumericalRole:
-          numerical_present |= uint64_t{length != 0} << column;
-          parse_integer(field, length, numerical[column], digits, valid);
+        case kNumericalRole: {
+          const bool is_present = !is_missing(field, length, format, f);
+          numerical_present |= uint64_t{is_present} << column;
+          if (is_present) parse_integer(field, length, numerical[column], digits, valid);
           break;
-        case kCategoricalRole:
-          id_present |= uint64_t{length != 0} << column;
-          valid &= parse_hexadecimal(field, length, categorical[column]);
+        }
+        case kCategoricalRole: {
+          const bool is_present = !is_missing(field, length, format, f);
+          id_present |= uint64_t{is_present} << column;
+          if (is_present) valid &= parse_hexadecimal(field, length, categorical[column]);
           break;
+        }
         default:
           break;
       }
@@ -414,9 +459,16 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     const uint8_t role = format.roles[f];
     start = ends[f] + 1;
     if (role == kIgnored) continue;
+    if (!format.is_criteo) {
+      uint8_t label;
+      const bool fits = role == kLabelRole ? read_label(begin, length, format, f, label)
+                                           : is_missing(begin, length, format, f);
+      if (fits) continue;
+    }
     if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; }))
       return {kEncoding, f};
-    if (role == kLabelRole && (length != 1 || (*begin != '0' && *begin != '1'))) return {kLabel, f};
+    const bool is_bit = length == 1 && (*begin == '0' || *begin == '1');
+    if (role == kLabelRole && !(format.is_criteo && is_bit)) return {kLabel, f};
     if (role == kNumericalRole && length > 0) {
       const bool negative = *begin == '-';
       int32_t value;

@@ -4,6 +4,7 @@
 import functools
 from ctypes import (
     CDLL,
+    POINTER,
     Structure,
     byref,
     c_char_p,
@@ -25,7 +26,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 3
+_VERSION = 4
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -111,8 +112,11 @@ class RawRowFormat(Structure):
         ("is_criteo", c_uint32),
         ("has_label", c_uint32),
         ("has_header", c_uint32),
+        ("other_is_negative", c_uint32),
         ("roles", c_char_p),
         ("columns", c_char_p),
+        ("texts", c_char_p),
+        ("texts_at", POINTER(c_uint32)),
     )
 
 

@@ -10,11 +10,13 @@ from preproc.clicks.schema.row_format import MAX_FEATURES
 from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
 from preproc.files.errors import PreprocError
 
-_TOP = ("dialect", "label", "numbers", "defaults", "columns", "split")
+_TOP = ("dialect", "missing", "label", "numbers", "defaults", "columns", "split")
 _DIALECT = ("delimiter", "header", "quote")
+_LABEL = ("column", "positive", "negative")
 _DEFAULTS = ("frequency_limit", "count", "min", "offset")
-_COLUMN = ("name", "role", "type", "transform", "min", "offset", "frequency_limit")
+_COLUMN = ("name", "role", "type", "transform", "min", "offset", "frequency_limit", "missing")
 _TYPES = {"numerical": "int", "categorical": "hex"}
+_MAX_TEXTS = 255
 _SPLITS = ("train", "validation", "test")
 _RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
 
@@ -58,9 +60,16 @@ class _Reader:
                 f"expected one character, a tab or one of ASCII but - and ., got {delimiter!r}",
             )
         defaults = self._mapping(("defaults",), top.get("defaults", {}), _DEFAULTS)
-        columns = tuple(self._columns(top.get("columns"), defaults))
-        label = self._mapping(("label",), top.get("label"), ("column",)).get("column")
-        columns = self._with_label(columns, label, header)
+        missing = self._texts(("missing",), top.get("missing", []))
+        columns = tuple(self._columns(top.get("columns"), defaults, missing))
+        label = self._mapping(("label",), top.get("label"), _LABEL)
+        positive = self._texts(("label", "positive"), label.get("positive", ["1"]))
+        negative = label.get("negative", ["0"])
+        if negative != "other":
+            negative = self._texts(("label", "negative"), negative)
+            if both := set(positive) & set(negative):
+                raise self._error(("label", "negative"), f"{both.pop()!r} is positive too")
+        columns = self._with_label(columns, label.get("column"), header)
         twice = sorted({c.name for c in columns if [d.name for d in columns].count(c.name) > 1})
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
@@ -80,6 +89,8 @@ class _Reader:
         return Schema(
             delimiter=delimiter,
             header=header,
+            positive=positive,
+            negative=None if negative == "other" else negative,
             columns=columns,
             numbers=numbers,
             min=self._common(defaults, "min", 0),
@@ -89,7 +100,9 @@ class _Reader:
             values=values,
         )
 
-    def _columns(self, entries: Any, defaults: Mapping[str, Any]) -> Iterator[Column]:
+    def _columns(
+        self, entries: Any, defaults: Mapping[str, Any], missing: tuple[str, ...]
+    ) -> Iterator[Column]:
         if not isinstance(entries, list) or not entries:
             raise self._error(("columns",), "expected a list of columns")
         limit = self._integer(("defaults", "frequency_limit"), defaults.get("frequency_limit", 2))
@@ -108,13 +121,17 @@ class _Reader:
             if role == "numerical":
                 self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
+            own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
                 if not isinstance(name, str) or not name:
                     raise self._error((*at, "name"), f"expected a text, got {name!r}")
                 yield from (
                     Column(
-                        name=each, role=role, frequency_limit=own if role == "categorical" else 0
+                        name=each,
+                        role=role,
+                        missing=own_missing if known else (),
+                        frequency_limit=own if role == "categorical" else 0,
                     )
                     for each in _spelled_out(name)
                 )
@@ -185,6 +202,14 @@ class _Reader:
             names = ", ".join(str(c).lower() for c in choices)
             raise self._error(at, f"must be one of {names}, got {value!r}")
         return value
+
+    def _texts(self, at: tuple[Any, ...], value: Any) -> tuple[str, ...]:
+        """Returns texts, as YAML quotes them: 1 without quotes is a number."""
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self._error(at, f'expected a list of quoted texts, as ["-1", "n/a"], got {value}')
+        if len(value) > _MAX_TEXTS or any(len(text.encode()) > _MAX_TEXTS for text in value):
+            raise self._error(at, f"{_MAX_TEXTS} texts of {_MAX_TEXTS} bytes are the most")
+        return tuple(value)
 
     def _integer(self, at: tuple[Any, ...], value: Any) -> int:
         if type(value) is not int:

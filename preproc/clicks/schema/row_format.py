@@ -24,6 +24,9 @@ class RowFormat:
         delimiter: one byte between two fields.
         roles: of each field.
         columns: of each field, its number among the features of its role; 0 for others.
+        missing: of each field, texts that mean that it is missing, besides an empty one.
+        positive: labels of a click.
+        negative: labels of none; None for all others.
         has_header: the first line is none of the rows.
         has_label: False for Criteo's logs without labels, whose rows lack the first field.
     """
@@ -31,13 +34,21 @@ class RowFormat:
     delimiter: bytes
     roles: tuple[Role, ...]
     columns: tuple[int, ...]
+    missing: tuple[tuple[bytes, ...], ...]
+    positive: tuple[bytes, ...] = (b"1",)
+    negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
     has_label: bool = True
 
     @property
     def is_criteo(self) -> bool:
         """Whether the fields are those of a Criteo log, in their order."""
-        return self.roles == _CRITEO_ROLES and self.columns == _CRITEO_COLUMNS
+        return (
+            self.roles == _CRITEO_ROLES
+            and self.columns == _CRITEO_COLUMNS
+            and not any(self.missing)
+            and (self.positive, self.negative) == ((b"1",), (b"0",))
+        )
 
     @property
     def shortest_row_bytes(self) -> int:
@@ -52,9 +63,16 @@ class RowFormat:
         return f"a log of {len(self.roles)} fields per line"
 
     def fields(self, row: bytes) -> list[bytes]:
-        """Returns the fields of a row; a lacking label is 0."""
+        """Returns the fields of a row, missing ones empty."""
         fields = row.split(self.delimiter)
-        return fields if self.has_label else [b"0", *fields]
+        if not self.has_label:
+            return [b"0", *fields]
+        if len(fields) != len(self.roles):
+            return fields
+        return [
+            b"" if field in missing else field
+            for field, missing in zip(fields, self.missing, strict=True)
+        ]
 
 
 _NUMERICAL: tuple[Role, ...] = ("numerical",)
@@ -73,5 +91,6 @@ def criteo_format(*, unlabelled: bool = False) -> RowFormat:
         delimiter=b"\t",
         roles=_CRITEO_ROLES,
         columns=_CRITEO_COLUMNS,
+        missing=((),) * len(_CRITEO_ROLES),
         has_label=not unlabelled,
     )

@@ -25,10 +25,12 @@ class Column:
         name: as the header has it.
         role: `label`, `numerical`, `categorical` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
+        missing: texts that mean that a field is missing, besides an empty one.
     """
 
     name: str
     role: Role
+    missing: tuple[str, ...] = ()
     frequency_limit: int = 0
 
 
@@ -39,6 +41,8 @@ class Schema:
     Attributes:
         delimiter: one character between two fields.
         header: files begin with the names of their columns, in any order.
+        positive: labels of a click.
+        negative: labels of none; None for all others.
         columns: without a header in the order of the file; features in that of their tables.
         numbers: dtype of the numerical features in split binary.
         min: smaller raw numbers are raised to this one first.
@@ -50,6 +54,8 @@ class Schema:
 
     delimiter: str
     header: bool
+    positive: tuple[str, ...]
+    negative: tuple[str, ...] | None
     columns: tuple[Column, ...]
     numbers: NumericalDtype
     min: int
@@ -111,5 +117,8 @@ class Schema:
             delimiter=self.delimiter.encode(),
             roles=tuple(column.role for column in columns),
             columns=tuple(numbers.get(column.name, 0) for column in columns),
+            missing=tuple(tuple(map(str.encode, column.missing)) for column in columns),
+            positive=tuple(map(str.encode, self.positive)),
+            negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=self.header,
         )

@@ -49,6 +49,14 @@ static void run(const std::string& text, std::mt19937& random) {
   format.has_label = row_rule.has_label != 0;
   format.is_criteo = random() % 2 || !format.has_label;
   format.has_header = random() % 4 == 0;
+  format.other_is_negative = random() % 4 == 0;
+  // 1 is a click and 0 none; -1 and an empty text are missing.
+  static const uint8_t kTexts[] = {1, 1, '1', 1, 1, '0', 2, 2, '-', '1', 0};
+  uint32_t texts_at[kFields];
+  std::fill(texts_at, texts_at + kFields, 6);
+  texts_at[0] = 0;
+  format.texts = kTexts;
+  format.texts_at = texts_at;
   const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);

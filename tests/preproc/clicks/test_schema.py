@@ -24,12 +24,14 @@ from tests.tools import needs
 
 SCHEMA = {
     "dialect": {"delimiter": ";", "header": True, "quote": "none"},
-    "label": {"column": "bought"},
+    "missing": ["n/a"],
+    "label": {"column": "bought", "positive": ["yes", "später"], "negative": ["no"]},
     "defaults": {"frequency_limit": 2},
     "columns": [
         {"name": ["price", "seen"], "role": "numerical", "type": "int"},
         {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
-        {"name": "C{1..3}", "role": "categorical", "type": "hex"},
+        {"name": "C{1..2}", "role": "categorical", "type": "hex"},
+        {"name": "C3", "role": "categorical", "type": "hex", "missing": ["-1", "größe", "0"]},
         {"name": "note", "role": "ignored"},
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
@@ -47,13 +49,13 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
     rng = random.Random(seed)
     return [
         {
-            "bought": rng.choice("001"),
-            "price": rng.choice(["", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
+            "bought": rng.choice(["no", "no", "yes", "später"]),
+            "price": rng.choice(["", "n/a", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
             "seen": rng.choice(["", "0", "0007"]),
             "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
             "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),
             "C2": f"{rng.randrange(2**32):08X}",
-            "C3": rng.choice(["1", ""]),
+            "C3": rng.choice(["1", "", "-1", "0"]),
             "note": rng.choice(["", "größer als 3", "\x01"]),
         }
         for _ in range(count)
@@ -73,6 +75,10 @@ def prepare(tmp_path: Path, source: Path, schema: Path, name: str, **fields: obj
         schema=schema,
         **fields,
     )
+
+
+def number(text: str) -> str:
+    return "0" if text in ("", "n/a") else text
 
 
 def columns_of(dataset: Path, split: str) -> tuple[FeatureSpec, SplitBinaryReader]:
@@ -96,7 +102,8 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
             [("item", "xyz"), ("C1", "123456789"), ("price", "2147483648"), ("seen", "1.0")]
         ):
             table[37 * bad + i][column] = value
-        table[200]["bought"] = "2"
+        table[200]["bought"] = "perhaps"
+        table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
         text = text_of(table, names, end) + b"1;2;3\n"
         text = text.removesuffix(b"\n") if i == 2 else text
@@ -122,10 +129,11 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
     assert train.numerical.dtype == np.float32
-    price = np.array([max(int(row["price"] or 0), 0) + 1 for row in table[:800]])
+    price = np.array([max(int(number(row["price"])), 0) + 1 for row in table[:800]])
     np.testing.assert_array_equal(train.numerical[:, 0], np.log(price).astype(np.float32))
-    np.testing.assert_array_equal(train.label, [row["bought"] == "1" for row in table[:800]])
-    # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once.
+    np.testing.assert_array_equal(train.label, [row["bought"] != "no" for row in table[:800]])
+    # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once, of C3 the
+    # zeros are missing.
     assert [f.cardinality for f in spec.categorical][1:] == [3, 1, 2]
     items = [row["item"] for row in table[:800]]
     kept = [item for item in set(items) if items.count(item) >= 3]
@@ -135,7 +143,8 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
 
 
 @needs("compiled Criteo kernel")
-def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path):
+@pytest.mark.parametrize("missing", [[], ["n/a"]], ids=["as Criteo's", "field by field"])
+def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
     text = good_text(3000, seed=5)
     names = ["click", *(f"I{i}" for i in range(13)), *(f"C{i}" for i in range(26))]
     (tmp_path / "plain").write_bytes(text)
@@ -143,6 +152,7 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path):
     schema = write_schema(
         tmp_path,
         dialect={"delimiter": "\t"},
+        missing=missing,
         label={"column": "click"},
         numbers="float16",
         defaults={"frequency_limit": 3, "count": "all", "min": -1, "offset": 2},
@@ -177,8 +187,9 @@ def test_a_file_without_a_header(tmp_path):
         {"name": "item", "role": "categorical", "type": "hex"},
         {"name": "bought", "role": "label"},
     ]
-    schema = write_schema(tmp_path, dialect={"header": False}, columns=columns)
-    (tmp_path / "log").write_bytes(b"a,1\nb,0\na,0\n" * 20)
+    label = {"column": "bought", "positive": ["1"], "negative": "other"}
+    schema = write_schema(tmp_path, dialect={"header": False}, columns=columns, label=label)
+    (tmp_path / "log").write_bytes(b"a,1\nb,\na,\xff\n" * 20)
     made = prepare(tmp_path, tmp_path / "log", schema, "made", engine="reference")
     assert made.rows == {"train": 48, "validation": 6, "test": 6}
     assert made.cardinalities == [3]
@@ -186,7 +197,7 @@ def test_a_file_without_a_header(tmp_path):
 
 
 BAD_SCHEMAS = {
-    "colums: []": r"schema.yaml:1: colums: is none of dialect, label",
+    "colums: []": r"schema.yaml:1: colums: is none of dialect, missing, label",
     "columns: 3": r"schema.yaml:1: columns: expected a list",
     "columns:\n- {name: a, role: categorical, type: string}": (
         r":2: columns.type: a categorical column is read as `type: hex` so far, got string"
@@ -205,6 +216,11 @@ BAD_SCHEMAS = {
     "columns:\n- {name: a, role: numerical, type: int}\nlabel: {column: c}": (
         r"no categorical feature"
     ),
+    "missing: [-1]\ncolumns: []": r":1: missing: expected a list of quoted texts",
+    "label: {column: c, positive: [a], negative: [b, a]}\n"
+    "columns:\n- {name: a, role: categorical, type: hex}": (
+        r":1: label.negative: 'a' is positive too"
+    ),
     "a: [": r"not readable as YAML",
 }
 
@@ -222,7 +238,7 @@ BAD_FILES = {
     "bought;price;seen;item;C1;C2;C3;note;id\n": r"has 'id' besides; .*role: ignored",
     "bought,price,seen,item,C1,C2,C3,note\n": r"the header lacks .*delimiter",
     "bought;bought;seen;item;C1;C2;C3;note\n": r"names bought more than once",
-    "bought;price;seen;item;C1;C2;C3;note\nyes;1;2;a;b;c;1;\n": r"none of the first 1 rows .*label",
+    "bought;price;seen;item;C1;C2;C3;note\n1;1;2;a;b;c;1;\n": r"none of the first 1 rows .*label",
     "bought;price;seen;item;C1;C2;C3;note\n": r"holds no row",
 }
 
@@ -254,19 +270,18 @@ def test_flags_beside_a_schema(tmp_path, capsys):
 
 @needs("compiled Criteo kernel")
 def test_the_avazu_log_trains(real_data, tmp_path):
-    """No numerical feature, a column beyond int64 ignored."""
+    """No numerical feature, a column beyond int64 ignored, -1 for a missing category."""
     log = real_data / "avazu" / "train_8k.csv.gz"
     with gzip.open(log, "rt") as file:
         header = file.readline().rstrip().split(",")
-    unused = ["id", "hour", "C20"]
-    used = [name for name in header if name not in (*unused, "click")]
+    used = [name for name in header if name not in ("id", "hour", "click")]
     schema = write_schema(
         tmp_path,
         dialect={},
         label={"column": "click"},
         columns=[
-            {"name": unused, "role": "ignored"},
-            {"name": used, "role": "categorical", "type": "hex"},
+            {"name": ["id", "hour"], "role": "ignored"},
+            {"name": used, "role": "categorical", "type": "hex", "missing": ["-1"]},
         ],
     )
     made = prepare(tmp_path, log, schema, "made")
