@@ -8,7 +8,7 @@ from typing import Any
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.clicks.layouts.npy import write_days
 from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
-from preproc.clicks.rules import REJECT_REASONS, Split
+from preproc.clicks.rules import Split
 from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import link_files
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
@@ -41,7 +41,10 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         source_files=sources,
         rows={str(k): v for k, v in result.rows.items()},
         positives={str(k): v for k, v in result.positives.items()},
-        rejected={r: sum(f.rejected[r] for f in result.files) for r in REJECT_REASONS},
+        rejected={
+            reason: sum(file.rejected[reason] for file in result.files)
+            for reason in job.semantics.reject_reasons
+        },
         cardinalities=list(result.cardinalities),
         files=files,
         fingerprint=fingerprint(files),

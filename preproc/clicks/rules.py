@@ -19,8 +19,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, RowFormat
+from preproc.clicks.schema.row_format import (
+    NUM_CATEGORICAL,
+    NUM_NUMERICAL,
+    CategoryType,
+    Role,
+    RowFormat,
+)
 from preproc.clicks.schema.schema import Schema
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
@@ -36,25 +43,49 @@ REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
+RejectReason = Literal["columns", "label", "integer", "hex", "encoding", "string"]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
 ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
-schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`.
+schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
+schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
+as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
+minus and before a point with zeros, or outside int64.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
+MAX_TEXT_BYTES = 1024
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
-_PATTERNS = {
-    "numerical": re.compile(rb"(?:-?[0-9]{1,10})?"),
-    "categorical": re.compile(rb"(?:[0-9a-fA-F]{1,8})?"),
-}
-_REASONS: Mapping[str, RejectReason] = {
-    "numerical": "integer",
-    "categorical": "hex",
-}
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
+_WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
+_INTEGER = re.compile(rb"-?[0-9]{1,10}")
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+
+
+def _is_text(field: bytes) -> bool:
+    """Returns whether bytes are UTF-8 without control characters."""
+    try:
+        text = field.decode()
+    except UnicodeDecodeError:
+        return False
+    return _CONTROLS.search(text) is None
+
+
+def shorten_number(field: bytes) -> bytes | None:
+    """Returns a 64-bit number in its shortest form, else None."""
+    match = _WHOLE_NUMBER.fullmatch(field)
+    number = int(match[1]) if match else 2**63
+    return str(number).encode() if -(2**63) <= number < 2**63 else None
+
+
+def read_category(field: bytes, kind: CategoryType, buckets: int) -> int:
+    """Returns the category of a valid field."""
+    if kind == "hex":
+        return int(field, 16) % (buckets or 2**32)
+    text = field if kind == "string" else shorten_number(field)
+    return xxhash.xxh64_intdigest(text or b"") % buckets
 
 
 def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
@@ -67,21 +98,36 @@ def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
     fields = row_format.fields(row)
     if len(fields) != len(row_format.roles):
         return "columns"
-    for field, role in zip(fields, row_format.roles, strict=True):
-        if role == "ignored":
-            continue
+    for field, role, kind in zip(fields, row_format.roles, row_format.types, strict=True):
         if role == "label":
-            negative = row_format.negative
-            if field in row_format.positive or negative is None or field in negative:
-                continue
-            return "encoding" if _NOT_PRINTABLE.search(field) else "label"
-        if _NOT_PRINTABLE.search(field):
-            return "encoding"
-        if not _PATTERNS[role].fullmatch(field):
-            return _REASONS[role]
-        if role == "numerical" and field and not INT32_MIN <= int(field) <= INT32_MAX:
-            return "integer"
+            reason = _label_reason(field, row_format)
+        else:
+            reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
+        if reason is not None:
+            return reason
     return None
+
+
+def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
+    negative = row_format.negative
+    if field in row_format.positive or negative is None or field in negative:
+        return None
+    return "encoding" if _NOT_PRINTABLE.search(field) else "label"
+
+
+def _feature_reason(field: bytes, role: Role, kind: CategoryType) -> RejectReason | None:
+    if role == "categorical" and kind == "string":
+        if len(field) > MAX_TEXT_BYTES:
+            return "string"
+        return None if _is_text(field) else "encoding"
+    if _NOT_PRINTABLE.search(field):
+        return "encoding"
+    if role == "categorical" and kind == "int":
+        return "integer" if shorten_number(field) is None else None
+    if role == "categorical":
+        return None if _HEXADECIMAL.fullmatch(field) else "hex"
+    is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
+    return None if is_integer else "integer"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,6 +237,11 @@ class ClicksSemantics:
         if self.schema is not None:
             return len(self.schema.named("categorical"))
         return NUM_CATEGORICAL + (NUM_NUMERICAL if self.bin_numerical else 0)
+
+    @property
+    def reject_reasons(self) -> tuple[RejectReason, ...]:
+        """Reasons that the manifest counts; rows of Criteo's logs have no texts."""
+        return REJECT_REASONS[: None if self.schema else -1]
 
     def limit(self, column: int) -> int:
         """Returns the occurrences from which a category of a column is kept."""

@@ -20,6 +20,7 @@ from preproc.clicks.rules import (
     ClicksSemantics,
     bin_categories,
     order_dictionary,
+    read_category,
     reject_reason,
     shuffle_keys,
     split_bounds,
@@ -101,11 +102,16 @@ def read_rows(
         cells = [[fields[number] for number in numbers] for fields in valid]
         return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
 
-    decimal, hexadecimal = texts("numerical"), texts("categorical")
-    integers_missing, categories_missing = decimal == b"", hexadecimal == b""
+    decimal, categorical = texts("numerical"), texts("categorical")
+    integers_missing, categories_missing = decimal == b"", categorical == b""
     integers = np.where(integers_missing, b"0", decimal).astype(np.int64)
-    read = np.frompyfunc(lambda text: int(text or b"0", 16), 1, 1)
-    categories = read(hexadecimal).astype(np.uint32)
+    categories = np.zeros(categorical.shape, np.uint32)
+    for field, role in enumerate(row_format.roles):
+        if role == "categorical":
+            kind, buckets = row_format.types[field], row_format.buckets[field]
+            column = row_format.columns[field]
+            texts_of = categorical[:, column]
+            categories[:, column] = [read_category(t, kind, buckets) if t else 0 for t in texts_of]
     if semantics.category_modulus is not None:
         categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
     if semantics.bin_numerical:

@@ -31,7 +31,7 @@ from preproc.clicks.kernel.shared_library import (
     load,
 )
 from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
-from preproc.clicks.schema.row_format import ROLES, RowFormat
+from preproc.clicks.schema.row_format import CATEGORY_TYPES, ROLES, RowFormat
 from preproc.files.progress import Progress
 
 __all__ = [
@@ -143,6 +143,8 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         columns=bytes(row_format.columns),
         texts=texts,
         texts_at=(ctypes.c_uint32 * len(texts_at))(*texts_at),
+        types=bytes(map(CATEGORY_TYPES.index, row_format.types)),
+        buckets=(ctypes.c_uint64 * len(texts_at))(*row_format.buckets),
     )
 
 

@@ -17,6 +17,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "text_hash.h"
+
 // CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
 #if defined(__x86_64__) && !defined(CLICKS_PORTABLE)
 #define CLICKS_X86 1
@@ -34,7 +36,7 @@ constexpr int kMaxColumns = 64;  // numerical ones, and those of ids: a bit of e
 constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
 constexpr size_t kPadding = 64;  // bytes after the text that must be readable
 
-enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kNumReasons };
+enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kString, kNumReasons };
 
 struct RejectedRow {
   uint64_t offset;  // first byte of the row in the text
@@ -43,6 +45,8 @@ struct RejectedRow {
   RejectReason reason;
   uint32_t field;  // the leftmost wrong one, the label is 0; of kColumns, the number of fields
 };
+
+enum CategoryType : uint8_t { kHexadecimal, kText, kWholeNumber };
 
 enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
 
@@ -64,7 +68,12 @@ struct RowFormat {
   // of a label the positive ones, then the negative ones. Not read of a Criteo log.
   const uint8_t* texts;
   const uint32_t* texts_at;
+  // [num_fields] of a categorical one: its type, and the buckets that it is hashed to; 0: none.
+  const uint8_t* types;
+  const uint64_t* buckets;
 };
+
+constexpr uint32_t kMaxTextBytes = 1024;
 
 struct CriteoFields {
   uint8_t roles[kFields];
@@ -197,6 +206,54 @@ CLICKS_INLINE bool parse_hexadecimal(const uint8_t* begin, uint32_t length, uint
   x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
   value = static_cast<uint32_t>((x << 16) | (x >> 32));
   return (valid & repeat(0x80)) == repeat(0x80);
+}
+
+// Reads a whole number, -?[0-9]{1,19}(.0+)?, and writes it in its shortest form; returns the bytes
+// of that, 0 for what is none of 64 bits.
+inline uint32_t shorten_number(const uint8_t* field, uint32_t length, uint8_t* shortest) {
+  const uint8_t* const end = field + length;
+  const bool negative = length > 0 && *field == '-';
+  const uint8_t* at = field + negative;
+  const uint8_t* const first = at;
+  uint64_t value = 0;  // 19 digits fit
+  for (; at < end && *at >= '0' && *at <= '9' && at - first < 19; ++at) {
+    value = 10 * value + (*at - '0');
+  }
+  if (at == first || value > uint64_t{INT64_MAX} + negative) return 0;
+  if (at < end) {
+    if (*at != '.' || end - at < 2) return 0;
+    if (!std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) return 0;
+  }
+  uint8_t digits[20];
+  uint32_t count = 0;
+  for (; value > 0 || count == 0; value /= 10) digits[count++] = '0' + value % 10;
+  const bool has_sign = negative && !(count == 1 && digits[0] == '0');
+  if (has_sign) *shortest = '-';
+  std::reverse_copy(digits, digits + count, shortest + has_sign);
+  return count + has_sign;
+}
+
+// Reads a category; returns the reason if it is none, else kNumReasons.
+CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
+                                         const RowFormat& format, uint32_t f, uint32_t& category) {
+  const uint64_t buckets = format.buckets[f];
+  if (format.types[f] == kHexadecimal) {
+    if (!parse_hexadecimal(field, length, category)) return kHex;
+    if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
+    return kNumReasons;
+  }
+  uint8_t shortest[20];
+  if (format.types[f] == kWholeNumber) {
+    length = shorten_number(field, length, shortest);
+    if (length == 0) return kInteger;
+    field = shortest;
+  } else if (length > kMaxTextBytes) {
+    return kString;
+  } else if (!is_text(field, length)) {
+    return kEncoding;
+  }
+  category = static_cast<uint32_t>(TextHash::of(field, length) % buckets);
+  return kNumReasons;
 }
 
 // The steps of the parser without special instructions.
@@ -403,7 +460,9 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         case kCategoricalRole: {
           const bool is_present = !is_missing(field, length, format, f);
           id_present |= uint64_t{is_present} << column;
-          if (is_present) valid &= parse_hexadecimal(field, length, categorical[column]);
+          if (is_present) {
+            valid &= read_category(field, length, format, f, categorical[column]) == kNumReasons;
+          }
           break;
         }
         default:
@@ -444,6 +503,8 @@ CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, cons
   return all_valid;
 }
 
+inline bool is_not_printable(uint8_t byte) { return byte < 0x20 || byte > 0x7e; }
+
 struct WrongField {
   RejectReason reason;
   uint32_t field;
@@ -464,9 +525,15 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
       const bool fits = role == kLabelRole ? read_label(begin, length, format, f, label)
                                            : is_missing(begin, length, format, f);
       if (fits) continue;
+      if (role == kCategoricalRole && format.types[f] != kHexadecimal) {
+        uint32_t category;
+        const RejectReason reason = read_category(begin, length, format, f, category);
+        if (reason == kNumReasons) continue;
+        const bool is_number = reason == kInteger;
+        return {is_number && std::any_of(begin, end, is_not_printable) ? kEncoding : reason, f};
+      }
     }
-    if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; }))
-      return {kEncoding, f};
+    if (std::any_of(begin, end, is_not_printable)) return {kEncoding, f};
     const bool is_bit = length == 1 && (*begin == '0' || *begin == '1');
     if (role == kLabelRole && !(format.is_criteo && is_bit)) return {kLabel, f};
     if (role == kNumericalRole && length > 0) {

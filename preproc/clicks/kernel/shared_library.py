@@ -26,7 +26,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 4
+_VERSION = 5
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -117,6 +117,8 @@ class RawRowFormat(Structure):
         ("columns", c_char_p),
         ("texts", c_char_p),
         ("texts_at", POINTER(c_uint32)),
+        ("types", c_char_p),
+        ("buckets", POINTER(c_uint64)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.clicks.schema.row_format import CATEGORY_TYPES, MAX_FEATURES
 from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
 from preproc.files.errors import PreprocError
 
@@ -14,8 +14,18 @@ _TOP = ("dialect", "missing", "label", "numbers", "defaults", "columns", "split"
 _DIALECT = ("delimiter", "header", "quote")
 _LABEL = ("column", "positive", "negative")
 _DEFAULTS = ("frequency_limit", "count", "min", "offset")
-_COLUMN = ("name", "role", "type", "transform", "min", "offset", "frequency_limit", "missing")
-_TYPES = {"numerical": "int", "categorical": "hex"}
+_COLUMN = (
+    "name",
+    "role",
+    "type",
+    "transform",
+    "min",
+    "offset",
+    "frequency_limit",
+    "missing",
+    "buckets",
+)
+_TYPES = {"numerical": ("int",), "categorical": CATEGORY_TYPES}
 _MAX_TEXTS = 255
 _SPLITS = ("train", "validation", "test")
 _RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
@@ -112,11 +122,19 @@ class _Reader:
             roles = ("numerical", "categorical", "ignored", "label")
             role = self._one_of((*at, "role"), entry.get("role"), roles)
             known = _TYPES.get(role)
-            if known is not None and entry.get("type") != known:
+            kind: Any = entry.get("type")
+            if known is not None and kind not in known:
                 raise self._error(
                     (*at, "type"),
-                    f"a {role} column is read as `type: {known}` so far, got "
-                    f"{entry.get('type', 'none')}",
+                    f"a {role} column is read as one of {', '.join(known)} so far, got {kind!r}",
+                )
+            buckets = self._integer((*at, "buckets"), entry.get("buckets", 0))
+            if role == "categorical" and (
+                not 0 <= buckets <= 2**32 or (kind != "hex" and buckets == 0)
+            ):
+                raise self._error(
+                    (*at, "buckets"),
+                    f"{kind} categories are hashed to `buckets: N` of at most 2**32 so far",
                 )
             if role == "numerical":
                 self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
@@ -130,6 +148,8 @@ class _Reader:
                     Column(
                         name=each,
                         role=role,
+                        type=kind if role == "categorical" else "hex",
+                        buckets=buckets,
                         missing=own_missing if known else (),
                         frequency_limit=own if role == "categorical" else 0,
                     )

@@ -8,6 +8,10 @@ Role = Literal["ignored", "label", "numerical", "categorical"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
 
+CategoryType = Literal["hex", "string", "int"]
+CATEGORY_TYPES: tuple[CategoryType, ...] = get_args(CategoryType)
+"""In the order of their numbers in the kernel."""
+
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
 """Of Criteo's logs."""
@@ -25,6 +29,9 @@ class RowFormat:
         roles: of each field.
         columns: of each field, its number among the features of its role; 0 for others.
         missing: of each field, texts that mean that it is missing, besides an empty one.
+        types: of each field, how its categories are read; `hex` for others.
+        buckets: of each field, the number of which hashes of its categories are taken modulo; 0
+            keeps hexadecimal ones as they are.
         positive: labels of a click.
         negative: labels of none; None for all others.
         has_header: the first line is none of the rows.
@@ -35,6 +42,8 @@ class RowFormat:
     roles: tuple[Role, ...]
     columns: tuple[int, ...]
     missing: tuple[tuple[bytes, ...], ...]
+    types: tuple[CategoryType, ...]
+    buckets: tuple[int, ...]
     positive: tuple[bytes, ...] = (b"1",)
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
@@ -46,7 +55,7 @@ class RowFormat:
         return (
             self.roles == _CRITEO_ROLES
             and self.columns == _CRITEO_COLUMNS
-            and not any(self.missing)
+            and not any((*self.missing, *self.buckets))
             and (self.positive, self.negative) == ((b"1",), (b"0",))
         )
 
@@ -77,6 +86,7 @@ class RowFormat:
 
 _NUMERICAL: tuple[Role, ...] = ("numerical",)
 _CATEGORICAL: tuple[Role, ...] = ("categorical",)
+_HEX: tuple[CategoryType, ...] = ("hex",)
 _CRITEO_ROLES: tuple[Role, ...] = (
     "label",
     *_NUMERICAL * NUM_NUMERICAL,
@@ -92,5 +102,7 @@ def criteo_format(*, unlabelled: bool = False) -> RowFormat:
         roles=_CRITEO_ROLES,
         columns=_CRITEO_COLUMNS,
         missing=((),) * len(_CRITEO_ROLES),
+        types=_HEX * len(_CRITEO_ROLES),
+        buckets=(0,) * len(_CRITEO_ROLES),
         has_label=not unlabelled,
     )

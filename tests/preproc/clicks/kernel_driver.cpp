@@ -57,6 +57,14 @@ static void run(const std::string& text, std::mt19937& random) {
   texts_at[0] = 0;
   format.texts = kTexts;
   format.texts_at = texts_at;
+  uint8_t types[kFields];
+  uint64_t buckets[kFields];
+  for (int f = 0; f < kFields; ++f) {
+    types[f] = static_cast<uint8_t>(random() % 3);
+    buckets[f] = types[f] == kHexadecimal ? random() % 2 : 1 + random() % 1000;
+  }
+  format.types = types;
+  format.buckets = buckets;
   const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);

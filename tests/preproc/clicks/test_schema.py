@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 import yaml
 
 from preproc.clicks import __main__ as program
@@ -33,10 +34,13 @@ SCHEMA = {
         {"name": "C{1..2}", "role": "categorical", "type": "hex"},
         {"name": "C3", "role": "categorical", "type": "hex", "missing": ["-1", "größe", "0"]},
         {"name": "note", "role": "ignored"},
+        {"name": "shop", "role": "categorical", "type": "string", "buckets": 50},
+        {"name": "sku", "role": "categorical", "type": "int", "buckets": 2**32},
+        {"name": "C4", "role": "categorical", "type": "hex", "buckets": 7},
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
 }
-NAMES = ["bought", "price", "seen", "item", "C1", "C2", "C3", "note"]
+NAMES = ["bought", "price", "seen", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
 
 
 def write_schema(folder: Path, **changes: object) -> Path:
@@ -57,6 +61,9 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "C2": f"{rng.randrange(2**32):08X}",
             "C3": rng.choice(["1", "", "-1", "0"]),
             "note": rng.choice(["", "größer als 3", "\x01"]),
+            "shop": rng.choice(["", "Mitte", "Süd 2", "x" * rng.randrange(1, 99)]),
+            "sku": rng.choice(["", "7", "007", "7.0", "-0", str(-(2**63)), "9223372036854775807"]),
+            "C4": f"{rng.randrange(2**32):x}",
         }
         for _ in range(count)
     ]
@@ -103,6 +110,11 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
         ):
             table[37 * bad + i][column] = value
         table[200]["bought"] = "perhaps"
+        table[201]["sku"] = "9223372036854775808"
+        table[202]["sku"] = "7."
+        table[203]["shop"] = "tab\x85"
+        table[204]["shop"] = "a" * 1025
+        table[206]["shop"] = "€" * 341
         table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
         text = text_of(table, names, end) + b"1;2;3\n"
@@ -112,10 +124,60 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
     fields = {"format": ("split", "parquet")}
     expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
     assert expected.kind == "clicks"
-    assert expected.rejected == {"columns": 3, "label": 3, "integer": 6, "hex": 6, "encoding": 3}
+    assert expected.rejected == {
+        **{"columns": 3, "label": 3, "integer": 12, "hex": 6},
+        **{"encoding": 6, "string": 3},
+    }
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
     made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
     assert_same(made, expected)
+
+
+def odd_fields(count: int, seed: int) -> list[bytes]:
+    """Returns numbers and texts with a few bytes changed, and bytes of any kind."""
+    rng = random.Random(seed)
+    seeds = ["0", "-12.000", "9223372036854775807", "ffffffff", "größe €", "\U0001f600", "\ue000"]
+    pieces = [
+        b"-",
+        b".",
+        b"0",
+        b"9",
+        b"f",
+        b"\x7f",
+        b"\xc2\x85",
+        b"\xc2",
+        b"\xed\xa0\x80",
+        b"\xf4\x90",
+    ]
+    fields = []
+    for _ in range(count):
+        field = (
+            rng.choice(seeds).encode() if rng.random() < 0.8 else rng.randbytes(rng.randrange(9))
+        )
+        for _ in range(rng.randrange(3)):
+            at = rng.randrange(len(field) + 1)
+            field = field[:at] + rng.choice(pieces) + field[at + rng.randrange(2) :]
+        fields.append(bytes(byte for byte in field if byte not in b";\n\r"))
+    return fields
+
+
+@needs("compiled Criteo kernel")
+def test_odd_fields_are_read_alike(tmp_path):
+    """One odd field in each row, of each column in turn."""
+    good = text_of(rows(4000, seed=2), NAMES).split(b"\n")[1:-1]
+    lines = [";".join(NAMES).encode()]
+    for i, (row, field) in enumerate(zip(good, odd_fields(4000, seed=3), strict=True)):
+        fields = row.split(b";")
+        fields[i % len(fields)] = field
+        lines.append(b";".join(fields))
+    (tmp_path / "log.csv").write_bytes(b"\n".join(lines))
+    schema = write_schema(tmp_path)
+    expected = prepare(tmp_path, tmp_path / "log.csv", schema, "reference", engine="reference")
+    assert all(
+        count > 30 for name, count in expected.rejected.items() if name in ("hex", "integer")
+    )
+    assert expected.rejected["encoding"] > 30
+    assert_same(prepare(tmp_path, tmp_path / "log.csv", schema, "made"), expected)
 
 
 def test_columns_have_the_names_and_values_of_the_log(tmp_path):
@@ -125,7 +187,7 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
     assert spec.numerical == ("price", "seen")
-    assert [f.name for f in spec.categorical] == ["item", "C1", "C2", "C3"]
+    assert [f.name for f in spec.categorical] == ["item", "C1", "C2", "C3", "shop", "sku", "C4"]
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
     assert train.numerical.dtype == np.float32
@@ -134,7 +196,14 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     np.testing.assert_array_equal(train.label, [row["bought"] != "no" for row in table[:800]])
     # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once, of C3 the
     # zeros are missing.
-    assert [f.cardinality for f in spec.categorical][1:] == [3, 1, 2]
+    assert [f.cardinality for f in spec.categorical][1:4] == [3, 1, 2]
+    # 7, 007 and 7.0 are one, and so is -0 with 0; of 7 buckets all are there.
+    assert [f.cardinality for f in spec.categorical][5:] == [5, 8]
+    shops = [row["shop"] for row in table[:800]]
+    ids = dict(zip(shops, train.categorical[4].tolist(), strict=True))
+    buckets = {xxhash.xxh64_intdigest(shop.encode()) % 50 for shop in ids if ids[shop]}
+    assert ids[""] == 0
+    assert spec.categorical[4].cardinality == 1 + len(buckets)
     items = [row["item"] for row in table[:800]]
     kept = [item for item in set(items) if items.count(item) >= 3]
     assert spec.categorical[0].cardinality == 1 + len(kept)
@@ -200,10 +269,13 @@ BAD_SCHEMAS = {
     "colums: []": r"schema.yaml:1: colums: is none of dialect, missing, label",
     "columns: 3": r"schema.yaml:1: columns: expected a list",
     "columns:\n- {name: a, role: categorical, type: string}": (
-        r":2: columns.type: a categorical column is read as `type: hex` so far, got string"
+        r":2: columns.buckets: string categories are hashed to `buckets: N`"
     ),
     "columns:\n- {name: a, role: categorical, type: hex}\nlabel: {column: c}": (
         r"schema.yaml:1: split: expected one of files, rows, fractions"
+    ),
+    "columns:\n- {name: a, role: categorical, type: float}": (
+        r":2: columns.type: a categorical column is read as one of hex, string, int so far"
     ),
     "columns:\n- {name: [a, a], role: categorical, type: hex}\nlabel: {column: c}": (
         r"columns: a stands there more than once"
@@ -233,13 +305,14 @@ def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
         semantics_of_schema(path, {})
 
 
+HEADER = ";".join(NAMES)
 BAD_FILES = {
-    "bought;price;seen;item;C1;C2;C3\n": r"the header lacks 'note'; correct the schema",
-    "bought;price;seen;item;C1;C2;C3;note;id\n": r"has 'id' besides; .*role: ignored",
-    "bought,price,seen,item,C1,C2,C3,note\n": r"the header lacks .*delimiter",
-    "bought;bought;seen;item;C1;C2;C3;note\n": r"names bought more than once",
-    "bought;price;seen;item;C1;C2;C3;note\n1;1;2;a;b;c;1;\n": r"none of the first 1 rows .*label",
-    "bought;price;seen;item;C1;C2;C3;note\n": r"holds no row",
+    HEADER.replace(";note", ""): r"the header lacks 'note'; correct the schema",
+    HEADER + ";id": r"has 'id' besides; .*role: ignored",
+    HEADER.replace(";", ","): r"the header lacks .*delimiter",
+    HEADER.replace("price", "bought"): r"names bought more than once",
+    HEADER + "\n1;1;2;a;b;c;1;;;;\n": r"none of the first 1 rows .*label",
+    HEADER: r"holds no row",
 }
 
 
@@ -281,7 +354,10 @@ def test_the_avazu_log_trains(real_data, tmp_path):
         label={"column": "click"},
         columns=[
             {"name": ["id", "hour"], "role": "ignored"},
-            {"name": used, "role": "categorical", "type": "hex", "missing": ["-1"]},
+            {
+                **{"name": used, "role": "categorical", "type": "string", "buckets": 10**6},
+                "missing": ["-1"],
+            },
         ],
     )
     made = prepare(tmp_path, log, schema, "made")

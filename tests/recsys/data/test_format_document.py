@@ -112,7 +112,7 @@ def test_the_row_grammar_of_the_page_is_that_of_the_code():
         reasons.add(reason)
         # Integers beyond int32 fit the pattern.
         assert reason == "integer" or (reason is None) == bool(re.fullmatch(pattern, row))
-    assert reasons == {None, *REJECT_REASONS}
+    assert reasons == {None, *ClicksSemantics().reject_reasons}
 
 
 def test_the_quarantine_of_the_page_is_that_of_the_code():
