@@ -11,6 +11,7 @@ is a preset in presets/, and every setting of it can be overridden.
 """
 
 import dataclasses
+import decimal
 import itertools
 import math
 import re
@@ -24,7 +25,8 @@ import xxhash
 from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
-    CategoryType,
+    FieldType,
+    NumberRule,
     Role,
     RowFormat,
 )
@@ -43,7 +45,7 @@ REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-RejectReason = Literal["columns", "label", "integer", "hex", "encoding", "string"]
+RejectReason = Literal["columns", "label", "integer", "hex", "encoding", "string", "number"]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
@@ -51,16 +53,20 @@ ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1
 schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
 schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
 as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
-minus and before a point with zeros, or outside int64.
+minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
+most 64 bytes, or beyond float32.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
-MAX_TEXT_BYTES = 1024
+MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
+FLOAT32_END = float.fromhex("0x1.ffffffp127")
+"""Numbers from here on are nearer to infinity than to a float32."""
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 _WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
+_DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
@@ -80,7 +86,7 @@ def shorten_number(field: bytes) -> bytes | None:
     return str(number).encode() if -(2**63) <= number < 2**63 else None
 
 
-def read_category(field: bytes, kind: CategoryType, buckets: int) -> int:
+def read_category(field: bytes, kind: FieldType, buckets: int) -> int:
     """Returns the category of a valid field."""
     if kind == "hex":
         return int(field, 16) % (buckets or 2**32)
@@ -115,7 +121,7 @@ def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
     return "encoding" if _NOT_PRINTABLE.search(field) else "label"
 
 
-def _feature_reason(field: bytes, role: Role, kind: CategoryType) -> RejectReason | None:
+def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:
     if role == "categorical" and kind == "string":
         if len(field) > MAX_TEXT_BYTES:
             return "string"
@@ -126,6 +132,9 @@ def _feature_reason(field: bytes, role: Role, kind: CategoryType) -> RejectReaso
         return "integer" if shorten_number(field) is None else None
     if role == "categorical":
         return None if _HEXADECIMAL.fullmatch(field) else "hex"
+    if kind == "float":
+        fits = len(field) <= MAX_NUMBER_BYTES and _DECIMAL.fullmatch(field)
+        return None if fits and abs(float(field)) < FLOAT32_END else "number"
     is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
     return None if is_integer else "integer"
 
@@ -240,8 +249,8 @@ class ClicksSemantics:
 
     @property
     def reject_reasons(self) -> tuple[RejectReason, ...]:
-        """Reasons that the manifest counts; rows of Criteo's logs have no texts."""
-        return REJECT_REASONS[: None if self.schema else -1]
+        """Reasons that the manifest counts; Criteo's logs lack two."""
+        return REJECT_REASONS[: None if self.schema else -2]
 
     def limit(self, column: int) -> int:
         """Returns the occurrences from which a category of a column is kept."""
@@ -305,6 +314,27 @@ def transform_numerical(
     if semantics.numerical_missing == "output_zero":
         result = np.where(missing, np.float32(0), result)
     return result
+
+
+def transform_decimal(values: npt.NDArray[np.float64], rule: NumberRule) -> npt.NDArray[np.float32]:
+    """Transforms decimal numbers, each to the float32 nearest to the exact result.
+
+    Args:
+        values: [n]; 0 where the field was empty.
+        rule: the transform.
+    """
+    if not rule.takes_log:
+        return values.astype(np.float32)
+    shifted = np.maximum(values, rule.minimum) + rule.offset
+    logs = np.log(shifted)
+    margin = np.ldexp(np.abs(logs), -50)  # more than the last bits in which libraries differ
+    below, above = (logs - margin).astype(np.float32), (logs + margin).astype(np.float32)
+    for i in np.flatnonzero(below != above):
+        with decimal.localcontext(prec=50):
+            middle = (decimal.Decimal(float(below[i])) + decimal.Decimal(float(above[i]))) / 2
+            exact = decimal.Decimal(float(shifted[i])).ln()
+        below[i] = below[i] if exact < middle else above[i]
+    return below
 
 
 def bin_categories(

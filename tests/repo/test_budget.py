@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 8_425,
     "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 14_560,
+    "preproc": 14_800,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 37_470,
+    "tests": 37_550,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

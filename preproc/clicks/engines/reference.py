@@ -24,6 +24,7 @@ from preproc.clicks.rules import (
     reject_reason,
     shuffle_keys,
     split_bounds,
+    transform_decimal,
     transform_numerical,
 )
 from preproc.clicks.schema.row_format import Role, RowFormat
@@ -41,6 +42,7 @@ class ParsedRows:
         label: [n].
         integers: [n, M]; 0 where the field is empty.
         integers_missing: [n, M], True where the field is empty.
+        decimals: [n, M], of columns of decimal numbers in place of integers; 0 elsewhere.
         categories: [n, F]; 0 where the field is empty.
         categories_missing: [n, F], True where the field is empty.
     """
@@ -48,6 +50,7 @@ class ParsedRows:
     label: npt.NDArray[np.bool_]
     integers: npt.NDArray[np.int64]
     integers_missing: npt.NDArray[np.bool_]
+    decimals: npt.NDArray[np.float64]
     categories: npt.NDArray[np.uint32]
     categories_missing: npt.NDArray[np.bool_]
 
@@ -102,9 +105,12 @@ def read_rows(
         cells = [[fields[number] for number in numbers] for fields in valid]
         return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
 
-    decimal, categorical = texts("numerical"), texts("categorical")
-    integers_missing, categories_missing = decimal == b"", categorical == b""
-    integers = np.where(integers_missing, b"0", decimal).astype(np.int64)
+    numbers, categorical = texts("numerical"), texts("categorical")
+    integers_missing, categories_missing = numbers == b"", categorical == b""
+    is_decimal = decimal_columns(row_format)
+    filled = np.where(integers_missing, b"0", numbers)
+    integers = np.where(is_decimal, b"0", filled).astype(np.int64)
+    decimals = np.where(is_decimal, filled, b"0").astype(np.float64) + 0.0  # -0 is 0
     categories = np.zeros(categorical.shape, np.uint32)
     for field, role in enumerate(row_format.roles):
         if role == "categorical":
@@ -122,9 +128,22 @@ def read_rows(
         label=np.array([f in row_format.positive for f in texts("label")[:, 0]], np.bool_),
         integers=integers,
         integers_missing=integers_missing,
+        decimals=decimals,
         categories=categories,
         categories_missing=categories_missing,
     ), rejected
+
+
+def decimal_columns(row_format: RowFormat) -> npt.NDArray[np.bool_]:
+    """Returns [M], True for numerical columns of decimal numbers."""
+    types = {
+        column: kind
+        for role, column, kind in zip(
+            row_format.roles, row_format.columns, row_format.types, strict=True
+        )
+        if role == "numerical"
+    }
+    return np.array([types[column] == "float" for column in range(len(types))], np.bool_)
 
 
 def build_dictionaries(
@@ -157,11 +176,12 @@ def encode(
         categories = rows.categories[:, column].tolist()
         looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
         ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
-    return ClickColumns(
-        rows.label,
-        transform_numerical(rows.integers, rows.integers_missing, semantics),
-        tuple(ids),
-    )
+    numerical = transform_numerical(rows.integers, rows.integers_missing, semantics)
+    schema = semantics.schema
+    for column, declared in enumerate(schema.named("numerical") if schema else ()):
+        if declared.type == "float":
+            numerical[:, column] = transform_decimal(rows.decimals[:, column], declared.rule)
+    return ClickColumns(rows.label, numerical, tuple(ids))
 
 
 def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:

@@ -18,6 +18,7 @@ from preproc.clicks.kernel.shared_library import (
     EncodeTarget,
     LineTooLongError,
     RawMergeResult,
+    RawNumberRule,
     RawNumericalRule,
     RawRowFormat,
     RawRowRule,
@@ -31,7 +32,7 @@ from preproc.clicks.kernel.shared_library import (
     load,
 )
 from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
-from preproc.clicks.schema.row_format import CATEGORY_TYPES, ROLES, RowFormat
+from preproc.clicks.schema.row_format import FIELD_TYPES, ROLES, RowFormat
 from preproc.files.progress import Progress
 
 __all__ = [
@@ -143,8 +144,9 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         columns=bytes(row_format.columns),
         texts=texts,
         texts_at=(ctypes.c_uint32 * len(texts_at))(*texts_at),
-        types=bytes(map(CATEGORY_TYPES.index, row_format.types)),
+        types=bytes(map(FIELD_TYPES.index, row_format.types)),
         buckets=(ctypes.c_uint64 * len(texts_at))(*row_format.buckets),
+        rules=(RawNumberRule * len(texts_at))(*(RawNumberRule(*rule) for rule in row_format.rules)),
     )
 
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "id_columns.h"
@@ -110,6 +111,7 @@ class RowEncoder final : public RowSink {
         numericals_(format.num_numerical),
         dictionaries_(dictionaries, dictionaries + columns_.count()),
         transform_(rule),
+        decimals_(rules_of_columns(format)),
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
@@ -184,6 +186,16 @@ class RowEncoder final : public RowSink {
   uint64_t seen() const { return seen_; }
 
  private:
+  static std::vector<std::pair<size_t, NumberRule>> rules_of_columns(const RowFormat& format) {
+    std::vector<std::pair<size_t, NumberRule>> rules;
+    for (uint32_t f = 0; f < format.num_fields && !format.is_criteo; ++f) {
+      if (format.roles[f] == kNumericalRole && format.types[f] == kDecimal) {
+        rules.emplace_back(format.columns[f], format.rules[f]);
+      }
+    }
+    return rules;
+  }
+
   static constexpr int kBufferRows = 16 * kBatchRows;
 
   uint64_t end_of(size_t target) const {
@@ -207,6 +219,10 @@ class RowEncoder final : public RowSink {
         const auto value = transform_(raw[c], (present >> c) & 1);
         float16_[out + c] = value.float16;
         if (want_float32) float32_[out + c] = value.float32;
+      }
+      const double* numbers = batch.decimal + static_cast<size_t>(from + r) * numericals_;
+      for (const auto& [c, rule] : decimals_) {
+        float32_[out + c] = rule((present >> c) & 1 ? numbers[c] : 0.0);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) {
@@ -244,6 +260,7 @@ class RowEncoder final : public RowSink {
   size_t numericals_;
   std::vector<const Dictionary*> dictionaries_;
   NumericalTransform transform_;
+  std::vector<std::pair<size_t, NumberRule>> decimals_;  // of the columns of decimal numbers
   EncodeTarget* targets_;
   size_t num_targets_;
   size_t target_ = 0;

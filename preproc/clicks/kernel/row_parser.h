@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "row_format.h"
 #include "text_hash.h"
 
 // CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
@@ -29,14 +30,8 @@
 
 namespace clicks {
 
-constexpr int kNumericals = 13;
-constexpr int kCategoricals = 26;
-constexpr int kFields = 1 + kNumericals + kCategoricals;
-constexpr int kMaxColumns = 64;  // numerical ones, and those of ids: a bit of each tells presence
 constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
 constexpr size_t kPadding = 64;  // bytes after the text that must be readable
-
-enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kString, kNumReasons };
 
 struct RejectedRow {
   uint64_t offset;  // first byte of the row in the text
@@ -46,72 +41,13 @@ struct RejectedRow {
   uint32_t field;  // the leftmost wrong one, the label is 0; of kColumns, the number of fields
 };
 
-enum CategoryType : uint8_t { kHexadecimal, kText, kWholeNumber };
-
-enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
-
-// Fields of a row: as binding.py hands them over.
-struct RowFormat {
-  uint32_t delimiter;
-  uint32_t num_fields;
-  uint32_t num_numerical;
-  uint32_t num_categorical;
-  uint32_t is_criteo;   // the fields of a Criteo log, in their order
-  uint32_t has_label;   // of a Criteo log; a row without has an empty one before its first byte
-  uint32_t has_header;  // the first line of a file is none of the rows
-  uint32_t other_is_negative;  // a label that is none of the positive texts
-  // [num_fields] role of each field, and its number among those of the role
-  const uint8_t* roles;
-  const uint8_t* columns;
-  // Texts of a label, and of a feature those that mean that it is missing, besides nothing at all:
-  // their number, then each after its length. texts_at: [num_fields] where those of a field begin;
-  // of a label the positive ones, then the negative ones. Not read of a Criteo log.
-  const uint8_t* texts;
-  const uint32_t* texts_at;
-  // [num_fields] of a categorical one: its type, and the buckets that it is hashed to; 0: none.
-  const uint8_t* types;
-  const uint64_t* buckets;
-};
-
-constexpr uint32_t kMaxTextBytes = 1024;
-
-struct CriteoFields {
-  uint8_t roles[kFields];
-  uint8_t columns[kFields];
-};
-
-constexpr CriteoFields make_criteo_fields() {
-  CriteoFields fields{};
-  fields.roles[0] = kLabelRole;
-  for (int f = 1; f < kFields; ++f) {
-    const bool is_numerical = f <= kNumericals;
-    fields.roles[f] = is_numerical ? kNumericalRole : kCategoricalRole;
-    fields.columns[f] = static_cast<uint8_t>(f - 1 - (is_numerical ? 0 : kNumericals));
-  }
-  return fields;
-}
-
-constexpr CriteoFields kCriteoFields = make_criteo_fields();
-constexpr RowFormat make_unlabelled_criteo() {
-  RowFormat format{};
-  format.delimiter = '\t';
-  format.num_fields = kFields;
-  format.num_numerical = kNumericals;
-  format.num_categorical = kCategoricals;
-  format.is_criteo = 1;
-  format.roles = kCriteoFields.roles;
-  format.columns = kCriteoFields.columns;
-  return format;
-}
-
-constexpr RowFormat kUnlabelledCriteo = make_unlabelled_criteo();
-
 struct RowBatch {
   int rows = 0;
   uint8_t label[kBatchRows];
   uint64_t numerical_present[kBatchRows];  // bit c: column c is not empty
   uint64_t id_present[kBatchRows];         // of categorical columns, then of the bins of numbers
   int32_t* numerical;                      // [kBatchRows, num_numerical]
+  double* decimal;                         // as `numerical`, of columns of decimal numbers
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
 };
 
@@ -437,6 +373,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
+    double* decimal = batch.decimal + static_cast<size_t>(r) * format.num_numerical;
     uint32_t* categorical = batch.categorical + static_cast<size_t>(r) * format.num_categorical;
     uint64_t digits = repeat(0x80), numerical_present = 0, id_present = 0;
     bool valid = true;
@@ -454,7 +391,11 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         case kNumericalRole: {
           const bool is_present = !is_missing(field, length, format, f);
           numerical_present |= uint64_t{is_present} << column;
-          if (is_present) parse_integer(field, length, numerical[column], digits, valid);
+          if (is_present && format.types[f] == kDecimal) {
+            valid &= parse_number(field, length, decimal[column]);
+          } else if (is_present) {
+            parse_integer(field, length, numerical[column], digits, valid);
+          }
           break;
         }
         case kCategoricalRole: {
@@ -536,7 +477,10 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     if (std::any_of(begin, end, is_not_printable)) return {kEncoding, f};
     const bool is_bit = length == 1 && (*begin == '0' || *begin == '1');
     if (role == kLabelRole && !(format.is_criteo && is_bit)) return {kLabel, f};
-    if (role == kNumericalRole && length > 0) {
+    if (role == kNumericalRole && !format.is_criteo && format.types[f] == kDecimal) {
+      double number;
+      if (!parse_number(begin, length, number)) return {kNumber, f};
+    } else if (role == kNumericalRole && length > 0) {
       const bool negative = *begin == '-';
       int32_t value;
       if (!parse_long_integer(begin + negative, length - negative, negative, value)) {

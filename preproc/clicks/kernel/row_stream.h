@@ -56,11 +56,13 @@ class RowStream {
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         ends_(size_of_ends(format.num_fields)),
         numerical_(kBatchRows * format.num_numerical + 1),
+        decimal_(kBatchRows * format.num_numerical + 1),
         categorical_(kBatchRows * format.num_categorical + 1),
         fields_(1),
         batch_(1) {
     fields_[0].ends = ends_.data();
     batch_[0].numerical = numerical_.data();
+    batch_[0].decimal = decimal_.data();
     batch_[0].categorical = categorical_.data();
   }
 
@@ -173,6 +175,7 @@ class RowStream {
         batch.numerical_present[kept] = batch.numerical_present[r];
         batch.id_present[kept] = batch.id_present[r];
         move_row(batch.numerical, format_.num_numerical, r, kept);
+        move_row(batch.decimal, format_.num_numerical, r, kept);
         move_row(batch.categorical, format_.num_categorical, r, kept);
       }
       ++kept;
@@ -207,6 +210,7 @@ class RowStream {
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;
   Pages<int32_t> numerical_;
+  Pages<double> decimal_;
   Pages<uint32_t> categorical_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;

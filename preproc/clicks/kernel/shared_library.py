@@ -8,6 +8,7 @@ from ctypes import (
     Structure,
     byref,
     c_char_p,
+    c_double,
     c_int,
     c_int32,
     c_int64,
@@ -26,7 +27,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 5
+_VERSION = 6
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -101,6 +102,12 @@ class RawRowRule(Structure):
     )
 
 
+class RawNumberRule(Structure):
+    """struct NumberRule."""
+
+    _fields_ = (("takes_log", c_uint64), ("minimum", c_double), ("offset", c_double))
+
+
 class RawRowFormat(Structure):
     """struct RowFormat."""
 
@@ -119,6 +126,7 @@ class RawRowFormat(Structure):
         ("texts_at", POINTER(c_uint32)),
         ("types", c_char_p),
         ("buckets", POINTER(c_uint64)),
+        ("rules", POINTER(RawNumberRule)),
     )
 
 

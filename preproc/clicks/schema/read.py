@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.schema.row_format import CATEGORY_TYPES, MAX_FEATURES
+from preproc.clicks.schema.row_format import AS_IT_IS, MAX_FEATURES, NumberRule
 from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
 from preproc.files.errors import PreprocError
 
@@ -25,7 +25,7 @@ _COLUMN = (
     "missing",
     "buckets",
 )
-_TYPES = {"numerical": ("int",), "categorical": CATEGORY_TYPES}
+_TYPES = {"numerical": ("int", "float"), "categorical": ("hex", "string", "int")}
 _MAX_TEXTS = 255
 _SPLITS = ("train", "validation", "test")
 _RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
@@ -93,6 +93,8 @@ class _Reader:
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
         split, values = self._split(top.get("split"))
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
+        if numbers == "float16" and any(column.type == "float" for column in columns):
+            raise self._error(("numbers",), "decimal numbers are written as float32 alone so far")
         count_of = self._one_of(
             ("defaults", "count"), defaults.get("count", "train"), ("train", "all")
         )
@@ -136,7 +138,8 @@ class _Reader:
                     (*at, "buckets"),
                     f"{kind} categories are hashed to `buckets: N` of at most 2**32 so far",
                 )
-            if role == "numerical":
+            rule = self._number_rule(at, entry, defaults) if kind == "float" else AS_IT_IS
+            if role == "numerical" and kind == "int":
                 self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
@@ -148,13 +151,26 @@ class _Reader:
                     Column(
                         name=each,
                         role=role,
-                        type=kind if role == "categorical" else "hex",
+                        type=kind if known else "hex",
+                        rule=rule,
                         buckets=buckets,
                         missing=own_missing if known else (),
                         frequency_limit=own if role == "categorical" else 0,
                     )
                     for each in _spelled_out(name)
                 )
+
+    def _number_rule(
+        self, at: tuple[Any, ...], entry: Mapping[str, Any], defaults: Mapping[str, Any]
+    ) -> NumberRule:
+        transform = self._one_of((*at, "transform"), entry.get("transform", "log"), ("log", "none"))
+        given = {key: entry.get(key, defaults.get(key)) for key in ("min", "offset")}
+        low, offset = (given[key] if given[key] is not None else key == "offset" for key in given)
+        if not all(type(value) in (int, float, bool) for value in (low, offset)):
+            raise self._error(at, f"`min` and `offset` must be numbers, got {low!r}, {offset!r}")
+        if transform == "log" and not 0 < low + offset < float("inf"):
+            raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
+        return NumberRule(transform == "log", float(low), float(offset))
 
     def _with_label(
         self, columns: tuple[Column, ...], label: Any, header: bool
@@ -196,16 +212,16 @@ class _Reader:
         return kind, tuple(given)
 
     def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
-        """Returns what all numerical columns have."""
+        """Returns what all columns of integers have."""
         value = self._integer(("defaults", key), defaults.get(key, default))
         own = {
             self._integer(("columns", i, key), entry.get(key, value))
             for i, entry in enumerate(self._values["columns"])
-            if entry.get("role") == "numerical"
+            if entry.get("role") == "numerical" and entry.get("type") == "int"
         }
         if len(own) > 1:
             raise self._error(
-                ("columns",), f"all numerical columns have the same `{key}` so far, got {own}"
+                ("columns",), f"all columns of integers have the same `{key}` so far, got {own}"
             )
         return own.pop() if own else value
 

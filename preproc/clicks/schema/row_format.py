@@ -2,14 +2,14 @@
 """Fields of a raw row: their number, order and roles."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Role = Literal["ignored", "label", "numerical", "categorical"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
 
-CategoryType = Literal["hex", "string", "int"]
-CATEGORY_TYPES: tuple[CategoryType, ...] = get_args(CategoryType)
+FieldType = Literal["hex", "string", "int", "float"]
+FIELD_TYPES: tuple[FieldType, ...] = get_args(FieldType)
 """In the order of their numbers in the kernel."""
 
 NUM_NUMERICAL = 13
@@ -18,6 +18,17 @@ NUM_CATEGORICAL = 26
 
 MAX_FEATURES = 64
 """Numerical features, and categorical ones, of a row: the kernel keeps a bit of each."""
+
+
+class NumberRule(NamedTuple):
+    """Transform of decimal numbers: ln(max(x, minimum) + offset), or x itself."""
+
+    takes_log: bool = False
+    minimum: float = 0.0
+    offset: float = 0.0
+
+
+AS_IT_IS = NumberRule()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,9 +40,10 @@ class RowFormat:
         roles: of each field.
         columns: of each field, its number among the features of its role; 0 for others.
         missing: of each field, texts that mean that it is missing, besides an empty one.
-        types: of each field, how its categories are read; `hex` for others.
+        types: of each feature, how it is read; `hex` for other fields.
         buckets: of each field, the number of which hashes of its categories are taken modulo; 0
             keeps hexadecimal ones as they are.
+        rules: of each field, the transform of decimal numbers.
         positive: labels of a click.
         negative: labels of none; None for all others.
         has_header: the first line is none of the rows.
@@ -42,8 +54,9 @@ class RowFormat:
     roles: tuple[Role, ...]
     columns: tuple[int, ...]
     missing: tuple[tuple[bytes, ...], ...]
-    types: tuple[CategoryType, ...]
+    types: tuple[FieldType, ...]
     buckets: tuple[int, ...]
+    rules: tuple[NumberRule, ...]
     positive: tuple[bytes, ...] = (b"1",)
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
@@ -56,6 +69,7 @@ class RowFormat:
             self.roles == _CRITEO_ROLES
             and self.columns == _CRITEO_COLUMNS
             and not any((*self.missing, *self.buckets))
+            and "float" not in self.types
             and (self.positive, self.negative) == ((b"1",), (b"0",))
         )
 
@@ -86,7 +100,7 @@ class RowFormat:
 
 _NUMERICAL: tuple[Role, ...] = ("numerical",)
 _CATEGORICAL: tuple[Role, ...] = ("categorical",)
-_HEX: tuple[CategoryType, ...] = ("hex",)
+_HEX: tuple[FieldType, ...] = ("hex",)
 _CRITEO_ROLES: tuple[Role, ...] = (
     "label",
     *_NUMERICAL * NUM_NUMERICAL,
@@ -104,5 +118,6 @@ def criteo_format(*, unlabelled: bool = False) -> RowFormat:
         missing=((),) * len(_CRITEO_ROLES),
         types=_HEX * len(_CRITEO_ROLES),
         buckets=(0,) * len(_CRITEO_ROLES),
+        rules=(AS_IT_IS,) * len(_CRITEO_ROLES),
         has_label=not unlabelled,
     )

@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal, get_args
 
-from preproc.clicks.schema.row_format import CategoryType, Role, RowFormat
+from preproc.clicks.schema.row_format import AS_IT_IS, FieldType, NumberRule, Role, RowFormat
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, NumericalDtype
 
@@ -25,14 +25,16 @@ class Column:
         name: as the header has it.
         role: `label`, `numerical`, `categorical` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
-        type: how categories are read.
+        type: how features are read.
+        rule: transform of decimal numbers.
         buckets: hashes of categories are taken modulo this; 0 keeps them.
         missing: texts that mean that a field is missing, besides an empty one.
     """
 
     name: str
     role: Role
-    type: CategoryType = "hex"
+    type: FieldType = "hex"
+    rule: NumberRule = AS_IT_IS
     buckets: int = 0
     missing: tuple[str, ...] = ()
     frequency_limit: int = 0
@@ -124,6 +126,7 @@ class Schema:
             missing=tuple(tuple(map(str.encode, column.missing)) for column in columns),
             types=tuple(column.type for column in columns),
             buckets=tuple(column.buckets for column in columns),
+            rules=tuple(column.rule for column in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=self.header,

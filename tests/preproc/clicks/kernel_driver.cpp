@@ -61,10 +61,14 @@ static void run(const std::string& text, std::mt19937& random) {
   uint64_t buckets[kFields];
   for (int f = 0; f < kFields; ++f) {
     types[f] = static_cast<uint8_t>(random() % 3);
+    if (f >= 1 && f <= kNumericals && random() % 2) types[f] = kDecimal;
     buckets[f] = types[f] == kHexadecimal ? random() % 2 : 1 + random() % 1000;
   }
   format.types = types;
   format.buckets = buckets;
+  NumberRule rules[kFields];
+  std::fill(rules, rules + kFields, NumberRule{random() % 2, 0.0, 1.0});
+  format.rules = rules;
   const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Click logs with a schema: every engine makes the same bytes, and says what does not fit."""
 
+import decimal
 import gzip
 import json
+import math
 import random
 from pathlib import Path
 
@@ -30,6 +32,8 @@ SCHEMA = {
     "defaults": {"frequency_limit": 2},
     "columns": [
         {"name": ["price", "seen"], "role": "numerical", "type": "int"},
+        {"name": "rate", "role": "numerical", "type": "float", "transform": "none"},
+        {"name": "weight", "role": "numerical", "type": "float", "min": 0.5, "offset": -0.25},
         {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
         {"name": "C{1..2}", "role": "categorical", "type": "hex"},
         {"name": "C3", "role": "categorical", "type": "hex", "missing": ["-1", "größe", "0"]},
@@ -40,7 +44,21 @@ SCHEMA = {
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
 }
-NAMES = ["bought", "price", "seen", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
+NAMES = [
+    "bought",
+    "price",
+    "seen",
+    "rate",
+    "weight",
+    "item",
+    "C1",
+    "C2",
+    "C3",
+    "note",
+    "shop",
+    "sku",
+    "C4",
+]
 
 
 def write_schema(folder: Path, **changes: object) -> Path:
@@ -56,6 +74,8 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "bought": rng.choice(["no", "no", "yes", "später"]),
             "price": rng.choice(["", "n/a", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
             "seen": rng.choice(["", "0", "0007"]),
+            "rate": rng.choice(["", "-0", "1e-999", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]),
+            "weight": rng.choice(["", "n/a", "3.4e38", f"{rng.random() * 10:.3f}", "1e22", "2E+3"]),
             "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
             "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),
             "C2": f"{rng.randrange(2**32):08X}",
@@ -114,19 +134,29 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
         table[202]["sku"] = "7."
         table[203]["shop"] = "tab\x85"
         table[204]["shop"] = "a" * 1025
+        table[207]["rate"] = "3.4028235677973366e38"
+        table[208]["weight"] = "nan"
+        table[209]["rate"] = "3.40282356e38"
+        table[211]["rate"] = "0" * 65
         table[206]["shop"] = "€" * 341
         table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
         text = text_of(table, names, end) + b"1;2;3\n"
         text = text.removesuffix(b"\n") if i == 2 else text
         (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
-    schema = write_schema(tmp_path, numbers=numbers)
+    columns = SCHEMA["columns"]
+    if numbers == "float16":  # without decimal numbers
+        columns = [
+            {"name": c["name"], "role": "ignored"} if c.get("type") == "float" else c
+            for c in columns
+        ]
+    schema = write_schema(tmp_path, numbers=numbers, columns=columns)
     fields = {"format": ("split", "parquet")}
     expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
     assert expected.kind == "clicks"
     assert expected.rejected == {
         **{"columns": 3, "label": 3, "integer": 12, "hex": 6},
-        **{"encoding": 6, "string": 3},
+        **{"encoding": 6, "string": 3, "number": 9 * (numbers == "float32")},
     }
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
     made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
@@ -136,8 +166,19 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
 def odd_fields(count: int, seed: int) -> list[bytes]:
     """Returns numbers and texts with a few bytes changed, and bytes of any kind."""
     rng = random.Random(seed)
-    seeds = ["0", "-12.000", "9223372036854775807", "ffffffff", "größe €", "\U0001f600", "\ue000"]
+    seeds = [
+        "0",
+        "1.5e3",
+        "123456789012345678901234567890e-20",
+        "-12.000",
+        "9223372036854775807",
+        "ffffffff",
+        "größe €",
+        "\U0001f600",
+        "\ue000",
+    ]
     pieces = [
+        *(b"e", b"+"),
         b"-",
         b".",
         b"0",
@@ -180,19 +221,55 @@ def test_odd_fields_are_read_alike(tmp_path):
     assert_same(prepare(tmp_path, tmp_path / "log.csv", schema, "made"), expected)
 
 
+@needs("compiled Criteo kernel")
+def test_logarithms_are_the_nearest_float32(tmp_path):
+    """Of numbers whose logarithm lies in the middle between two float32, to the last bits."""
+    rng = np.random.default_rng(5)
+    below = rng.uniform(-40, 40, 3000).astype(np.float32)
+    above = np.nextafter(below, np.float32(99))
+    middle = (below.astype(np.float64) + above) / 2
+    numbers = [repr(math.exp(m)) for m in middle]
+    (tmp_path / "log").write_text("".join(f"1,{n},a\n" for n in numbers))
+    schema = write_schema(
+        tmp_path,
+        dialect={"header": False},
+        label={"column": "click"},
+        columns=[
+            {"name": "click", "role": "label"},
+            {"name": "x", "role": "numerical", "type": "float", "min": 1e-30, "offset": 0},
+            {"name": "c", "role": "categorical", "type": "hex"},
+        ],
+    )
+    expected = prepare(tmp_path, tmp_path / "log", schema, "reference", engine="reference")
+    assert_same(prepare(tmp_path, tmp_path / "log", schema, "made"), expected)
+    _, reader = columns_of(tmp_path / "made", "train")
+    made = reader.read(0, reader.num_rows).numerical[:, 0]
+    for i in range(0, len(made), 100):
+        with decimal.localcontext(prec=60):
+            exact = decimal.Decimal(float(numbers[i])).ln()
+            other = below[i] if made[i] == above[i] else above[i]
+            assert abs(exact - decimal.Decimal(float(made[i]))) < abs(
+                exact - decimal.Decimal(float(other))
+            )
+
+
 def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     table = rows(1000, seed=1)
     (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
     prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
-    assert spec.numerical == ("price", "seen")
+    assert spec.numerical == ("price", "seen", "rate", "weight")
     assert [f.name for f in spec.categorical] == ["item", "C1", "C2", "C3", "shop", "sku", "C4"]
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
     assert train.numerical.dtype == np.float32
     price = np.array([max(int(number(row["price"])), 0) + 1 for row in table[:800]])
     np.testing.assert_array_equal(train.numerical[:, 0], np.log(price).astype(np.float32))
+    rate = [float(row["rate"] or 0) for row in table[:800]]
+    np.testing.assert_array_equal(train.numerical[:, 2], np.array(rate, np.float32))
+    weight = [max(float(number(row["weight"])), 0.5) - 0.25 for row in table[:800]]
+    np.testing.assert_array_equal(train.numerical[:, 3], [np.float32(math.log(w)) for w in weight])
     np.testing.assert_array_equal(train.label, [row["bought"] != "no" for row in table[:800]])
     # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once, of C3 the
     # zeros are missing.
@@ -311,7 +388,7 @@ BAD_FILES = {
     HEADER + ";id": r"has 'id' besides; .*role: ignored",
     HEADER.replace(";", ","): r"the header lacks .*delimiter",
     HEADER.replace("price", "bought"): r"names bought more than once",
-    HEADER + "\n1;1;2;a;b;c;1;;;;\n": r"none of the first 1 rows .*label",
+    HEADER + "\n1;1;2;;;a;b;c;1;;;;\n": r"none of the first 1 rows .*label",
     HEADER: r"holds no row",
 }
 

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decimal numbers: the nearest float64 of a text, and the nearest float32 of a logarithm.
+
+#pragma once
+
+#include <locale.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace clicks {
+
+constexpr uint32_t kMaxNumberBytes = 64;
+
+// Numbers from here on are nearer to infinity than to a float32.
+constexpr double kFloat32End = 0x1.ffffffp127;
+
+// Reads -?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?, at most 64 bytes; returns whether it
+// is one within float32. -0 is 0.
+inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
+  if (length > kMaxNumberBytes) return false;
+  const uint8_t* at = field;
+  const uint8_t* const end = field + length;
+  const bool negative = at < end && *at == '-';
+  at += negative;
+  uint64_t mantissa = 0;
+  int exponent = 0;
+  bool has_digits = false, is_whole = true;  // whether all digits are in the mantissa
+  const auto take_digits = [&](int each) {
+    for (; at < end && *at >= '0' && *at <= '9'; ++at) {
+      has_digits = true;
+      if (mantissa < UINT64_MAX / 10 - 1) {
+        mantissa = 10 * mantissa + (*at - '0');
+        exponent += each;
+      } else {
+        is_whole = false;
+      }
+    }
+  };
+  take_digits(0);
+  if (at < end && *at == '.') {
+    ++at;
+    take_digits(-1);
+  }
+  if (!has_digits) return false;
+  if (at < end && (*at == 'e' || *at == 'E')) {
+    ++at;
+    const bool is_minus = at < end && *at == '-';
+    at += at < end && (*at == '-' || *at == '+');
+    const uint8_t* const first = at;
+    int power = 0;
+    for (; at < end && *at >= '0' && *at <= '9'; ++at) power = 10 * power + (*at - '0');
+    if (at == first || at - first > 3) return false;
+    exponent += is_minus ? -power : power;
+  }
+  if (at < end) return false;
+  static constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                       1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                       1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  // Both numbers are exact, so their product or quotient is rounded once (Clinger 1990).
+  if (is_whole && mantissa <= uint64_t{1} << 53 && exponent >= -22 && exponent <= 22) {
+    const double digits = static_cast<double>(mantissa);
+    value = exponent < 0 ? digits / kPowers[-exponent] : digits * kPowers[exponent];
+    if (negative) value = -value;
+  } else {
+    static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
+    char text[kMaxNumberBytes + 1];
+    std::memcpy(text, field, length);
+    text[length] = 0;
+    value = strtod_l(text, nullptr, c_locale);
+  }
+  value += 0.0;  // -0
+  return std::fabs(value) < kFloat32End;
+}
+
+#if __LDBL_MANT_DIG__ >= 113
+using Wide = long double;
+#else
+using Wide = __float128;
+#endif
+
+// e^x to some 110 bits, by its series around 0; slow.
+inline Wide exponential(double x) {
+  const Wide log_2 =
+      Wide{0x1.62e42fefa39efp-1} + Wide{0x1.abc9e3b39803fp-56} + Wide{0x1.7b57a079a1934p-111};
+  const int power = static_cast<int>(std::lrint(x * 1.4426950408889634));
+  const Wide rest = Wide{x} - power * log_2;
+  Wide sum = 1, term = 1;
+  for (int n = 1; n <= 32; ++n) sum += term *= rest / n;
+  return sum * Wide{std::ldexp(1.0, power)};
+}
+
+// How a decimal number becomes a feature.
+struct NumberRule {
+  uint64_t takes_log;  // of max(number, minimum) + offset; else the number itself
+  double minimum;
+  double offset;
+
+  float operator()(double number) const {
+    if (!takes_log) return static_cast<float>(number);
+    const double shifted = std::max(number, minimum) + offset;
+    const double log = std::log(shifted);
+    // Libraries differ in the last bits; where these decide, the middle between two float32 does.
+    const double margin = std::ldexp(std::fabs(log), -50);
+    const float below = static_cast<float>(log - margin), above = static_cast<float>(log + margin);
+    if (below == above) return below;
+    const double middle = (static_cast<double>(below) + above) / 2;
+    return Wide{shifted} > exponential(middle) ? above : below;
+  }
+};
+
+}  // namespace clicks

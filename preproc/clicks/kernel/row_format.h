@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of a raw row, and the reasons to reject one.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "number.h"
+
+namespace clicks {
+
+constexpr int kNumericals = 13;
+constexpr int kCategoricals = 26;
+constexpr int kFields = 1 + kNumericals + kCategoricals;
+constexpr int kMaxColumns = 64;  // numerical ones, and those of ids: a bit of each tells presence
+
+enum RejectReason : uint32_t {
+  kColumns,
+  kLabel,
+  kInteger,
+  kHex,
+  kEncoding,
+  kString,
+  kNumber,
+  kNumReasons
+};
+
+enum FieldType : uint8_t { kHexadecimal, kText, kWholeNumber, kDecimal };
+
+enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
+
+// Fields of a row: as binding.py hands them over.
+struct RowFormat {
+  uint32_t delimiter;
+  uint32_t num_fields;
+  uint32_t num_numerical;
+  uint32_t num_categorical;
+  uint32_t is_criteo;   // the fields of a Criteo log, in their order
+  uint32_t has_label;   // of a Criteo log; a row without has an empty one before its first byte
+  uint32_t has_header;  // the first line of a file is none of the rows
+  uint32_t other_is_negative;  // a label that is none of the positive texts
+  // [num_fields] role of each field, and its number among those of the role
+  const uint8_t* roles;
+  const uint8_t* columns;
+  // Texts of a label, and of a feature those that mean that it is missing, besides nothing at all:
+  // their number, then each after its length. texts_at: [num_fields] where those of a field begin;
+  // of a label the positive ones, then the negative ones. Not read of a Criteo log.
+  const uint8_t* texts;
+  const uint32_t* texts_at;
+  // [num_fields] type of a feature, and the buckets that a categorical one is hashed to; 0: none.
+  const uint8_t* types;
+  const uint64_t* buckets;
+  const NumberRule* rules;  // [num_fields] of decimal numbers
+};
+
+constexpr uint32_t kMaxTextBytes = 1024;
+
+struct CriteoFields {
+  uint8_t roles[kFields];
+  uint8_t columns[kFields];
+};
+
+constexpr CriteoFields make_criteo_fields() {
+  CriteoFields fields{};
+  fields.roles[0] = kLabelRole;
+  for (int f = 1; f < kFields; ++f) {
+    const bool is_numerical = f <= kNumericals;
+    fields.roles[f] = is_numerical ? kNumericalRole : kCategoricalRole;
+    fields.columns[f] = static_cast<uint8_t>(f - 1 - (is_numerical ? 0 : kNumericals));
+  }
+  return fields;
+}
+
+constexpr CriteoFields kCriteoFields = make_criteo_fields();
+constexpr RowFormat make_unlabelled_criteo() {
+  RowFormat format{};
+  format.delimiter = '\t';
+  format.num_fields = kFields;
+  format.num_numerical = kNumericals;
+  format.num_categorical = kCategoricals;
+  format.is_criteo = 1;
+  format.roles = kCriteoFields.roles;
+  format.columns = kCriteoFields.columns;
+  return format;
+}
+
+constexpr RowFormat kUnlabelledCriteo = make_unlabelled_criteo();
+
+}  // namespace clicks
