@@ -22,11 +22,13 @@ from preproc.clicks import pipeline as clicks_pipeline
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.clicks.schema.infer import infer_schema
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
+from recsys.data.whole_file import write_whole_file
 from recsys.flags import define_flags as define_settings
 from recsys.flags import title, values_from_flags
-from recsys.program import new_flags
+from recsys.program import new_flags, print_line, run_command
 from recsys.settings import declared, section_from_dict, without_none
 
 _FROM_FLAGS = {
@@ -142,8 +144,27 @@ def main(argv: Sequence[str]) -> int:
     def prepare(values: flags.FlagValues) -> Path:
         return clicks_pipeline.prepare(job_from_flags(values))
 
+    if any(word.split("=")[0] in ("--infer", "-infer") for word in argv):
+        return run_command(_infer, define_flags(), argv, __doc__, "interrupted")
     interrupted = "interrupted; the same command continues"
     return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
+
+
+def _infer(values: flags.FlagValues) -> None:
+    """Writes the draft of a schema.
+
+    Raises:
+        PreprocError: no log is named, it is refused, or the file exists.
+    """
+    if values.input is None:
+        raise PreprocError("`infer` needs `input`, a file of the log")
+    log, target = Path(values.input), Path(values.infer)
+    if log.is_dir():
+        log = next((file for file in sorted(log.iterdir()) if file.is_file()), log)
+    if target.exists():
+        raise PreprocError(f"`infer` {target}: exists; name another file, or remove it")
+    write_whole_file(target, infer_schema(log))
+    print_line(str(target))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def _manifest_of(dataset: Path) -> Manifest:
         raise PreprocError(str(error)) from error
     if manifest.kind != CRITEO_KIND:
         raise PreprocError(
-            f"{dataset}: is a dataset of kind {manifest.kind}, without such dictionaries; "
-            "name one that preproc.clicks made"
+            f"{dataset}: is a dataset of kind {manifest.kind}, whose dictionaries cannot be "
+            "applied so far; name one of Criteo's logs"
         )
     return manifest

@@ -100,6 +100,9 @@ class ClicksJob:
         "YAML file that describes the columns of your own click log, in place of `preset`: "
         "docs/own_clicks.md.",
     )
+    infer: Path | None = setting(
+        None, "Write a draft of a schema to this file, from a sample of `input`, and end."
+    )
     preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(

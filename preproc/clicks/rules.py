@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,11 @@ from preproc.clicks.schema.row_format import (
     RowFormat,
 )
 from preproc.clicks.schema.schema import Schema
-from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import require_below, require_not_negative, setting
+
+if TYPE_CHECKING:
+    from recsys.data.feature_spec import FeatureSpec
 
 NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
 
@@ -259,10 +261,12 @@ class ClicksSemantics:
         own = of_all if schema is None else schema.named("categorical")[column].frequency_limit
         return max(own, 1)
 
-    def feature_spec(self, cardinalities: tuple[int, ...]) -> FeatureSpec:
+    def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
         if self.schema is not None:
             return self.schema.feature_spec(cardinalities)
+        from recsys.data.feature_spec import FeatureSpec  # imports yaml, which few commands need
+
         return FeatureSpec.criteo(cardinalities)
 
     def reading(self) -> Mapping[str, Any]:

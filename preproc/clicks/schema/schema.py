@@ -7,11 +7,13 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from preproc.clicks.schema.row_format import AS_IT_IS, FieldType, NumberRule, Role, RowFormat
 from preproc.files.errors import PreprocError
-from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, NumericalDtype
+
+if TYPE_CHECKING:
+    from recsys.data.feature_spec import FeatureSpec
 
 SplitKind = Literal["files", "rows", "fractions"]
 SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
@@ -63,7 +65,7 @@ class Schema:
     positive: tuple[str, ...]
     negative: tuple[str, ...] | None
     columns: tuple[Column, ...]
-    numbers: NumericalDtype
+    numbers: Literal["float16", "float32"]
     min: int
     offset: int
     count: Literal["all", "train"]
@@ -74,8 +76,10 @@ class Schema:
         """Returns the columns of a role."""
         return tuple(column for column in self.columns if column.role == role)
 
-    def feature_spec(self, cardinalities: tuple[int, ...]) -> FeatureSpec:
+    def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
+        from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+
         names = (column.name for column in self.named("categorical"))
         return FeatureSpec(
             categorical=tuple(map(CategoricalFeature, names, cardinalities)),

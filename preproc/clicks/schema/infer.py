@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts a schema from a sample, each column with its evidence.
+
+Nothing is guessed about the label: without a column of its usual names or a single one of zeros and
+ones there is no draft. It is for a person to read.
+"""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+
+SAMPLE_BYTES = 4 * 2**20
+"""Text of the sample; of a plain file half from its head, the rest from middle and tail."""
+
+_DELIMITERS = (",", "\t", ";", "|")
+_LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
+_MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
+_INTEGER = re.compile(r"-?\d{1,19}")
+_FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
+_HASHED = re.compile(r"[0-9a-f]{8}")
+_COMMONEST = 30
+
+
+def infer_schema(path: Path) -> str:
+    """Returns a schema of a log as YAML.
+
+    Raises:
+        PreprocError: it cannot be read, has no rows of several fields, or no column is its label.
+    """
+    file = InputFile.open(path)
+    head, *others = _sample(file)
+    delimiter = _delimiter(head)
+    if delimiter is None:
+        raise PreprocError(
+            f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
+            "write the schema yourself (docs/own_clicks.md)"
+        )
+    first = head[0].split(delimiter)
+    lines = [line for lines in (head, *others) for line in lines]
+    rows = [row for row in (line.split(delimiter) for line in lines) if len(row) == len(first)]
+    has_header = _is_header(first, rows[1:])
+    names = first if has_header else [f"c{number}" for number in range(len(first))]
+    columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
+    if not columns:
+        raise PreprocError(f"{path}: has a header and no row")
+    label = _label(path, names, columns)
+    entries = [_entry(name, cells) for name, cells in zip(names, columns, strict=True)]
+    listed = [
+        f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
+        for i, (name, entry) in enumerate(zip(names, entries, strict=True))
+        if i != label or not has_header
+    ]
+    many = "" if len(names) <= MAX_FEATURES else f"# At most {MAX_FEATURES} of each role.\n"
+    header = "true" if has_header else "false"
+    clicks = _percentage(columns[label]["1"], columns[label])
+    return (
+        f"# A draft from {len(rows) - has_header:,} rows of {path.name}: read each line.\n{many}"
+        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: none}}\n"
+        f"label: {{column: {_quoted(names[label])}}}  # {clicks} are 1\n"
+        "defaults: {frequency_limit: 2}\n"
+        "columns:\n" + "\n".join(listed) + "\n"
+        "split: {fractions: [0.8, 0.1, 0.1]}  # in the order of the rows\n"
+    )
+
+
+def _sample(file: InputFile) -> list[list[str]]:
+    """Returns lines from head, middle and tail."""
+    texts = [b""]
+    for block in file.blocks():
+        texts[0] += block
+        if len(texts[0]) >= SAMPLE_BYTES // 2:
+            break
+    if file.compression == "none":
+        with file.path.open("rb") as opened:
+            for start in (file.size // 2, file.size - SAMPLE_BYTES // 4):
+                if start > len(texts[0]):
+                    texts.append(os.pread(opened.fileno(), SAMPLE_BYTES // 4, start))
+    samples = []
+    for number, text in enumerate(texts):
+        lines = text.decode("utf-8-sig", "replace").split("\n")
+        is_whole = number == 0 and len(text) == file.size
+        # A line may be cut at either end of a sample.
+        lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
+        samples.append([line.removesuffix("\r") for line in lines if line])
+    if not samples[0]:
+        raise PreprocError(f"{file.path}: holds no line")
+    return samples
+
+
+def _delimiter(lines: list[str]) -> str | None:
+    """Returns what stands equally often in most of the first lines."""
+    best: tuple[int, int, str] | None = None
+    for delimiter in _DELIMITERS:
+        count, alike = Counter(line.count(delimiter) for line in lines[:100]).most_common(1)[0]
+        if count > 0 and alike > 0.9 * len(lines[:100]):
+            best = max(best or (0, 0, ""), (count, alike, delimiter))
+    return best[2] if best else None
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Returns whether the first row has names where others have numbers."""
+    if len(set(first)) < len(first) or any(_FLOAT.fullmatch(name) for name in first):
+        return False
+    return "" not in first and (
+        any(_FLOAT.fullmatch(cell) for row in rows[:100] for cell in row) or not rows
+    )
+
+
+def _label(path: Path, names: list[str], columns: list[Counter[str]]) -> int:
+    binary = [i for i, cells in enumerate(columns) if set(cells) <= {"0", "1"}]
+    named = [i for i in binary if names[i].lower() in _LABELS]
+    chosen = named or binary
+    if len(chosen) != 1:
+        candidates = ", ".join(names[i] for i in chosen) or "none"
+        raise PreprocError(
+            f"{path}: columns that could be the label, of zeros and ones: {candidates}; write the "
+            "schema yourself, or name the label's column `label` in the header"
+        )
+    return chosen[0]
+
+
+def _entry(name: str, cells: Counter[str]) -> str:
+    """Returns the line of a column."""
+    total = sum(cells.values())
+    marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
+    present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
+    evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
+    evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
+    kind = _kind(present)
+    missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
+    if kind == "ignored" or (not kind.startswith("numerical, type: float") and _is_id(present)):
+        return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
+    return f"- {{name: {_quoted(name)}, role: {kind}{missing}}}  # {', '.join(evidence)}"
+
+
+def _is_id(present: dict[str, int]) -> bool:
+    """Returns whether nearly all values differ."""
+    return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
+
+
+def _kind(present: dict[str, int]) -> str:
+    if not present:
+        return "ignored"
+    if all(_HASHED.fullmatch(cell) for cell in present) and any(
+        not cell.isdigit() for cell in present
+    ):
+        return "categorical, type: hex"
+    if all(_INTEGER.fullmatch(cell) for cell in present):
+        has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
+        is_short = all(abs(int(cell)) < 2**31 for cell in present)
+        if is_short and not has_zeros and _falls(present):
+            return "numerical, type: int"
+        return f"categorical, type: {'string' if has_zeros else 'int'}, {_buckets(present)}"
+    if all(_FLOAT.fullmatch(cell) for cell in present) and not all(map(str.isdigit, present)):
+        return "numerical, type: float"
+    return f"categorical, type: string, {_buckets(present)}"
+
+
+def _buckets(present: dict[str, int]) -> str:
+    """Returns many more buckets than there are values in the sample."""
+    return f"buckets: {10 ** max(6, len(str(len(present))) + 2)}"
+
+
+def _falls(present: dict[str, int]) -> bool:
+    """Returns whether larger integers are rarer, as those of counts are."""
+    if len(present) <= 10:
+        return False
+    from scipy.stats import spearmanr
+
+    commonest = Counter(present).most_common(_COMMONEST)
+    values = np.array([int(value) for value, _ in commonest])
+    return bool(spearmanr(values, [count for _, count in commonest]).statistic < -0.6)
+
+
+def _percentage(count: int, cells: Counter[str]) -> str:
+    return f"{count / max(sum(cells.values()), 1):.0%}"
+
+
+def _quoted(text: str) -> str:
+    return (
+        text
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
+        else '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
+    )

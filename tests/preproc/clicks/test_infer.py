@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts of schemas: what they say of logs whose columns are known, and that they can be used."""
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from preproc.clicks import __main__ as program
+from preproc.clicks.schema.infer import infer_schema
+from preproc.files.errors import PreprocError
+from recsys.data.manifest import Manifest
+
+
+def columns_of(draft: str) -> dict[str, dict[str, object]]:
+    """Returns the columns of a draft by name, without their names."""
+    entries = yaml.safe_load(draft)["columns"]
+    return {entry.pop("name"): entry for entry in entries}
+
+
+def write_log(path: Path, rows: int, header: bool = True, delimiter: str = ",") -> None:
+    rng = random.Random(3)
+    lines = ["id,click,age,price,code,plz,city,hash,seen,empty"] if header else []
+    for i in range(rows):
+        fields = [
+            *(f"{i + 10**20}", rng.choice("0001"), str(int(rng.expovariate(0.05)))),
+            *(f"{rng.random():.3f}", str(rng.choice([7, 300, 12, 5])), f"0{rng.randrange(500)}"),
+            *(rng.choice(["Köln", "Rom", ""]), f"{rng.randrange(300) * 2654435761 % 2**32:08x}"),
+            *(rng.choice(["-1", "4", "9"]), ""),
+        ]
+        lines.append(",".join(fields))
+    path.write_text("\n".join(lines).replace(",", delimiter) + "\n")
+
+
+EXPECTED = {
+    "id": {"role": "ignored"},
+    "age": {"role": "numerical", "type": "int"},
+    "price": {"role": "numerical", "type": "float"},
+    "code": {"role": "categorical", "type": "int", "buckets": 10**6},
+    "plz": {"role": "categorical", "type": "string", "buckets": 10**6},
+    "city": {"role": "categorical", "type": "string", "buckets": 10**6},
+    "hash": {"role": "categorical", "type": "hex"},
+    "seen": {"role": "categorical", "type": "int", "buckets": 10**6, "missing": ["-1"]},
+    "empty": {"role": "ignored"},
+}
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+def test_each_column_has_the_role_of_its_values(delimiter, tmp_path):
+    write_log(tmp_path / "log.csv", 2000, delimiter=delimiter)
+    draft = infer_schema(tmp_path / "log.csv")
+    assert columns_of(draft) == EXPECTED
+    assert yaml.safe_load(draft)["dialect"]["delimiter"] == delimiter
+    assert yaml.safe_load(draft)["label"] == {"column": "click"}
+
+
+def test_a_log_without_a_header_has_numbered_columns(tmp_path):
+    write_log(tmp_path / "log.csv", 500, header=False)
+    columns = columns_of(infer_schema(tmp_path / "log.csv"))
+    assert columns.pop("c1") == {"role": "label"}
+    assert list(columns.values()) == list(EXPECTED.values())
+
+
+def test_middle_and_tail_of_a_long_log_are_read(tmp_path):
+    write_log(tmp_path / "log.csv", 80_000)
+    with (tmp_path / "log.csv").open("a") as file:
+        file.write("1,1,1,x,1,1,1,1,1,1\n" * 3)
+    assert (tmp_path / "log.csv").stat().st_size > 2**22
+    columns = columns_of(infer_schema(tmp_path / "log.csv"))
+    assert columns["price"] == {"role": "categorical", "type": "string", "buckets": 10**6}
+
+
+def test_a_draft_is_a_schema(tmp_path, capsys):
+    write_log(tmp_path / "log.csv", 3000)
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress((tmp_path / "log.csv").read_bytes()))
+    words = ["", f"--input={tmp_path / 'log.csv.gz'}"]
+    schema = tmp_path / "schema.yaml"
+    assert program.main([*words, f"--infer={schema}"]) == 0
+    assert capsys.readouterr().out == f"{schema}\n"
+    assert program.main([*words, f"--infer={schema}"]) == 2
+    assert "exists; name another file" in capsys.readouterr().err
+    made = (f"--schema={schema}", f"--output={tmp_path / 'made'}", "--engine=reference")
+    assert program.main([*words, *made]) == 0
+    assert Manifest.load(tmp_path / "made").rows == {"train": 2400, "validation": 300, "test": 300}
+
+
+def test_the_logs_of_avazu_and_criteo(real_data):
+    """Of Avazu's integers none is a number, of Criteo's all but one with few values."""
+    avazu = columns_of(infer_schema(real_data / "avazu" / "train_8k.csv.gz"))
+    assert avazu.pop("id") == {"role": "ignored"}
+    assert {column["role"] for column in avazu.values()} == {"categorical"}
+    assert avazu["C20"]["missing"] == ["-1"]
+    assert [name for name in avazu if avazu[name]["type"] == "hex"] == [
+        *("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
+        *("device_id", "device_ip", "device_model"),
+    ]
+    criteo = columns_of(infer_schema(real_data / "criteo_kaggle" / "sample_100k.tsv.gz"))
+    kinds = [criteo[f"c{i}"]["role"] for i in range(40)]
+    assert kinds == ["label", *["numerical"] * 9, "categorical", *["numerical"] * 3, *kinds[14:]]
+    assert set(kinds[14:]) == {"categorical"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "a b c\n" * 30: "no comma, tab, semicolon or bar",
+        "a,b\n": "has a header and no row",
+        "a,b\n1,0\n0,1\n": "columns that could be the label, of zeros and ones: a, b",
+        "a,b\n1,2\n3,4\n": "zeros and ones: none; write the schema yourself",
+    }.items(),
+)
+def test_what_cannot_be_told_is_refused(text, message, tmp_path):
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(PreprocError, match=message):
+        infer_schema(tmp_path / "log")
