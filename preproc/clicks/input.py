@@ -26,6 +26,8 @@ def find_inputs(
         PreprocError: there is no suitable file.
     """
     if not path.exists():
+        if schema is not None:
+            raise PreprocError(f"`input` {path}: no such file or folder")
         raise PreprocError(
             f"`input` {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
             "file in Criteo format (Kaggle train.txt)"

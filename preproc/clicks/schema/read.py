@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.schema.row_format import AS_IT_IS, MAX_FEATURES, NumberRule
+from preproc.clicks.schema.row_format import AS_IT_IS, MAX_FEATURES, MAX_FIELDS, NumberRule
 from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
 from preproc.files.errors import PreprocError
 
@@ -83,6 +83,8 @@ class _Reader:
         twice = sorted({c.name for c in columns if [d.name for d in columns].count(c.name) > 1})
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
+        if len(columns) > MAX_FIELDS:
+            raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
         for role in ("numerical", "categorical"):
             count = sum(column.role == role for column in columns)
             if count > MAX_FEATURES:

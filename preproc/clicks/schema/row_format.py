@@ -16,6 +16,9 @@ NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
 """Of Criteo's logs."""
 
+MAX_FIELDS = 1000
+"""Of a row: their ends are kept for a batch of rows."""
+
 MAX_FEATURES = 64
 """Numerical features, and categorical ones, of a row: the kernel keeps a bit of each."""
 

@@ -362,6 +362,9 @@ BAD_SCHEMAS = {
     "columns:\n- {name: 'C{1..65}', role: categorical, type: hex}\nlabel: {column: c}": (
         r"65 categorical features; 64 are the most"
     ),
+    "columns:\n- {name: 'C{1..2000}', role: ignored}\nlabel: {column: c}": (
+        r"2001 columns; 1000 are the most"
+    ),
     "columns:\n- {name: a, role: numerical, type: int}\nlabel: {column: c}": (
         r"no categorical feature"
     ),

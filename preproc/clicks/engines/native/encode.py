@@ -12,7 +12,7 @@ from preproc.clicks.columns import Bounds, EncodeStage, SplitColumnsWriter, open
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EngineJob, Executor
 from preproc.clicks.engines.native.scan import ScannedInput, ScannedUnit
-from preproc.clicks.engines.native.units import STREAM_BYTES, first_byte, read_unit
+from preproc.clicks.engines.native.units import first_byte, read_unit, stream_bytes
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REMEDIES, SPLITS, ClicksSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
@@ -73,10 +73,11 @@ def _encode_units(
     total = sum(u.result.text_bytes for u in plan.units)
     progress = Progress(total - todo.text_bytes, plan.first_rows[-1] - todo.rows)
     work = functools.partial(_encode_unit, plan)
-    prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit)
+    stream = stream_bytes(plan.units[0].unit.row_format)
+    prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit, stream)
     try:
         with engine_job.reporter.stage("encode", total, progress.counters), plan.columns.open():
-            executor.map(work, missing, STREAM_BYTES, progress, prepare=prepare)
+            executor.map(work, missing, stream, progress, prepare=prepare)
     finally:
         _tables.close()
 
@@ -90,12 +91,12 @@ class _Tables:
         self._stack = contextlib.ExitStack()
         self.opened: ctypes.Array[ctypes.c_void_p]
 
-    def open(self, dictionaries: Dictionaries, memory_limit: int) -> None:
+    def open(self, dictionaries: Dictionaries, memory_limit: int, stream: int) -> None:
         """Builds the tables of `dictionaries` unless they are open."""
         with self._lock:
             if self._folder != dictionaries.folder:
                 self.close()
-                check_encode_memory(memory_limit, dictionaries)
+                check_encode_memory(memory_limit, dictionaries, stream)
                 opened = binding.open_dictionaries(dictionaries.load())
                 self.opened = self._stack.enter_context(opened)
                 self._folder = dictionaries.folder
@@ -109,20 +110,20 @@ class _Tables:
 _tables = _Tables()
 
 
-def _open_tables(dictionaries: Dictionaries, memory_limit: int) -> None:
-    _tables.open(dictionaries, memory_limit)
+def _open_tables(dictionaries: Dictionaries, memory_limit: int, stream: int) -> None:
+    _tables.open(dictionaries, memory_limit, stream)
 
 
-def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
-    """Refuses dictionaries that do not fit the memory limit.
+def check_encode_memory(memory_limit: int, dictionaries: Dictionaries, stream: int) -> None:
+    """Refuses dictionaries that do not fit the memory limit beside a stream.
 
     Raises:
         PreprocError: their lookup tables need more memory than is free.
     """
     needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
     free = free_budget(memory_limit)
-    if needed + STREAM_BYTES > free:
-        raise memory_error(memory_limit, memory_limit - free + needed + STREAM_BYTES, REMEDIES)
+    if needed + stream > free:
+        raise memory_error(memory_limit, memory_limit - free + needed + stream, REMEDIES)
 
 
 def _encode_unit(plan: EncodePlan, index: int, _budget: int, progress: Progress) -> Tally:

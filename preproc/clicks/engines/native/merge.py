@@ -12,9 +12,9 @@ import numpy.typing as npt
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EngineJob, Executor
 from preproc.clicks.engines.native.scan import (
-    LEAST_SCAN_BYTES,
     ScannedInput,
     ScannedUnit,
+    least_scan_bytes,
     load_unit,
     scan_unit,
 )
@@ -102,7 +102,7 @@ def _scan_first(
         scan_unit, scanned.folder, semantics, settings.table_bytes, name=name, row_limit=rows
     )
     if (first := load_unit(scanned.folder, unit.unit, name)) is None:
-        executor.map(work, [unit.unit], LEAST_SCAN_BYTES, Progress())
+        executor.map(work, [unit.unit], least_scan_bytes(unit.unit), Progress())
         first = load_unit(scanned.folder, unit.unit, name)
         assert first is not None
     return first

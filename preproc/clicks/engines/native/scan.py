@@ -12,11 +12,11 @@ import numpy as np
 
 from preproc.clicks.engine import EngineJob, Executor, FileRows
 from preproc.clicks.engines.native.units import (
-    STREAM_BYTES,
     NativeSettings,
     TextUnit,
     first_byte,
     read_unit,
+    stream_bytes,
 )
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics
@@ -34,7 +34,10 @@ from preproc.files.workspace import (
 LEAST_TABLE_BYTES = 4 * 2**20
 """Least memory for the counts of a thread; less makes so many runs that merging them dominates."""
 
-LEAST_SCAN_BYTES = STREAM_BYTES + LEAST_TABLE_BYTES
+
+def least_scan_bytes(unit: TextUnit) -> int:
+    """Returns the least memory to scan a unit."""
+    return stream_bytes(unit.row_format) + LEAST_TABLE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def scan(
     progress = Progress(before.text_bytes, before.rows)
     work = functools.partial(scan_unit, folder, job.semantics, settings.table_bytes)
     with engine_job.reporter.stage("scan", total, progress.counters):
-        executor.map(work, missing, LEAST_SCAN_BYTES, progress, watch=watch)
+        executor.map(work, missing, least_scan_bytes(units[0]), progress, watch=watch)
     done = load()
     _check_rejected(done, units, job.max_bad_fraction)
     ordered = tuple(done[u] for u in units)
@@ -164,7 +167,7 @@ def scan_unit(
     scanned = load_unit(folder, unit, name)  # by an attempt whose result did not arrive
     if scanned is None:
         with attempt_folder(folder) as private:
-            table_bytes = table_bytes or budget - STREAM_BYTES
+            table_bytes = table_bytes or budget - stream_bytes(unit.row_format)
             _scan_text(private / name, semantics, table_bytes, unit, progress, row_limit)
             # The record last: it marks the unit as done.
             for suffix in ("runs", "rejects", "json"):

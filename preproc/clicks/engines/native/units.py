@@ -17,7 +17,7 @@ Counts = TypeVar("Counts", covariant=True)
 _PROBE_BYTES = 2**16
 
 STREAM_BYTES = 4 * 2**20
-"""Memory of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
+"""Memory of one scanner or encoder of Criteo's rows: 1.5 MiB of text, a batch, output columns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,14 @@ class NativeSettings:
     unit_bytes: int | None = None
     table_bytes: int | None = None
     merge_bytes: int | None = None
+
+
+def stream_bytes(row_format: RowFormat) -> int:
+    """Returns the memory of one scanner or encoder.
+
+    A schema may have 128 features of 1,000 columns.
+    """
+    return STREAM_BYTES * (1 if row_format.is_criteo else 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
