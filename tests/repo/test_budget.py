@@ -18,7 +18,7 @@ LINES = {
     "preproc": 15_060,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
-    "tests": 37_675,
+    "tests": 37_685,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -144,6 +144,8 @@ class _Reader:
             if role == "numerical" and kind == "int":
                 self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
+            if own < 0:
+                raise self._error((*at, "frequency_limit"), f"must not be negative, got {own}")
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
@@ -166,9 +168,11 @@ class _Reader:
         self, at: tuple[Any, ...], entry: Mapping[str, Any], defaults: Mapping[str, Any]
     ) -> NumberRule:
         transform = self._one_of((*at, "transform"), entry.get("transform", "log"), ("log", "none"))
-        given = {key: entry.get(key, defaults.get(key)) for key in ("min", "offset")}
-        low, offset = (given[key] if given[key] is not None else key == "offset" for key in given)
-        if not all(type(value) in (int, float, bool) for value in (low, offset)):
+        low, offset = (
+            entry.get(key, defaults.get(key, default))
+            for key, default in (("min", 0), ("offset", 1))
+        )
+        if not all(type(value) in (int, float) for value in (low, offset)):
             raise self._error(at, f"`min` and `offset` must be numbers, got {low!r}, {offset!r}")
         if transform == "log" and not 0 < low + offset < float("inf"):
             raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
@@ -215,9 +219,8 @@ class _Reader:
 
     def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
         """Returns what all columns of integers have."""
-        value = self._integer(("defaults", key), defaults.get(key, default))
         own = {
-            self._integer(("columns", i, key), entry.get(key, value))
+            self._integer(("columns", i, key), entry.get(key, defaults.get(key, default)))
             for i, entry in enumerate(self._values["columns"])
             if entry.get("role") == "numerical" and entry.get("type") == "int"
         }
@@ -225,7 +228,7 @@ class _Reader:
             raise self._error(
                 ("columns",), f"all columns of integers have the same `{key}` so far, got {own}"
             )
-        return own.pop() if own else value
+        return own.pop() if own else default
 
     def _mapping(self, at: tuple[Any, ...], value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(value, dict):

@@ -362,6 +362,12 @@ BAD_SCHEMAS = {
     "columns:\n- {name: 'C{1..65}', role: categorical, type: hex}\nlabel: {column: c}": (
         r"65 categorical features; 64 are the most"
     ),
+    "columns:\n- {name: a, role: categorical, type: hex, frequency_limit: -1}": (
+        r":2: columns.frequency_limit: must not be negative"
+    ),
+    "columns:\n- {name: a, role: numerical, type: float, offset: 0}": (
+        r":2: columns: .*min.* must be above 0, got 0 \+ 0"
+    ),
     "columns:\n- {name: 'C{1..2000}', role: ignored}\nlabel: {column: c}": (
         r"2001 columns; 1000 are the most"
     ),
