@@ -15,7 +15,7 @@ LINES = {
     "bert4rec": 8_425,
     "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 15_060,
+    "preproc": 15_062,
     "recsys": 15_870,
     "recsys_recipes": 2_575,
     "tests": 37_685,

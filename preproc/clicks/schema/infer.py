@@ -58,6 +58,8 @@ def infer_schema(path: Path) -> str:
         if i != label or not has_header
     ]
     many = "" if len(names) <= MAX_FEATURES else f"# At most {MAX_FEATURES} of each role.\n"
+    if any(cell.startswith('"') for row in rows for cell in row):
+        many += "# Some fields are quoted, which is not read yet: a quote is any character.\n"
     header = "true" if has_header else "false"
     clicks = _percentage(columns[label]["1"], columns[label])
     return (

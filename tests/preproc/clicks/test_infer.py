@@ -56,6 +56,11 @@ def test_each_column_has_the_role_of_its_values(delimiter, tmp_path):
     assert yaml.safe_load(draft)["label"] == {"column": "click"}
 
 
+def test_quotes_are_told(tmp_path):
+    (tmp_path / "log").write_text("click,a\n" + '1,"x"\n0,"y"\n' * 9)
+    assert "# Some fields are quoted" in infer_schema(tmp_path / "log")
+
+
 def test_a_log_without_a_header_has_numbered_columns(tmp_path):
     write_log(tmp_path / "log.csv", 500, header=False)
     columns = columns_of(infer_schema(tmp_path / "log.csv"))
