@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 from preproc.clicks.engines import ENGINES
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.read import load_schema
+from preproc.clicks.schema.schema import SplitKind
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
@@ -64,12 +65,13 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
     if wrong := sorted(set(overrides) - beside):
         names = ", ".join(f"`{name}`" for name in wrong)
         raise PreprocError(f"`schema` {path} says all of the transform; drop {names}")
+    kinds: tuple[SplitKind, ...] = ("fractions", "rows")
+    for kind in kinds:
+        if (given := overrides.pop(f"split_{kind}", None)) is not None:
+            schema = dataclasses.replace(schema, split=kind, values=given)
     split: dict[str, Any] = {f"split_{schema.split}": schema.values}
     if schema.split == "files":
         split = {"split_days": tuple(len(cast("Any", names)) for names in schema.values)}
-    if not overrides.keys().isdisjoint(("split_fractions", "split_rows")):
-        split = {}
-        schema = dataclasses.replace(schema, split="rows", values=())
     try:
         return ClicksSemantics(
             schema=schema,

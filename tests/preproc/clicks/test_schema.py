@@ -425,6 +425,8 @@ def test_flags_beside_a_schema(tmp_path, capsys):
     assert program.main([*flags, f"--output={tmp_path / 'y'}", "--split_rows=70,10,-1"]) == 0
     manifest = json.loads((tmp_path / "y" / "manifest.json").read_text())
     assert manifest["rows"] == {"train": 70, "validation": 10, "test": 20}
+    assert manifest["semantics"]["schema"]["split"] == "rows"
+    assert manifest["semantics"]["schema"]["values"] == [70, 10, -1]
 
 
 @needs("compiled Criteo kernel")
