@@ -13,7 +13,7 @@ from recsys.program import print_line, run_command
 
 
 def run(
-    prepare: Callable[[flags.FlagValues], Path],
+    prepare: Callable[[flags.FlagValues], Path | None],
     values: flags.FlagValues,
     argv: Sequence[str],
     description: str | None,
@@ -22,11 +22,13 @@ def run(
 ) -> int:
     """Runs a preprocessing command as `run_command`, and prints the dataset's folder.
 
-    `prepare` makes the dataset from parsed flags and returns its folder.
+    `prepare` makes the dataset from parsed flags and returns its folder; None if it made none.
     """
 
     def prepare_and_report(values: flags.FlagValues) -> None:
         dataset = prepare(values)
+        if dataset is None:
+            return
         manifest = Manifest.load(dataset)
         left_out = sum(manifest.rejected.values())
         if left_out and values.progress != "json":

@@ -28,7 +28,7 @@ from preproc.spark.settings import SparkSettings
 from recsys.data.whole_file import write_whole_file
 from recsys.flags import define_flags as define_settings
 from recsys.flags import title, values_from_flags
-from recsys.program import new_flags, print_line, run_command
+from recsys.program import new_flags, print_line
 from recsys.settings import declared, section_from_dict, without_none
 
 _FROM_FLAGS = {
@@ -141,11 +141,12 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
 
-    def prepare(values: flags.FlagValues) -> Path:
+    def prepare(values: flags.FlagValues) -> Path | None:
+        if values.infer is not None:
+            _infer(values)
+            return None
         return clicks_pipeline.prepare(job_from_flags(values))
 
-    if any(word.split("=")[0] in ("--infer", "-infer") for word in argv):
-        return run_command(_infer, define_flags(), argv, __doc__, "interrupted")
     interrupted = "interrupted; the same command continues"
     return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
 

@@ -22,7 +22,7 @@ SAMPLE_BYTES = 4 * 2**20
 _DELIMITERS = (",", "\t", ";", "|")
 _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
-_INTEGER = re.compile(r"-?\d{1,19}")
+_WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
@@ -98,12 +98,12 @@ def _sample(file: InputFile) -> list[list[str]]:
 
 def _delimiter(lines: list[str]) -> str | None:
     """Returns what stands equally often in most of the first lines."""
-    best: tuple[int, int, str] | None = None
+    usual = []
     for delimiter in _DELIMITERS:
         count, alike = Counter(line.count(delimiter) for line in lines[:100]).most_common(1)[0]
         if count > 0 and alike > 0.9 * len(lines[:100]):
-            best = max(best or (0, 0, ""), (count, alike, delimiter))
-    return best[2] if best else None
+            usual.append((count, alike, delimiter))
+    return max(usual)[2] if usual else None
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
@@ -137,7 +137,7 @@ def _entry(name: str, cells: Counter[str]) -> str:
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     kind = _kind(present)
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
-    if kind == "ignored" or (not kind.startswith("numerical, type: float") and _is_id(present)):
+    if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
     return f"- {{name: {_quoted(name)}, role: {kind}{missing}}}  # {', '.join(evidence)}"
 
@@ -148,20 +148,21 @@ def _is_id(present: dict[str, int]) -> bool:
 
 
 def _kind(present: dict[str, int]) -> str:
-    if not present:
+    is_whole = all(_WHOLE.fullmatch(cell) for cell in present)
+    if present and not is_whole and all(_FLOAT.fullmatch(cell) for cell in present):
+        return "numerical, type: float"
+    if not present or _is_id(present):
         return "ignored"
     if all(_HASHED.fullmatch(cell) for cell in present) and any(
         not cell.isdigit() for cell in present
     ):
         return "categorical, type: hex"
-    if all(_INTEGER.fullmatch(cell) for cell in present):
+    if is_whole and all(len(cell.lstrip("-")) <= 19 for cell in present):
         has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
         is_short = all(abs(int(cell)) < 2**31 for cell in present)
         if is_short and not has_zeros and _falls(present):
             return "numerical, type: int"
         return f"categorical, type: {'string' if has_zeros else 'int'}, {_buckets(present)}"
-    if all(_FLOAT.fullmatch(cell) for cell in present) and not all(map(str.isdigit, present)):
-        return "numerical, type: float"
     return f"categorical, type: string, {_buckets(present)}"
 
 
