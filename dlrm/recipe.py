@@ -164,14 +164,11 @@ class DlrmRecipe:
         if self.config.model.batch_norm and not self.config.data.drop_last:
             refuse_batch_of_one(num_rows, batch_size)
         check_warmup(self.config, source.num_batches, num_rows)
-        spec = self.dataset.spec
-        for kind, features in (("numerical", spec.numerical), ("categorical", spec.categorical)):
-            if not features:
-                logger.warning(
-                    "a model without %s features cannot be deployed, for Triton has no empty "
-                    "tensors: give the dataset a constant one if it is to be",
-                    kind,
-                )
+        if not self.dataset.spec.categorical:
+            logger.warning(
+                "a model without categorical features cannot be deployed, for Triton has no empty "
+                "tensors: give the dataset a constant one if it is to be"
+            )
         step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
         return DlrmTraining(self, source, train_step, step, num_rows, metric)
 

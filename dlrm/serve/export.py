@@ -43,7 +43,7 @@ class DlrmExport(CheckpointExport):
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
-        UserError: the model has no numerical or no categorical feature.
+        UserError: the model has no categorical feature.
     """
 
     kind: ClassVar[str] = KIND
@@ -55,12 +55,11 @@ class DlrmExport(CheckpointExport):
         self.path = self.stored.path
         self.step = self.stored.step
         self.config = self.stored.config
-        if not self.stored.table_sizes or not self.config.num_numerical_features:
-            kind = "numerical" if self.stored.table_sizes else "categorical"
+        if not self.stored.table_sizes:
             raise UserError(
-                f"{path}: a model without {kind} features cannot be deployed, because a request "
-                "has no empty tensors; train it with a column of zeros as one, or predict rows of "
-                "a dataset by python -m dlrm.scripts.main `mode` predict"
+                f"{path}: a model without categorical features cannot be deployed, because a "
+                "request has no empty tensors; train it with a column of zeros as one, or predict "
+                "rows of a dataset by python -m dlrm.scripts.main `mode` predict"
             )
 
     @functools.cached_property
@@ -112,16 +111,13 @@ class DlrmExport(CheckpointExport):
         """Draws samples with random features and ids; at most 256 a request."""
         generator = np.random.default_rng(0)
         sizes = np.array(self.stored.table_sizes)
+        features = self.config.num_numerical_features
         requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
-            shape = (rows, self.config.num_numerical_features)
-            requests.append(
-                {
-                    NUMERICAL: generator.normal(size=shape).astype(np.float32),
-                    CATEGORICAL: generator.integers(0, sizes, (rows, len(sizes)), np.int64),
-                }
-            )
+            numbers = generator.normal(size=(rows, features)).astype(np.float32)
+            ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
+            requests.append(({NUMERICAL: numbers} if features else {}) | {CATEGORICAL: ids})
         return requests
 
     @torch.inference_mode()
@@ -131,7 +127,9 @@ class DlrmExport(CheckpointExport):
         def joined(source: Sequence[Arrays], name: str) -> Tensor:
             return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
 
-        numerical, categorical = joined(requests, NUMERICAL), joined(requests, CATEGORICAL)
+        categorical = joined(requests, CATEGORICAL)
+        has_numbers = self.config.num_numerical_features > 0
+        numerical = joined(requests, NUMERICAL) if has_numbers else torch.empty(len(categorical), 0)
         probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
         true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)

@@ -61,6 +61,21 @@ class ClickNetwork(nn.Module):
         return torch.sigmoid(logit), logit
 
 
+class CategoricalNetwork(nn.Module):
+    """A click network without numerical features, of ids alone."""
+
+    def __init__(self, network: ClickNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, categorical: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicts clicks, as `ClickNetwork`."""
+        # len() would be a constant of the exported graph.
+        numerical = categorical.new_empty((categorical.shape[0], 0), dtype=torch.float32)
+        probability, logit = self.network(numerical, categorical)
+        return probability, logit
+
+
 @torch.no_grad()
 def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
     """Returns the deployed tensors: one joint table and the MLPs' parameters.
@@ -83,7 +98,7 @@ def build_network(
     out_of_range: OutOfRange,
     *,
     portable: bool,
-) -> ClickNetwork:
+) -> nn.Module:
     """Builds the network around deployed weights, for exporters (`portable`) in plain PyTorch."""
     table, scale = weights[TABLE], weights.get(SCALE)
     embeddings: Embeddings[Tensor]
@@ -107,4 +122,5 @@ def build_network(
     for name, value in state.items():
         value.copy_(weights[name])
     model.eval().requires_grad_(False)
-    return ClickNetwork(model, out_of_range)
+    network = ClickNetwork(model, out_of_range)
+    return network if config.num_numerical_features else CategoricalNetwork(network)

@@ -68,20 +68,15 @@ def read_requests(
     Raises:
         DatasetError: the dataset is missing or damaged.
     """
-    numerical, categorical = signature.network.inputs
-    dataset = OpenedDataset.open(data, numerical.shape[0])
+    *numbers, categorical = signature.network.inputs
+    dataset = OpenedDataset.open(data, numbers[0].shape[0] if numbers else 0)
     source = dataset.rows(data.eval_split, check_ids=check_ids)
     loader = BatchLoader(
         source=source, batch_size=batch_size, device=torch.device("cpu"), drop_last=False
     )
     for batch in loader.batches():
-        yield (
-            batch,
-            {
-                numerical.name: batch.numerical.to(torch.float32).numpy(),
-                categorical.name: batch.ids.to(torch.int64).contiguous().numpy(),
-            },
-        )
+        features = {tensor.name: batch.numerical.to(torch.float32).numpy() for tensor in numbers}
+        yield batch, features | {categorical.name: batch.ids.to(torch.int64).contiguous().numpy()}
 
 
 @torch.inference_mode()

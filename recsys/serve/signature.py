@@ -90,10 +90,9 @@ class Signature:
     @property
     def network(self) -> "Signature":
         """The tensors of the network itself, without those of raw rows."""
-        names = [tensor.name for tensor in self.inputs]
-        if LINE not in names:
+        if LINE not in (tensor.name for tensor in self.inputs):
             return self
-        inputs = (self.input(name) for name in (NUMERICAL, CATEGORICAL))
+        inputs = (tensor for tensor in self.inputs if tensor.name in (NUMERICAL, CATEGORICAL))
         return dataclasses.replace(
             self, inputs=tuple(dataclasses.replace(tensor, optional=False) for tensor in inputs)
         )
@@ -118,10 +117,11 @@ PROBABILITY, LOGIT = "probability", "logit"
 
 
 def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
-    """Returns the signature of a DLRM with the dataset's features."""
+    """Returns the signature of a DLRM, which may lack numerical features."""
+    numerical = TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,))
     return Signature(
         inputs=(
-            TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,)),
+            *((numerical,) if num_numerical else ()),
             TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,)),
         ),
         outputs=(

@@ -33,10 +33,9 @@ def raw_checkpoint(folder):
     return (f"--checkpoint={checkpoint}", "--raw", f"--dataset={folder / 'dataset'}")
 
 
-def draw(rows, seed=0, table_sizes=TABLE_SIZES):
+def draw(rows, seed=0, table_sizes=TABLE_SIZES, num_numerical=NUM_NUMERICAL):
     """Draws a request."""
     generator = np.random.default_rng(seed)
-    return {
-        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
-        "categorical": generator.integers(0, table_sizes, (rows, len(table_sizes)), np.int64),
-    }
+    numerical = generator.normal(size=(rows, num_numerical)).astype(np.float32)
+    categorical = generator.integers(0, table_sizes, (rows, len(table_sizes)), np.int64)
+    return ({"numerical": numerical} if num_numerical else {}) | {"categorical": categorical}

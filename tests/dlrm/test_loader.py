@@ -325,11 +325,9 @@ def test_files_of_other_software(program, tmp_path, id_type):
     program(f"--dataset={tmp_path}", PARQUET, table_sizes(cardinalities), "--max_steps=3")
 
 
-@pytest.mark.parametrize(
-    ("numbers", "tables", "lacking"), [(3, 4, None), (0, 4, "numerical"), (3, 0, "categorical")]
-)
+@pytest.mark.parametrize(("numbers", "tables"), [(3, 4), (0, 4), (3, 0)])
 def test_a_checkpoint_knows_its_tables_and_may_have_none(
-    program, tmp_path, caplog, numbers, tables, lacking
+    program, tmp_path, caplog, numbers, tables
 ):
     columns = make_columns(600, 0)
     ids = tuple(c % 5 for c in columns.categorical[:tables])
@@ -340,8 +338,7 @@ def test_a_checkpoint_knows_its_tables_and_may_have_none(
         write_plain(tmp_path / split, table)
     run, sizes = tmp_path / "run", [table_sizes((5,) * tables)] if tables else []
     trained = final(program.train(tmp_path, run, PARQUET, *sizes))
-    assert ("cannot be deployed" in caplog.text) == (lacking is not None)
-    assert f"without {lacking} features" in caplog.text or lacking is None
+    assert ("cannot be deployed" in caplog.text) == (tables == 0)
     assert program.test(tmp_path, run, PARQUET, model=())["auc"] == trained["best_auc"]
     program.train(tmp_path, run, PARQUET, "--epochs=2", "--resume", *sizes)
     assert latest(run).state["step"] == 10

@@ -17,7 +17,12 @@ from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
 from tests.dlrm.deployed import deploy_checkpoint, draw
-from tests.recsys.serve.checkpoints import TABLE_SIZES, dlrm_checkpoint, without_checksums
+from tests.recsys.serve.checkpoints import (
+    NUM_NUMERICAL,
+    TABLE_SIZES,
+    dlrm_checkpoint,
+    without_checksums,
+)
 from tests.tools import needs
 
 pytestmark = needs("compiled Triton backend")
@@ -49,6 +54,7 @@ def version(tmp_path_factory):
         {"embedding_storage": "bfloat16"},
         {"embedding_dim": 20, "bottom_mlp_sizes": [7, 20], "top_mlp_sizes": [70, 33, 1]},
         {"top_mlp_sizes": [1]},
+        {"num_numerical_features": 0},
         {"settings": {"quantize": "int8"}},
     ],
 )
@@ -56,7 +62,7 @@ def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, mo
     folder = deployed(tmp_path, **model)
     native, eager = NativeDlrm(folder), ServedDlrm.open(folder, CPU)
     for rows in (1, 2, 8, 9, 17, 63, 64, 65, 200):
-        request = draw(rows, rows)
+        request = draw(rows, rows, num_numerical=model.get("num_numerical_features", NUM_NUMERICAL))
         (expected,) = eager.predict([request])
         (found,) = native.predict([request])
         for name in ("logit", "probability"):

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "network.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,6 +21,14 @@ int64_t interaction_width(int64_t num_vectors, int64_t dim) {
   const int64_t used = dim + num_vectors * (num_vectors - 1) / 2;
   return (used + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
 }
+
+std::array<float, kBlockSamples> make_ones() {
+  std::array<float, kBlockSamples> ones;
+  ones.fill(1);
+  return ones;
+}
+
+const std::array<float, kBlockSamples> kOnes = make_ones();
 
 std::vector<int64_t> with_input(int64_t inputs, const std::vector<int64_t>& sizes) {
   std::vector<int64_t> result = {inputs};
@@ -69,7 +79,7 @@ Deployment::Deployment(const std::string& folder) {
     const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1;
     require(num_vectors >= 2 && num_vectors <= kMaxVectors, "1 to 63 categorical features");
     require(dim >= 1 && dim <= kMaxDim, "1 to 256 columns of an embedding");
-    require(num_numerical >= 1 && num_numerical <= kWidestLayer, "numerical features");
+    require(num_numerical >= 0 && num_numerical <= kWidestLayer, "0 numerical features or more");
     check_layers(bottom_sizes, dim);
     check_layers(top_sizes, 1);
     refuses_bad_ids = json.at("out_of_range").string() == "error" && !hash_indices;
@@ -83,11 +93,14 @@ Deployment::Deployment(const std::string& folder) {
 
 Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
+      has_numbers_(deployment.num_numerical > 0),
       dim_(deployment.dim),
       hash_indices_(deployment.hash_indices),
       sizes_(deployment.table_sizes),
-      bottom_mlp_(file_, "bottom_mlp",
-                  with_input(deployment.num_numerical, deployment.bottom_sizes), true),
+      bottom_mlp_(
+          file_, "bottom_mlp",
+          with_input(std::max<int64_t>(deployment.num_numerical, 1), deployment.bottom_sizes),
+          true),
       top_mlp_(file_, "top_mlp",
                with_input(interaction_width(static_cast<int64_t>(sizes_.size()) + 1, dim_),
                           deployment.top_sizes),
@@ -121,6 +134,7 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, flo
                       NetworkScratch& scratch) const {
   const auto num_features = static_cast<int64_t>(sizes_.size());
   find_rows(batch, ids, scratch.rows.data());
+  if (!has_numbers_) numerical = kOnes.data();  // as the training has it
   bottom_mlp_.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
   InteractionArguments arguments{};
   arguments.dtype = Dtype::kFloat32;

@@ -54,6 +54,7 @@ class Network {
 
   const Kernels& kernels_ = kernels();
   WeightsFile file_;
+  bool has_numbers_;
   int64_t dim_;
   bool hash_indices_;
   std::vector<int64_t> sizes_;

@@ -48,17 +48,20 @@ void Instance::append(const Request& request, Features& features) {
   if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
     raw_rows_->read(request, features);
   } else {
-    check_tensors({{"numerical", "float32", deployment.num_numerical, false},
-                   {"categorical", "int64", num_features, false}},
-                  request);
-    const InputTensor& numerical = *find_input(request, "numerical");
+    std::vector<ExpectedTensor> expected = {{"categorical", "int64", num_features, false}};
+    if (deployment.num_numerical > 0) {
+      expected.insert(expected.begin(), {"numerical", "float32", deployment.num_numerical, false});
+    }
+    check_tensors(expected, request);
     const InputTensor& categorical = *find_input(request, "categorical");
-    const auto numbers_before = features.numerical.size();
-    features.numerical.resize(numbers_before + numerical.bytes / sizeof(float));
     features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
-    std::memcpy(features.numerical.data() + numbers_before, numerical.data, numerical.bytes);
     std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
-    features.rows += numerical.rows();
+    if (const InputTensor* const numerical = find_input(request, "numerical")) {
+      const auto numbers_before = features.numerical.size();
+      features.numerical.resize(numbers_before + numerical->bytes / sizeof(float));
+      std::memcpy(features.numerical.data() + numbers_before, numerical->data, numerical->bytes);
+    }
+    features.rows += categorical.rows();
   }
   if (deployment.refuses_bad_ids) {
     check_ids(features.ids.data() + ids_before, features.rows - rows_before,

@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import torch
 
 from bert4rec.config import Bert4RecConfig
@@ -47,8 +48,9 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
 @torch.inference_mode()
 def logits_of(model, request):
     """Returns the [B, 1] logits of a DLRM for the features of a request."""
-    numerical, categorical = (torch.from_numpy(request[n]) for n in ("numerical", "categorical"))
-    return model(numerical, categorical).float().numpy()[:, None]
+    categorical = torch.from_numpy(request["categorical"])
+    numbers = request.get("numerical", np.empty((len(categorical), 0), np.float32))
+    return model(torch.from_numpy(numbers), categorical).float().numpy()[:, None]
 
 
 def bert4rec_checkpoint(
