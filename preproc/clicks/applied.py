@@ -9,10 +9,11 @@ from typing import Any
 from preproc.clicks.dictionaries import DICTIONARY_FOLDER, Dictionaries
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import CRITEO_KIND, Manifest, file_checksum, fingerprint
+from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
 """Settings of the transform that belong to the rows, not to the meaning of ids and numbers."""
@@ -29,7 +30,7 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
     Without a split in `overrides` all rows go to `test`.
 
     Args:
-        dataset: a dataset of kind `criteo` with its dictionaries.
+        dataset: a dataset of kind `criteo` or `clicks` with its dictionaries.
         overrides: settings among `OF_NEW_ROWS`.
 
     Raises:
@@ -42,19 +43,23 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
     fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
     stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
     rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
+    if rules.get("schema") is not None:
+        schema = Schema.from_dict(rules["schema"])
+        # Its split is that of the rows it was written for.
+        rules["schema"] = dataclasses.replace(schema, split="rows", values=(0, 0, -1))
     return ClicksSemantics(**(rules | _ALL_FOR_TEST | one_split(overrides)))
 
 
 def recorded_semantics(job: ClicksJob) -> dict[str, Any]:
     """Returns the settings that the manifest of a job's dataset records."""
     semantics = dataclasses.asdict(job.semantics)
+    if job.dictionaries is not None:
+        applied = {name: semantics[name] for name in OF_NEW_ROWS}
+        return _manifest_of(job.dictionaries).semantics | {APPLIED: applied}
     if job.semantics.schema is not None:
         return semantics
     del semantics["schema"]
-    if job.dictionaries is None:
-        return {"preset": job.preset, **semantics}
-    applied = {name: semantics[name] for name in OF_NEW_ROWS}
-    return _manifest_of(job.dictionaries).semantics | {APPLIED: applied}
+    return {"preset": job.preset, **semantics}
 
 
 def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | None:
@@ -119,9 +124,9 @@ def _manifest_of(dataset: Path) -> Manifest:
         manifest = Manifest.load(dataset)
     except DatasetError as error:
         raise PreprocError(str(error)) from error
-    if manifest.kind != CRITEO_KIND:
+    if manifest.kind not in (CRITEO_KIND, CLICKS_KIND):
         raise PreprocError(
-            f"{dataset}: is a dataset of kind {manifest.kind}, whose dictionaries cannot be "
-            "applied so far; name one of Criteo's logs"
+            f"{dataset}: is a dataset of kind {manifest.kind}, which has no dictionaries; name one "
+            "of click logs"
         )
     return manifest

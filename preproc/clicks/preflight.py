@@ -42,7 +42,9 @@ def check(job: ClicksJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...],
     else:
         formats = []
         for file, rows in zip(inputs, samples, strict=True):
-            formats.append(schema.row_format(file.path, rows[0] if rows else b""))
+            first = rows[0] if rows else b""
+            unlabelled = job.semantics.unlabelled
+            formats.append(schema.row_format(file.path, first, unlabelled=unlabelled))
             _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES

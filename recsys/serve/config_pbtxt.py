@@ -184,6 +184,9 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
     elif settings.warmup:
         lines += _warmup(signature, settings.warmup, batched)
+    for tensor in signature.inputs:
+        if tensor.columns:
+            lines.append(_parameter(tensor.name, json.dumps(tensor.columns)))
     lines.append(policy_line(settings.version_policy))
     return "\n".join(lines) + "\n"
 
@@ -222,8 +225,9 @@ def _tensor(role: str, tensor: TensorSignature, batched: bool) -> list[str]:
     return [f"{role} {{", *fields, "}"]
 
 
-def _parameter(name: str, number: int) -> str:
-    return f'parameters {{ key: "{name}" value {{ string_value: "{number}" }} }}'
+def _parameter(name: str, value: int | str) -> str:
+    text = json.dumps(str(value))
+    return f'parameters {{ key: "{name}" value {{ string_value: {text} }} }}'
 
 
 def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:

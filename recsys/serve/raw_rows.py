@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,8 @@ from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     CATEGORICAL,
-    CATEGORIES,
-    INTEGERS,
+    FIELDS,
     LINE,
-    MISSING,
     NUMERICAL,
     Signature,
 )
@@ -27,16 +25,25 @@ FEATURE_FILE = "features.bin"
 """File of a version with the rules and dictionaries of its dataset."""
 
 
-class LineTransform(Protocol):
-    """Transforms lines of a log to features."""
+Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+"""[B, M] numerical features, [B, F] ids."""
 
-    def transform(
-        self, lines: Sequence[bytes]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Returns ([B, M] numerical features, [B, F] ids).
+
+class LineTransform(Protocol):
+    """Transforms rows of a log to features."""
+
+    def transform(self, lines: Sequence[bytes]) -> Features:
+        """Returns the features of lines.
 
         Raises:
             BadRowError: a line is no valid row.
+        """
+
+    def transform_fields(self, rows: Sequence[Sequence[bytes]]) -> Features:
+        """Returns the features of rows, each the texts of its features.
+
+        Raises:
+            BadRowError: a row is not valid.
         """
 
 
@@ -55,15 +62,13 @@ class ServedRawRows(ServedModel):
         super().__init__(model.deployment)
         self._model, self._transform = model, transform
         by_name = {tensor.name: tensor for tensor in model.deployment.signature.inputs}
-        self._forms = [
-            Signature(
-                inputs=tuple(
-                    dataclasses.replace(by_name[name], optional=name == MISSING) for name in names
-                ),
-                outputs=(),
+        self._forms = {
+            name: Signature(
+                inputs=(dataclasses.replace(by_name[name], optional=False),), outputs=()
             )
-            for names in ((LINE,), (INTEGERS, MISSING, CATEGORIES))
-        ]
+            for name in (LINE, FIELDS)
+        }
+        self._others = [name for name in (NUMERICAL, CATEGORICAL) if name in by_name]
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -78,17 +83,21 @@ class ServedRawRows(ServedModel):
             return self._model.prepare(request)
         if request.keys() != raw or (LINE in raw and len(raw) > 1):
             raise BadRequestError(
-                f"got {', '.join(sorted(request))}: a request has {LINE!r}, or {INTEGERS!r} and "
-                f"{CATEGORIES!r} (and {MISSING!r}), or {NUMERICAL!r} and {CATEGORICAL!r}"
+                f"got {', '.join(sorted(request))}: a request has {LINE!r}, or {FIELDS!r}, or "
+                f"{' and '.join(map(repr, self._others))}"
             )
-        lines_alone, fields = self._forms
-        check_arrays(lines_alone if LINE in raw else fields, request)
-        lines = _lines(request[LINE][:, 0]) if LINE in raw else _joined_fields(request)
+        name = LINE if LINE in raw else FIELDS
+        check_arrays(self._forms[name], request)
+        rows = [_bytes(row) for row in request[name]]
         try:
-            numerical, categorical = self._transform.transform(lines)
+            if name == LINE:
+                numerical, categorical = self._transform.transform([line for (line,) in rows])
+            else:
+                numerical, categorical = self._transform.transform_fields(rows)
         except BadRowError as error:
             raise BadRequestError(f"row {error.row}: {error}") from error
-        features: Arrays = {NUMERICAL: numerical, CATEGORICAL: categorical}
+        both: dict[str, npt.NDArray[Any]] = {NUMERICAL: numerical, CATEGORICAL: categorical}
+        features: Arrays = {name: both[name] for name in self._others}
         self._model.check_values(features)
         return features
 
@@ -109,20 +118,5 @@ def served_from_raw_rows(
     return type("ServedRaw" + model.__name__.removeprefix("Served"), (ServedRawRows,), members)
 
 
-def _lines(strings: npt.NDArray[np.object_]) -> list[bytes]:
+def _bytes(strings: npt.NDArray[np.object_]) -> list[bytes]:
     return [text if isinstance(text, bytes) else str(text).encode() for text in strings]
-
-
-def _joined_fields(request: Arrays) -> list[bytes]:
-    """Writes fields as lines, so that one grammar reads both."""
-    integers = request[INTEGERS]
-    missing = request.get(MISSING, np.zeros(integers.shape, bool))
-    lines = []
-    for row, (numbers, gaps) in enumerate(zip(integers.tolist(), missing.tolist(), strict=True)):
-        categories = _lines(request[CATEGORIES][row])
-        for i, category in enumerate(categories, 1):
-            if b"\t" in category or b"\n" in category:
-                raise BadRequestError(f"row {row}: field C{i}: holds a tab or a line feed")
-        texts = (b"" if gap else b"%d" % number for number, gap in zip(numbers, gaps, strict=True))
-        lines.append(b"\t".join([*texts, *categories]))
-    return lines

@@ -44,6 +44,7 @@ class TensorSignature:
         shape: shape of one row, without the batch dimension; -1 is any length.
         optional: requests may omit it.
         ragged: requests of one execution may differ in length.
+        columns: what the texts of a row are called in its log; empty for other tensors.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TensorSignature:
     shape: tuple[int, ...]
     optional: bool = False
     ragged: bool = False
+    columns: tuple[str, ...] = ()
 
     @property
     def wire_dtype(self) -> str:
@@ -106,7 +108,12 @@ class Signature:
     def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
         """Builds a signature from the values of deployment.json."""
         inputs, outputs = (
-            tuple(TensorSignature(**{**v, "shape": tuple(v["shape"])}) for v in values[role])
+            tuple(
+                TensorSignature(
+                    **v | {"shape": tuple(v["shape"]), "columns": tuple(v.get("columns", ()))}
+                )
+                for v in values[role]
+            )
             for role in ("inputs", "outputs")
         )
         return cls(inputs=inputs, outputs=outputs)
@@ -131,21 +138,25 @@ def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
     )
 
 
-LINE = "line"
-INTEGERS, MISSING, CATEGORIES = "integers", "missing", "categories"
+LINE, FIELDS = "line", "fields"
 
 
-def with_raw_rows(signature: Signature, num_integers: int, num_categories: int) -> Signature:
+def with_raw_rows(
+    signature: Signature, line: tuple[str, ...], features: tuple[str, ...]
+) -> Signature:
     """Adds the inputs of raw rows to the signature of a DLRM.
 
-    A request has `line`; or `integers` and `categories`, with `missing` where an integer is; or the
-    transformed features.
+    A request has `line`, of the log without its label; or `fields`, the texts of the features; or
+    the transformed features.
+
+    Args:
+        signature: of the transformed features.
+        line: names of the columns of a line.
+        features: names of those that are features.
     """
     inputs = (
-        TensorSignature(name=LINE, dtype="string", shape=(1,)),
-        TensorSignature(name=INTEGERS, dtype="int64", shape=(num_integers,)),
-        TensorSignature(name=MISSING, dtype="bool", shape=(num_integers,)),
-        TensorSignature(name=CATEGORIES, dtype="string", shape=(num_categories,)),
+        TensorSignature(name=LINE, dtype="string", shape=(1,), columns=line),
+        TensorSignature(name=FIELDS, dtype="string", shape=(len(features),), columns=features),
         *signature.inputs,
     )
     optional = tuple(dataclasses.replace(tensor, optional=True) for tensor in inputs)

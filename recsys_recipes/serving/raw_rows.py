@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
-from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.clicks.serving.feature_file import NumberType, write_feature_file
+from preproc.clicks.applied import semantics_of_dataset
+from preproc.clicks.serving.feature_file import NumberType, ServedRow, write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
 from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
@@ -42,7 +42,8 @@ class RawDlrmExport(DlrmExport):
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns the network's tensors and those of raw rows."""
         signature = super().signature(fixed_shapes=fixed_shapes)
-        return with_raw_rows(signature, NUM_NUMERICAL, NUM_CATEGORICAL)
+        row = ServedRow.of(semantics_of_dataset(self._dataset, {}))
+        return with_raw_rows(signature, row.names, row.features)
 
     def write_files(self, folder: Path) -> None:
         """Writes the rules and dictionaries to a version folder."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recsys.data.sequences import ITEM_MAP_FILE, ITEM_MAP_SCHEMA, read_table, write_parquet
-from recsys_recipes.serving.page.clicks import FIELDS, clicks_view
+from recsys_recipes.serving.page.clicks import clicks_view
 from recsys_recipes.serving.page.items import items_view
 from recsys_recipes.serving.page.server import PageServer
 from tests import harness
@@ -225,6 +225,14 @@ def test_items_have_the_names_that_model_and_dataset_know(
             assert "'nothing'" in page.inner_text("#error")
 
 
+FIELDS = [*(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+
+
+def column(name):
+    """Returns the id of the input of a column."""
+    return f"column-{FIELDS.index(name)}"
+
+
 def logit(endpoint, fields):
     reply = endpoint.predict({"line": np.array([["\t".join(fields).encode()]], np.object_)})
     return reply["logit"].item(), reply["probability"].item()
@@ -260,7 +268,7 @@ def test_a_line_gets_its_score_and_the_effect_of_each_field(page, complaints, se
         nothing, _ = logit(endpoint, [""] * 39)
         assert float(page.inner_text("#logit")) == pytest.approx(nothing, abs=6e-5)
         assert shown_effects(page) == {}
-        paste(page, f"1\t{line}\n")
+        paste(page, f"{line}\n")
         page.wait_for_selector("#effects")
         base, probability = logit(endpoint, fields)
         assert float(page.inner_text("#logit")) == pytest.approx(base, abs=6e-5)
@@ -283,7 +291,7 @@ def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, se
     opened(page, clicks_url)
     paste(page, lines[1])
     page.wait_for_selector("#effects")
-    page.evaluate("document.getElementById('I3').select()")
+    page.evaluate(f"document.getElementById('{column('I3')}').select()")
     page.keyboard.insert_text("12345")
     page.keyboard.press("Enter")
     fields[2] = "12345"
@@ -293,16 +301,16 @@ def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, se
     assert float(page.inner_text("#logit")) == pytest.approx(expected, abs=6e-5)
     assert page.evaluate("document.getElementById('line').value") == "\t".join(fields)
 
-    page.evaluate("document.getElementById('C4').select()")
+    page.evaluate(f"document.getElementById('{column('C4')}').select()")
     page.keyboard.insert_text("xyz")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "C5"
+    assert page.evaluate("document.activeElement.id") == column("C5")
     page.wait_for_selector("#error")
     assert page.inner_text("#error").startswith(
-        "field C4: 'xyz' is refused (hex): expected up to 8"
+        "column C4: 'xyz' is refused (hex): expected up to 8"
     )
     invalid = "[...document.querySelectorAll('[aria-invalid]')].map((e) => e.id)"
-    assert page.evaluate(invalid) == ["C4"]
+    assert page.evaluate(invalid) == [column("C4")]
     assert page.is_hidden("#score")
 
     page.evaluate("document.getElementById('line').select()")
@@ -314,17 +322,14 @@ def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, se
     assert page.evaluate(invalid) == []
 
 
-@pytest.mark.parametrize("has_dataset", [False, True])
-def test_an_example_starts_and_a_category_that_the_model_lacks_is_marked(
-    page, server, clicks, has_dataset
-):
+def test_an_example_starts_and_a_category_that_the_model_lacks_is_marked(page, server, clicks):
     unknown, note = "unknown, or without effect", "#effects span.muted"
-    with page_here(server, "raw_python", clicks.dataset if has_dataset else None) as url:
+    with page_here(server, "raw_python", clicks.dataset) as url:
         opened(page, url)
         page.click("#example")
-        wait_for_count(page, "#effects tbody tr", 39 if has_dataset else 13)
+        wait_for_count(page, "#effects tbody tr", 39)
         assert page.locator(note).count() == 0
-        page.fill("#C4", "fffffff7")
+        page.fill(f"#{column('C4')}", "fffffff7")
         page.keyboard.press("Enter")
         page.locator(note).wait_for()
         assert page.locator("#effects tr", has_text=unknown).inner_text().startswith("C4")

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "requests.h"
@@ -40,8 +39,8 @@ class RawRows {
   void read(const Request& request, Features& features);
 
  private:
-  std::string text_of_lines(const InputTensor& lines, std::vector<size_t>& starts) const;
-  std::string text_of_fields(const Request& request, std::vector<size_t>& starts) const;
+  std::string text_of_lines(const InputTensor& lines) const;
+  std::string text_of_fields(const InputTensor& fields) const;
 
   std::unique_ptr<clicks::LineTransform> transform_;
   int64_t num_numerical_;

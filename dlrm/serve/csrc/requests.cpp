@@ -148,36 +148,4 @@ void check_answer(const char* name, const float* values, int64_t rows) {
   }
 }
 
-std::string quoted(std::string_view text) {
-  const auto escaped = [](char c) {
-    char code[5];
-    std::snprintf(code, sizeof(code), "\\x%02x", static_cast<unsigned char>(c));
-    return std::string(code);
-  };
-  std::string ascii;
-  for (const char c : text) {
-    ascii += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : escaped(c);
-  }
-  const bool has_single = ascii.find('\'') != std::string::npos;
-  const char mark = has_single && ascii.find('"') == std::string::npos ? '"' : '\'';
-  std::string result(1, mark);
-  for (const char c : ascii) {
-    if (c == mark || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (c == '\t') {
-      result += "\\t";
-    } else if (c == '\n') {
-      result += "\\n";
-    } else if (c == '\r') {
-      result += "\\r";
-    } else if (c < ' ' || c == 0x7f) {
-      result += escaped(c);
-    } else {
-      result += c;
-    }
-  }
-  return result + mark;
-}
-
 }  // namespace recsys::serve

@@ -53,7 +53,4 @@ void check_answer(const char* name, const float* values, int64_t rows);
 // Words with commas between.
 std::string joined(const std::vector<std::string>& words);
 
-// A text of ASCII as Python's repr shows it; other bytes as \xff first.
-std::string quoted(std::string_view text);
-
 }  // namespace recsys::serve

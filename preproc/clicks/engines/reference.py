@@ -124,8 +124,9 @@ def read_rows(
         bins = np.where(integers_missing, 0, bin_categories(integers, semantics))
         categories = np.hstack([categories, bins.astype(np.uint32)])
         categories_missing = np.hstack([categories_missing, integers_missing])
+    labels = texts("label")[:, 0] if "label" in row_format.roles else [b""] * len(integers)
     return ParsedRows(
-        label=np.array([f in row_format.positive for f in texts("label")[:, 0]], np.bool_),
+        label=np.array([f in row_format.positive for f in labels], np.bool_),
         integers=integers,
         integers_missing=integers_missing,
         decimals=decimals,

@@ -119,7 +119,6 @@ def _row_rule(semantics: ClicksSemantics) -> RawRowRule:
         semantics.category_modulus or 0,
         semantics.bin_numerical,
         semantics.numerical_min,
-        not semantics.unlabelled,
     )
 
 

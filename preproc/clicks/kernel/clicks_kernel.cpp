@@ -125,7 +125,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 6; }
+CLICKS_API int clicks_kernel_version() { return 7; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -215,20 +215,40 @@ CLICKS_API LineTransform* clicks_transform_open(const char* path) {
   return guarded_make<LineTransform>([&] { return new LineTransform(path); });
 }
 
-// Categories of each column; returns the columns.
-CLICKS_API int clicks_transform_columns(const LineTransform* transform, uint64_t* categories) {
-  const auto& sizes = transform->file().sizes();
-  std::copy(sizes.begin(), sizes.end(), categories);
-  return transform->num_columns();
+// Features of a row, and the fields that its two forms have.
+struct TransformShape {
+  uint32_t numerical;
+  uint32_t ids;
+  uint32_t line_fields;
+  uint32_t used_fields;
+};
+
+CLICKS_API void clicks_transform_shape(const LineTransform* transform, TransformShape* shape) {
+  *shape = {static_cast<uint32_t>(transform->num_numerical()),
+            static_cast<uint32_t>(transform->num_columns()), transform->num_fields(RowForm::kLine),
+            transform->num_fields(RowForm::kFields)};
 }
 
-// Returns kRejected, with the first rejected line, if a line is no valid row.
-CLICKS_API int clicks_transform_lines(LineTransform* transform, const uint8_t* text, uint64_t size,
-                                      uint64_t lines, float* numerical, int64_t* ids,
-                                      RejectedLine* rejected) {
+// Categories of each column.
+CLICKS_API void clicks_transform_columns(const LineTransform* transform, uint64_t* categories) {
+  const auto& sizes = transform->file().sizes();
+  std::copy(sizes.begin(), sizes.end(), categories);
+}
+
+// Returns kRejected, with the first rejected line, and why as the last error's message, if a line
+// is no valid row.
+CLICKS_API int clicks_transform_rows(LineTransform* transform, int form, const uint8_t* text,
+                                     uint64_t size, uint64_t lines, float* numerical, int64_t* ids,
+                                     uint64_t* rejected) {
   bool valid = true;
-  const int status =
-      guarded([&] { valid = transform->run(text, size, lines, numerical, ids, rejected); });
+  const int status = guarded([&] {
+    RejectedLine line;
+    const RowForm row_form = form == 0 ? RowForm::kLine : RowForm::kFields;
+    valid = transform->run(row_form, text, size, lines, numerical, ids, &line);
+    if (valid) return;
+    last_message = line.message;
+    *rejected = line.line;
+  });
   return status == kOk && !valid ? kRejected : status;
 }
 

@@ -40,9 +40,25 @@ struct FeatureHeader {
   NumericalRule numerical_rule;
   uint64_t rounds_to_float16;  // not 0: the numbers of the dataset are float16
   uint64_t num_columns;
+  uint32_t is_criteo;  // the fields of a Criteo log without its label
+  uint32_t delimiter;
+  uint32_t num_fields;  // of a line, without the label
+  uint32_t text_bytes;  // of all fields
 };
 
-constexpr char kFeatureMagic[8] = {'C', 'R', 'I', 'T', 'E', 'O', 'F', '1'};
+// A field of a line. Its texts begin with its name, after the length of that; then come those that
+// mean that it is missing: their number, then each after its length.
+struct FeatureField {
+  uint64_t buckets;
+  NumberRule rule;
+  uint32_t text_at;
+  uint8_t role;
+  uint8_t column;
+  uint8_t type;
+  uint8_t unused;
+};
+
+constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '2'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
 // Maps a category to its id. The highest bits of a category's key are its bucket, the others its
@@ -100,6 +116,59 @@ class StoredDictionary {
   uint64_t id_mask_;
 };
 
+// The fields of a row with all that a RowFormat points to.
+class RowFields {
+ public:
+  RowFields() = default;
+  RowFields(const RowFields&) = delete;
+  RowFields& operator=(const RowFields&) = delete;
+
+  // texts: see RowFormat.
+  void add(const FeatureField& field, const std::string& name, const std::string& texts) {
+    names_.push_back(name);
+    roles_.push_back(field.role);
+    columns_.push_back(field.column);
+    types_.push_back(field.type);
+    buckets_.push_back(field.buckets);
+    rules_.push_back(field.rule);
+    texts_at_.push_back(static_cast<uint32_t>(texts_.size()));
+    texts_ += texts;
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  // Its arrays are those of this object.
+  RowFormat format(uint8_t delimiter) const {
+    RowFormat format{};
+    format.delimiter = delimiter;
+    format.num_fields = static_cast<uint32_t>(names_.size());
+    format.num_numerical = count(kNumericalRole);
+    format.num_categorical = count(kCategoricalRole);
+    format.roles = roles_.data();
+    format.columns = columns_.data();
+    format.texts = reinterpret_cast<const uint8_t*>(texts_.data());
+    format.texts_at = texts_at_.data();
+    format.types = types_.data();
+    format.buckets = buckets_.data();
+    format.rules = rules_.data();
+    return format;
+  }
+
+ private:
+  uint32_t count(uint8_t role) const {
+    return static_cast<uint32_t>(std::count(roles_.begin(), roles_.end(), role));
+  }
+
+  std::vector<std::string> names_;
+  std::vector<uint8_t> roles_;
+  std::vector<uint8_t> columns_;
+  std::vector<uint8_t> types_;
+  std::vector<uint64_t> buckets_;
+  std::vector<NumberRule> rules_;
+  std::vector<uint32_t> texts_at_;
+  std::string texts_;
+};
+
 class FeatureFile {
  public:
   explicit FeatureFile(const std::string& path) {
@@ -117,7 +186,7 @@ class FeatureFile {
     if (data == MAP_FAILED) throw damaged();
     data_ = static_cast<const uint8_t*>(data);
     try {
-      read_columns();
+      read();
     } catch (...) {
       munmap(data, size_);
       throw;
@@ -128,6 +197,14 @@ class FeatureFile {
   ~FeatureFile() { munmap(const_cast<uint8_t*>(data_), size_); }
 
   const FeatureHeader& header() const { return header_; }
+  // Fields of a line, and the features among them.
+  const RowFields& line() const { return line_; }
+  const RowFields& used() const { return used_; }
+  // Format of rows with these fields, which must be those of this file.
+  RowFormat format(const RowFields& fields) const {
+    if (header_.is_criteo) return kUnlabelledCriteo;
+    return fields.format(&fields == &used_ ? '\t' : static_cast<uint8_t>(header_.delimiter));
+  }
   const std::vector<StoredDictionary>& dictionaries() const { return dictionaries_; }
   // Categories of each column.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
@@ -137,15 +214,30 @@ class FeatureFile {
     return std::runtime_error("is damaged or of another release");
   }
 
-  void read_columns() {
+  void read() {
     std::memcpy(&header_, data_, sizeof(header_));
     const bool known = std::memcmp(header_.magic, kFeatureMagic, sizeof(kFeatureMagic)) == 0;
-    const uint64_t columns = IdColumns(header_.row_rule, kUnlabelledCriteo).count();
-    if (!known || header_.bytes != size_ || header_.num_columns != columns) throw damaged();
-    if (sizeof(header_) + columns * sizeof(FeatureColumn) > size_) throw damaged();
+    if (!known || header_.bytes != size_) throw damaged();
+    if (header_.num_fields < 1 || header_.num_fields > kMaxFields) throw damaged();
+    const NumericalRule& rule = header_.numerical_rule;
+    const auto is_int32 = [](int64_t x) { return x >= INT32_MIN && x <= INT32_MAX; };
+    // Their sum is what a logarithm is taken of.
+    if (!is_int32(rule.minimum) || !is_int32(rule.offset) || rule.minimum + rule.offset < 1) {
+      throw damaged();
+    }
+    read_fields();
+    const RowFormat row_format = format(line_);
+    if (row_format.num_categorical > kMaxColumns || row_format.num_numerical > kMaxColumns) {
+      throw damaged();
+    }
+    const auto columns = static_cast<uint64_t>(IdColumns(header_.row_rule, row_format).count());
+    if (header_.num_columns != columns || columns > kMaxColumns) throw damaged();
+    const uint64_t begin =
+        sizeof(header_) + header_.num_fields * sizeof(FeatureField) + header_.text_bytes;
+    if (!fits(begin, columns * sizeof(FeatureColumn))) throw damaged();
     for (uint64_t c = 0; c < columns; ++c) {
       FeatureColumn column;
-      std::memcpy(&column, data_ + sizeof(header_) + c * sizeof(column), sizeof(column));
+      std::memcpy(&column, data_ + begin + c * sizeof(column), sizeof(column));
       const uint64_t width = uint64_t{column.remainder_bytes} + column.id_bytes;
       if (column.bucket_bits > 31 || column.categories > UINT32_MAX || width > 8 ||
           8u * column.remainder_bytes + column.bucket_bits < 32 || column.id_bytes < 1 ||
@@ -159,11 +251,60 @@ class FeatureFile {
     }
   }
 
+  void read_fields() {
+    const uint64_t fields_bytes = header_.num_fields * sizeof(FeatureField);
+    if (!fits(sizeof(header_), fields_bytes + header_.text_bytes)) throw damaged();
+    const uint8_t* const fields = data_ + sizeof(header_);
+    const uint8_t* const texts = fields + fields_bytes;
+    const uint8_t* const end = texts + header_.text_bytes;
+    uint64_t used[2] = {};  // columns of numerical and of categorical features
+    for (uint32_t f = 0; f < header_.num_fields; ++f) {
+      FeatureField field;
+      std::memcpy(&field, fields + f * sizeof(field), sizeof(field));
+      if (field.text_at > header_.text_bytes) throw damaged();
+      const uint8_t* at = texts + field.text_at;
+      const std::string name = text_at(at, end);
+      const uint8_t* const missing = at;
+      if (at == end) throw damaged();
+      for (uint32_t left = *at++; left > 0; --left) text_at(at, end);
+      const std::string missing_texts(missing, at);
+      line_.add(field, name, missing_texts);
+      if (field.role == kIgnored) continue;
+      const bool is_number = field.role == kNumericalRole;
+      // Types with their roles as the parser has them; numbers of columns without a gap or a twin.
+      const bool is_typed = is_number ? field.type == kDecimal || field.type == kHexadecimal ||
+                                            field.type == kWholeNumber
+                                      : field.type != kDecimal && field.type <= kDecimal;
+      const bool needs_buckets = !is_number && (field.type == kText || field.type == kWholeNumber);
+      if ((field.role != kNumericalRole && field.role != kCategoricalRole) || !is_typed ||
+          (needs_buckets && field.buckets == 0) || field.column >= kMaxColumns ||
+          (used[is_number] >> field.column & 1) != 0) {
+        throw damaged();
+      }
+      used[is_number] |= uint64_t{1} << field.column;
+      used_.add(field, name, missing_texts);
+    }
+    for (const uint64_t columns : used) {
+      if ((columns & (columns + 1)) != 0) throw damaged();
+    }
+    if (header_.is_criteo && used_.names().size() != kFields - 1) throw damaged();
+  }
+
+  // Reads a text after its length, and moves `at` behind it.
+  std::string text_at(const uint8_t*& at, const uint8_t* end) const {
+    if (at == end || end - at - 1 < *at) throw damaged();
+    const std::string text(at + 1, at + 1 + *at);
+    at += 1 + *at;
+    return text;
+  }
+
   bool fits(uint64_t at, uint64_t bytes) const { return at <= size_ && bytes <= size_ - at; }
 
   const uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
   FeatureHeader header_;
+  RowFields line_;
+  RowFields used_;
   std::vector<StoredDictionary> dictionaries_;
   std::vector<uint64_t> sizes_;
 };

@@ -38,7 +38,6 @@ struct RowRule {
   uint64_t modulus;         // of the categories in the text; 0 keeps them
   uint64_t bins_numerical;  // not 0: the bins of numbers are categories too
   int64_t numerical_minimum;
-  uint64_t has_label;  // not 0: rows begin with a label
 };
 
 // Bin of a number x: x itself up to 2, floor(ln(x)^2) + 2 above.

@@ -3,9 +3,12 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "feature_file.h"
 #include "row_stream.h"
@@ -15,35 +18,47 @@ namespace clicks {
 // The first line of a text that is no valid row.
 struct RejectedLine {
   uint64_t line;  // from 0
-  uint32_t reason;
-  uint32_t field;  // as in RejectedRow
+  std::string message;
 };
+
+// A whole line of the log without its label, or its features alone with tabs between.
+enum class RowForm { kLine, kFields };
 
 class LineTransform final : private RowSink {
  public:
   explicit LineTransform(const std::string& path)
       : file_(path),
-        columns_(file_.header().row_rule, kUnlabelledCriteo),
+        line_format_(file_.format(file_.line())),
+        fields_format_(file_.format(file_.used())),
+        columns_(file_.header().row_rule, line_format_),
         transform_(file_.header().numerical_rule),
-        stream_(*this, nullptr, 0, kUnlabelledCriteo) {}
+        decimals_(decimal_rules(line_format_)),
+        line_stream_(*this, nullptr, 0, line_format_),
+        fields_stream_(*this, nullptr, 0, fields_format_) {}
 
   const FeatureFile& file() const { return file_; }
   int num_columns() const { return columns_.count(); }
+  int num_numerical() const { return static_cast<int>(line_format_.num_numerical); }
+  uint32_t num_fields(RowForm form) const {
+    return static_cast<uint32_t>(fields_of(form).names().size());
+  }
 
-  // Transforms lines without a label, separated by line feeds.
+  // Transforms rows of a form, separated by line feeds.
   //
-  // numerical: [lines, 13]; ids: [lines, num_columns()]. Nothing of them may be used if a line is
-  // rejected. Returns whether none was; else `rejected` is the first.
-  bool run(const uint8_t* text, size_t size, uint64_t lines, float* numerical, int64_t* ids,
-           RejectedLine* rejected) {
+  // numerical: [lines, num_numerical()]; ids: [lines, num_columns()]. Nothing of them may be used
+  // if a line is rejected. Returns whether none was; else `rejected` is the first.
+  bool run(RowForm form, const uint8_t* text, size_t size, uint64_t lines, float* numerical,
+           int64_t* ids, RejectedLine* rejected) {
     numerical_ = numerical;
     ids_ = ids;
     limit_ = lines;
     rows_ = 0;
+    form_ = form;
     is_rejected_ = false;
-    stream_.restart();
-    stream_.feed(text, size);
-    stream_.finish();
+    RowStream& stream = form == RowForm::kLine ? line_stream_ : fields_stream_;
+    stream.restart();
+    stream.feed(text, size);
+    stream.finish();
     if (is_rejected_) {
       *rejected = rejected_line_;
     } else if (rows_ != lines) {
@@ -59,12 +74,16 @@ class LineTransform final : private RowSink {
     if (rows_ + static_cast<uint64_t>(batch.rows) > limit_) {
       throw std::runtime_error("a line holds a line feed");
     }
-    for (int r = 0; r < batch.rows; ++r) {
-      float* out = numerical_ + (rows_ + static_cast<uint64_t>(r)) * kNumericals;
-      for (int c = 0; c < kNumericals; ++c) {
-        const bool present = (batch.numerical_present[r] >> c) & 1;
-        const auto value = transform_(batch.numerical[r * kNumericals + c], present);
+    const size_t width = line_format_.num_numerical;
+    for (size_t r = 0; r < static_cast<size_t>(batch.rows); ++r) {
+      float* out = numerical_ + (rows_ + r) * width;
+      const uint64_t present = batch.numerical_present[r];
+      for (size_t c = 0; c < width; ++c) {
+        const auto value = transform_(batch.numerical[r * width + c], (present >> c) & 1);
         out[c] = file_.header().rounds_to_float16 ? float_of_bits(value.float16) : value.float32;
+      }
+      for (const auto& [c, rule] : decimals_) {
+        out[c] = rule((present >> c) & 1 ? batch.decimal[r * width + c] : 0.0);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) look_up(batch, c);
@@ -72,10 +91,72 @@ class LineTransform final : private RowSink {
     return true;
   }
 
-  void rejected(const RejectedRow& row, const uint8_t*) override {
+  void rejected(const RejectedRow& row, const uint8_t* text) override {
     if (is_rejected_) return;
     is_rejected_ = true;
-    rejected_line_ = {row.line, row.reason, row.field};
+    rejected_line_ = {row.line, explanation(row, text)};
+  }
+
+  const RowFields& fields_of(RowForm form) const {
+    return form == RowForm::kLine ? file_.line() : file_.used();
+  }
+
+  std::string explanation(const RejectedRow& row, const uint8_t* text) const {
+    const std::vector<std::string>& names = fields_of(form_).names();
+    const RowFormat& format = form_ == RowForm::kLine ? line_format_ : fields_format_;
+    const char delimiter = static_cast<char>(format.delimiter);
+    if (row.reason == kColumns) {
+      return "has " + std::to_string(row.field) + " fields, expected " +
+             std::to_string(names.size()) + " with " + shown(std::string(1, delimiter)) +
+             " between them, without a label";
+    }
+    const uint32_t f = row.field - (format.is_criteo ? 1 : 0);  // a Criteo log's label is field 0
+    const uint8_t* begin = text;
+    const uint8_t* const end = text + row.length;
+    for (uint32_t before = f; before > 0; --before) begin = std::find(begin, end, delimiter) + 1;
+    const std::string field(begin, std::find(begin, end, delimiter));
+    return "column " + names[f] + ": " + shown(field) + " is refused (" + kReasons[row.reason] +
+           "): expected " + expected(row.reason, format, row.field);
+  }
+
+  static constexpr const char* kReasons[] = {"columns",  "label",  "integer", "hex",
+                                             "encoding", "string", "number"};
+
+  static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
+    const std::string or_nothing = ", or nothing if it is missing";
+    const bool is_category = format.roles[field] == kCategoricalRole;
+    switch (reason) {
+      case kInteger:
+        return (is_category ? "an integer of 64 bits" : "an integer of 32 bits") + or_nothing;
+      case kHex:
+        return "up to 8 hexadecimal digits" + or_nothing;
+      case kNumber:
+        return "a decimal number within float32" + or_nothing;
+      case kString:
+        return "at most " + std::to_string(kMaxTextBytes) + " bytes";
+      default:
+        return is_category && !format.is_criteo && format.types[field] == kText
+                   ? "UTF-8 without control characters"
+                   : "printable ASCII";
+    }
+  }
+
+  // The first bytes of a field in quotes, other than printable ASCII as in C.
+  static std::string shown(const std::string& field) {
+    static constexpr size_t kShownBytes = 40;
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string text = "'";
+    for (const char each : field.substr(0, kShownBytes)) {
+      const auto byte = static_cast<uint8_t>(each);
+      if (each == '\t') {
+        text += "\\t";
+      } else if (is_not_printable(byte)) {
+        text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+      } else {
+        text += each;
+      }
+    }
+    return text + "'";
   }
 
   void look_up(const RowBatch& batch, int c) {
@@ -102,9 +183,14 @@ class LineTransform final : private RowSink {
 
   const Kernels& kernels_ = kernels();
   FeatureFile file_;
+  RowFormat line_format_;
+  RowFormat fields_format_;
   IdColumns columns_;
   NumericalTransform transform_;
-  RowStream stream_;
+  std::vector<std::pair<size_t, NumberRule>> decimals_;  // of the columns of decimal numbers
+  RowStream line_stream_;
+  RowStream fields_stream_;
+  RowForm form_ = RowForm::kLine;
   float* numerical_ = nullptr;
   int64_t* ids_ = nullptr;
   uint64_t limit_ = 0;

@@ -111,7 +111,7 @@ class RowEncoder final : public RowSink {
         numericals_(format.num_numerical),
         dictionaries_(dictionaries, dictionaries + columns_.count()),
         transform_(rule),
-        decimals_(rules_of_columns(format)),
+        decimals_(decimal_rules(format)),
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
@@ -186,16 +186,6 @@ class RowEncoder final : public RowSink {
   uint64_t seen() const { return seen_; }
 
  private:
-  static std::vector<std::pair<size_t, NumberRule>> rules_of_columns(const RowFormat& format) {
-    std::vector<std::pair<size_t, NumberRule>> rules;
-    for (uint32_t f = 0; f < format.num_fields && !format.is_criteo; ++f) {
-      if (format.roles[f] == kNumericalRole && format.types[f] == kDecimal) {
-        rules.emplace_back(format.columns[f], format.rules[f]);
-      }
-    }
-    return rules;
-  }
-
   static constexpr int kBufferRows = 16 * kBatchRows;
 
   uint64_t end_of(size_t target) const {

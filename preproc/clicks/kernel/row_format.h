@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "number.h"
 
@@ -55,6 +57,18 @@ struct RowFormat {
 };
 
 constexpr uint32_t kMaxTextBytes = 1024;
+constexpr uint32_t kMaxFields = 1000;
+
+// Transforms of the numerical features that are decimal numbers, each with its column.
+inline std::vector<std::pair<size_t, NumberRule>> decimal_rules(const RowFormat& format) {
+  std::vector<std::pair<size_t, NumberRule>> rules;
+  for (uint32_t f = 0; f < format.num_fields && !format.is_criteo; ++f) {
+    if (format.roles[f] == kNumericalRole && format.types[f] == kDecimal) {
+      rules.emplace_back(format.columns[f], format.rules[f]);
+    }
+  }
+  return rules;
+}
 
 struct CriteoFields {
   uint8_t roles[kFields];

@@ -27,7 +27,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 6
+_VERSION = 7
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -98,7 +98,6 @@ class RawRowRule(Structure):
         ("modulus", c_uint64),
         ("bins_numerical", c_uint64),
         ("numerical_minimum", c_int64),
-        ("has_label", c_uint64),
     )
 
 
@@ -156,13 +155,14 @@ class EncodeTarget(Structure):
     )
 
 
-class RawRejectedLine(Structure):
-    """struct RejectedLine."""
+class RawTransformShape(Structure):
+    """struct TransformShape."""
 
     _fields_ = (
-        ("line", c_uint64),
-        ("reason", c_uint32),
-        ("field", c_uint32),
+        ("numerical", c_uint32),
+        ("ids", c_uint32),
+        ("line_fields", c_uint32),
+        ("used_fields", c_uint32),
     )
 
 
@@ -191,10 +191,11 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "clicks_encode_finish": (c_int, (c_void_p, c_void_p)),
     "clicks_transform_open": (c_void_p, (c_char_p,)),
-    "clicks_transform_columns": (c_int, (c_void_p, c_void_p)),
-    "clicks_transform_lines": (
+    "clicks_transform_shape": (None, (c_void_p, c_void_p)),
+    "clicks_transform_columns": (None, (c_void_p, c_void_p)),
+    "clicks_transform_rows": (
         c_int,
-        (c_void_p, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p),
+        (c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p),
     ),
     "clicks_transform_close": (None, (c_void_p,)),
 }
@@ -239,6 +240,11 @@ def check(status: int) -> None:
     if status == _LINE_TOO_LONG:
         raise LineTooLongError(message, offset)
     raise (CancelledError if status == _CANCELLED else KernelError)(message)
+
+
+def last_message() -> str:
+    """Returns the message of the last error of this thread."""
+    return _last_error()[0]
 
 
 def _last_error() -> tuple[str, int]:

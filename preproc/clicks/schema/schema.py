@@ -6,8 +6,9 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from preproc.clicks.schema.row_format import AS_IT_IS, FieldType, NumberRule, Role, RowFormat
 from preproc.files.errors import PreprocError
@@ -72,6 +73,25 @@ class Schema:
     split: SplitKind
     values: tuple[tuple[str, ...], ...] | tuple[float, ...]
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Schema":
+        """Builds a schema from the values that a manifest records."""
+        columns = (
+            Column(
+                **column
+                | {"rule": NumberRule(*column["rule"]), "missing": tuple(column["missing"])}
+            )
+            for column in values["columns"]
+        )
+        negative = values["negative"]
+        given = {
+            "columns": tuple(columns),
+            "positive": tuple(values["positive"]),
+            "negative": None if negative is None else tuple(negative),
+            "values": tuple(tuple(v) if isinstance(v, list) else v for v in values["values"]),
+        }
+        return cls(**{**values, **given})
+
     def named(self, role: Role) -> tuple[Column, ...]:
         """Returns the columns of a role."""
         return tuple(column for column in self.columns if column.role == role)
@@ -88,20 +108,32 @@ class Schema:
             numerical_dtype=self.numbers,
         )
 
-    def row_format(self, path: Path, first_line: bytes) -> RowFormat:
+    def row_format(self, path: Path, first_line: bytes, *, unlabelled: bool = False) -> RowFormat:
         """Returns the fields of a file.
 
         Args:
             path: the file, for messages.
             first_line: without its line end.
+            unlabelled: a header may lack the label, which is not read; other rows lack it.
 
         Raises:
             PreprocError: the header lacks a column of the schema, or has one more.
         """
         columns = list(self.columns)
+        if unlabelled:
+            columns = [
+                dataclasses.replace(column, role="ignored") if column.role == "label" else column
+                for column in columns
+                if self.header or column.role != "label"
+            ]
         if self.header:
             names = first_line.decode("utf-8-sig", "replace").split(self.delimiter)
-            declared = {column.name: column for column in self.columns}
+            label = self.named("label")[0].name
+            declared = {
+                column.name: column
+                for column in columns
+                if column.name in names or not (unlabelled and column.name == label)
+            }
             twice = sorted({name for name in names if names.count(name) > 1})
             unknown = [name for name in names if name not in declared]
             lacking = [name for name in declared if name not in names]
@@ -118,6 +150,15 @@ class Schema:
                     f"{self.delimiter!r}"
                 )
             columns = [declared[name] for name in names]
+        return self._format_of(columns, has_header=self.header)
+
+    @property
+    def line_format(self) -> RowFormat:
+        """The fields of a served line: all columns in their order but the label."""
+        columns = [column for column in self.columns if column.role != "label"]
+        return self._format_of(columns, has_header=False)
+
+    def _format_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:
         numbers = {
             column.name: number
             for role in ("numerical", "categorical")
@@ -133,5 +174,5 @@ class Schema:
             rules=tuple(column.rule for column in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
-            has_header=self.header,
+            has_header=has_header,
         )

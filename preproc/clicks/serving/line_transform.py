@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.kernel import shared_library
-from preproc.clicks.rules import REJECT_REASONS
-from preproc.clicks.schema.row_format import MAX_FEATURES, NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.files.errors import KernelError, PreprocError
 from recsys.errors import BadRowError
 from recsys.installation import command_for
@@ -21,7 +19,7 @@ class Features(NamedTuple):
     """Features of rows.
 
     Attributes:
-        numerical: [B, 13] float32.
+        numerical: [B, M] float32.
         ids: [B, F] int64.
     """
 
@@ -29,14 +27,19 @@ class Features(NamedTuple):
     ids: npt.NDArray[np.int64]
 
 
+_LINE, _FIELDS = 0, 1
+"""Forms of a row, as clicks_kernel.cpp numbers them."""
+
+
 class LineTransform:
-    """Transforms lines by the rules and dictionaries of a dataset; not thread-safe.
+    """Transforms rows by the rules and dictionaries of a dataset; not thread-safe.
 
     Args:
         path: a file of `write_feature_file`, mapped and shared with other processes.
 
     Attributes:
         cardinalities: number of ids of each column.
+        num_fields: texts of a row of `transform_fields`.
 
     Raises:
         PreprocError: the file is missing or damaged, or the kernel is not built.
@@ -54,18 +57,22 @@ class LineTransform:
             self._handle = shared_library.check_handle(handle)
         except KernelError as error:
             raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
-        categories = (ctypes.c_uint64 * MAX_FEATURES)()
-        count = self._library.clicks_transform_columns(self._handle, categories)
-        self.cardinalities = tuple(size + 1 for size in categories[:count])
+        shape = shared_library.RawTransformShape()
+        self._library.clicks_transform_shape(self._handle, ctypes.addressof(shape))
+        self._num_numerical, self.num_fields = shape.numerical, shape.used_fields
+        categories = (ctypes.c_uint64 * shape.ids)()
+        self._library.clicks_transform_columns(self._handle, categories)
+        self.cardinalities = tuple(size + 1 for size in categories)
 
     def transform(self, lines: Sequence[bytes]) -> Features:
-        """Transforms lines without a label, of 39 fields.
+        """Transforms lines of the log without their label.
 
         Args:
-            lines: one row each; a line feed at the end is ignored.
+            lines: the columns of the schema in its order, or 39 of a Criteo log; a line feed at the
+                end is ignored.
 
         Raises:
-            BadRowError: a line is no valid row; names field and value.
+            BadRowError: a line is no valid row; names column and value.
         """
         count = len(lines)
         text = b"\n".join(lines)
@@ -75,20 +82,35 @@ class LineTransform:
                 if b"\n" in line:
                     raise BadRowError(number, "holds a line feed; send a line for each row")
             text = b"\n".join(lines)
-        numerical = np.empty((count, NUM_NUMERICAL), np.float32)
+        return self._run(_LINE, text, count)
+
+    def transform_fields(self, rows: Sequence[Sequence[bytes]]) -> Features:
+        """Transforms rows, each the texts of its features.
+
+        Args:
+            rows: `num_fields` texts each, in the order of the schema; a missing one is empty.
+
+        Raises:
+            BadRowError: a text is none of its column; names column and value.
+        """
+        for number, row in enumerate(rows):
+            for field, text in enumerate(row, 1):
+                if any(end in text for end in (b"\t", b"\r", b"\n")):
+                    raise BadRowError(number, f"field {field}: holds a tab or a line end")
+        return self._run(_FIELDS, b"\n".join(b"\t".join(row) for row in rows), len(rows))
+
+    def _run(self, form: int, text: bytes, count: int) -> Features:
+        numerical = np.empty((count, self._num_numerical), np.float32)
         ids = np.empty((count, len(self.cardinalities)), np.int64)
-        rejected = shared_library.RawRejectedLine()
+        rejected = ctypes.c_uint64()
         # The last line may be empty: its line feed makes it a line.
         text += b"\n"
-        status = self._library.clicks_transform_lines(
-            *(self._handle, text, len(text), count),
-            *(numerical.ctypes.data, ids.ctypes.data, ctypes.addressof(rejected)),
+        status = self._library.clicks_transform_rows(
+            *(self._handle, form, text, len(text), count),
+            *(numerical.ctypes.data, ids.ctypes.data, ctypes.byref(rejected)),
         )
         if status == shared_library.REJECTED:
-            raise BadRowError(
-                rejected.line,
-                _explanation(lines[rejected.line], REJECT_REASONS[rejected.reason], rejected.field),
-            )
+            raise BadRowError(rejected.value, shared_library.last_message())
         try:
             shared_library.check(status)
         except shared_library.LineTooLongError as error:
@@ -111,26 +133,3 @@ class LineTransform:
     def __del__(self) -> None:
         """Unmaps the file of an instance that was not closed."""
         self.close()
-
-
-_SHOWN_BYTES = 40
-
-
-def field_name(field: int) -> str:
-    """Returns Criteo's name of a field: I1 to I13, C1 to C26."""
-    return f"I{field}" if field <= NUM_NUMERICAL else f"C{field - NUM_NUMERICAL}"
-
-
-def _explanation(line: bytes, reason: str, field: int) -> str:
-    if reason == "columns":
-        count = NUM_NUMERICAL + NUM_CATEGORICAL
-        return f"has {field} fields, expected {count} separated by tabs, without a label"
-    fields = line.removesuffix(b"\r").split(b"\t")
-    value = fields[field - 1]
-    shown = value[:_SHOWN_BYTES].decode("ascii", "backslashreplace")
-    expected = {
-        "integer": "an integer of 32 bits, or nothing if it is missing",
-        "hex": "up to 8 hexadecimal digits, or nothing if it is missing",
-        "encoding": "printable ASCII",
-    }[reason]
-    return f"field {field_name(field)}: {shown!r} is refused ({reason}): expected {expected}"

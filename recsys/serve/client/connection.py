@@ -172,9 +172,19 @@ class Endpoint:
         config = config.get("config", config)  # gRPC wraps it
         self.max_batch_size = int(config.get("max_batch_size", 0)) or None
         optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
+        columns = {  # written by config_text
+            tensor["name"]: tuple(json.loads(parameter["string_value"]))
+            for tensor in config["input"]
+            if (parameter := config.get("parameters", {}).get(tensor["name"])) is not None
+        }
         self.served_versions = [int(version) for version in metadata["versions"]]
         self.signature = Signature(
-            inputs=tuple(_tensor(t, t["name"] in optional) for t in metadata["inputs"]),
+            inputs=tuple(
+                dataclasses.replace(
+                    _tensor(t, t["name"] in optional), columns=columns.get(t["name"], ())
+                )
+                for t in metadata["inputs"]
+            ),
             outputs=tuple(_tensor(t, False) for t in metadata["outputs"]),
         )
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-let names = [], inputs = [], example = [];
+let names = [], inputs = [], example = [], columns = [];
 
 const texts = () => inputs.map((input) => input.value.trim());
 
 function showLine() {
   const fields = texts();
-  $("line").value = fields.some((text) => text) ? fields.join("\t") : "";
+  const line = columns.map((name) => fields[names.indexOf(name)] ?? "");
+  $("line").value = fields.some((text) => text) ? line.join("\t") : "";
 }
 
 function markInvalid(field) {
@@ -52,7 +53,7 @@ function showEffects(fields, effects) {
     filled.style.width = `${width}%`;
     filled.style.left = `${row.effect < 0 ? 50 - width : 50}%`;
     // An unknown category has the id of an empty field.
-    const unknown = row.name[0] === "C" && !Number(signed(row.effect));
+    const unknown = !Number(signed(row.effect));
     const note = unknown ? [" ", make("span", {class: "muted"}, "unknown, or without effect")] : [];
     return make("tr", {}, make("td", {}, row.name), make("td", {}, row.text, ...note),
       make("td", {class: "number"}, signed(row.effect)),
@@ -61,21 +62,21 @@ function showEffects(fields, effects) {
   }));
 }
 
-// Fills the fields from a line; its label, if it has one, comes first and is left out.
+// Fills the fields from a line without its label.
 function readLine() {
   const line = $("line").value.replace(/\r?\n$/, "");
-  const fields = line ? line.split("\t") : names.map(() => "");
-  if (fields.length === names.length + 1) fields.shift();
-  if (fields.length !== names.length) {
-    const message = `A line has ${names.length} fields separated by tabs, or one more with the ` +
-      `label; this one has ${fields.length}.`;
+  const delimiter = ["\t", ",", ";", "|"].find((each) => line.includes(each)) ?? "\t";
+  const fields = line ? line.split(delimiter) : columns.map(() => "");
+  if (fields.length !== columns.length) {
+    const message = `A line has ${columns.length} fields, without the label; this one has ` +
+      `${fields.length}.`;
     showError(new Error(message));
     $("score").hidden = $("effects").hidden = true;
     $("line").setAttribute("aria-invalid", "true");
     return;
   }
   $("line").removeAttribute("aria-invalid");
-  inputs.forEach((input, i) => { input.value = fields[i]; });
+  inputs.forEach((input, i) => { input.value = fields[columns.indexOf(names[i])]; });
   score();
 }
 
@@ -103,13 +104,15 @@ $("example").addEventListener("click", () => fill(example));
 
 ask("model", {}).then((model) => {
   names = model.fields;
+  columns = model.line;
+  $("line-label").textContent = `Line of a click log: ${columns.length} fields, without the label`;
   example = model.example;
-  inputs = names.map((name) => {
-    const input = make("input", {type: "text", id: name, autocomplete: "off", spellcheck: "false"});
-    if (name[0] === "I") input.setAttribute("inputmode", "numeric");
+  $("example").hidden = !example.some((text) => text);
+  inputs = names.map((name, i) => {
+    const id = `column-${i}`;  // a name may be that of another element
+    const input = make("input", {type: "text", id, autocomplete: "off", spellcheck: "false"});
     input.addEventListener("change", edited);
-    const group = $(name[0] === "I" ? "numbers" : "categories");
-    group.append(make("div", {}, make("label", {for: name}, name), input));
+    $("columns").append(make("div", {}, make("label", {for: id}, name), input));
     return input;
   });
   $("about").textContent = `${model.model} on the server ${model.url}.`;

@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preproc.clicks.applied import dictionaries_of_dataset
-from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.clicks.serving.line_transform import field_name
+from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
+from preproc.clicks.serving.feature_file import ServedRow
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.signature import LINE, LOGIT, PROBABILITY
+from recsys.serve.signature import FIELDS, LINE, LOGIT, PROBABILITY
 from recsys_recipes.serving.page.view import QuestionError, Values, View
 
-FIELDS = tuple(field_name(number) for number in range(1, NUM_NUMERICAL + NUM_CATEGORICAL + 1))
-"""Names of the fields of a line without its label: I1 to I13, C1 to C26."""
-
-_REFUSED = re.compile(r"row \d+: (field ([IC]\d+): .*)", re.DOTALL)
+_REFUSED = re.compile(r"row \d+: (column (.+?): '.*' is refused .*)", re.DOTALL)
 
 
 def clicks_view(endpoint: Endpoint, dataset: Path | None) -> View:
@@ -38,21 +34,18 @@ def clicks_view(endpoint: Endpoint, dataset: Path | None) -> View:
             "training"
         )
 
-    example = ["1"] * NUM_NUMERICAL + [""] * NUM_CATEGORICAL
-    if dataset is not None:
-        dictionaries = dictionaries_of_dataset(dataset)
-        for column in range(NUM_CATEGORICAL):
-            most_frequent = dictionaries.load_column(column)[:1]
-            example[NUM_NUMERICAL + column] = "".join(f"{number:08x}" for number in most_frequent)
+    names = endpoint.signature.input(FIELDS).columns
+    example = [""] * len(names) if dataset is None else _example(dataset)
 
     def score(question: Values) -> Values:
-        fields = _fields_of(question)
+        fields = _fields_of(question, names)
         with endpoint.again() as own:  # for this thread, and of the version that is served now
             return score_fields(own, fields)
 
     def model(_: Values) -> Values:
         shown = {"model": endpoint.model, "url": endpoint.url}
-        return {**shown, "fields": FIELDS, "example": example}
+        line = endpoint.signature.input(LINE).columns
+        return {**shown, "line": line, "fields": names, "example": example}
 
     title = f"{endpoint.model}: score a line of a click log"
     return View(name="clicks", title=title, answers={"model": model, "score": score})
@@ -73,14 +66,13 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
         EndpointError: the server does not answer.
     """
     given = [number for number, text in enumerate(fields) if text]
-    lines = ["\t".join(fields)]
-    lines += ["\t".join([*fields[:n], "", *fields[n + 1 :]]) for n in given]
-    size = endpoint.max_batch_size or len(lines)
+    rows = [list(fields), *([*fields[:n], "", *fields[n + 1 :]] for n in given)]
+    size = endpoint.max_batch_size or len(rows)
     replies = []
     try:
-        for first in range(0, len(lines), size):
-            rows = [line.encode() for line in lines[first : first + size]]
-            replies.append(endpoint.predict({LINE: np.array(rows, np.object_)[:, None]}))
+        for first in range(0, len(rows), size):
+            texts = [[text.encode() for text in row] for row in rows[first : first + size]]
+            replies.append(endpoint.predict({FIELDS: np.array(texts, np.object_)}))
     except EndpointError as error:
         refused = _REFUSED.search(str(error))
         if refused is None:
@@ -98,13 +90,30 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _fields_of(question: Values) -> list[str]:
+def _example(dataset: Path) -> list[str]:
+    """Returns a row with the most frequent category of each column that spells them."""
+    row = ServedRow.of(semantics_of_dataset(dataset, {})).row_format
+    dictionaries = dictionaries_of_dataset(dataset)
+    texts = []
+    for role, column, kind, buckets in zip(
+        row.roles, row.columns, row.types, row.buckets, strict=True
+    ):
+        if role == "numerical":
+            texts.append("1")
+        elif role == "categorical":
+            is_spelled = kind == "hex" and not buckets
+            frequent = dictionaries.load_column(column)[:1] if is_spelled else ()
+            texts.append("".join(f"{number:08x}" for number in frequent))
+    return texts
+
+
+def _fields_of(question: Values, names: Sequence[str]) -> list[str]:
     fields = question.get("fields")
-    if not isinstance(fields, list) or len(fields) != len(FIELDS):
-        raise QuestionError(f"a line has {len(FIELDS)} fields")
-    for name, text in zip(FIELDS, fields, strict=True):
+    if not isinstance(fields, list) or len(fields) != len(names):
+        raise QuestionError(f"a row has {len(names)} fields")
+    for name, text in zip(names, fields, strict=True):
         if not isinstance(text, str):
-            raise QuestionError(f"field {name}: is no text", name)
-        if {"\t", "\n"} & set(text):
-            raise QuestionError(f"field {name}: holds a tab or a line feed", name)
+            raise QuestionError(f"column {name}: is no text", name)
+        if {"\t", "\r", "\n"} & set(text):
+            raise QuestionError(f"column {name}: holds a tab or a line end", name)
     return fields

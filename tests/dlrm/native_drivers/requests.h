@@ -68,14 +68,12 @@ inline std::vector<Tensor> lines(int64_t rows, std::mt19937& random) {
 }
 
 inline std::vector<Tensor> fields(int64_t rows, std::mt19937& random) {
-  std::vector<int64_t> integers(static_cast<size_t>(rows * kNumerical));
-  std::vector<uint8_t> missing(integers.size());
-  std::vector<std::string> categories;
-  for (int64_t& integer : integers) integer = random() % 99;
-  for (uint8_t& is_missing : missing) is_missing = random() % 4 == 0;
-  for (int64_t i = 0; i < rows * kCategorical; ++i) categories.push_back(category(random));
-  return {tensor_of("integers", "int64", rows, integers),
-          tensor_of("missing", "bool", rows, missing), strings("categories", rows, categories)};
+  std::vector<std::string> texts;
+  for (int64_t i = 0; i < rows * (kNumerical + kCategorical); ++i) {
+    const bool is_number = i % (kNumerical + kCategorical) < kNumerical;
+    texts.push_back(is_number ? std::to_string(random() % 99) : category(random));
+  }
+  return {strings("fields", rows, texts)};
 }
 
 inline std::vector<Tensor> request(int64_t rows, std::mt19937& random) {

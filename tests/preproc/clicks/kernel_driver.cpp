@@ -44,9 +44,9 @@ static std::string damage(std::string text, std::mt19937& random) {
 static void run(const std::string& text, std::mt19937& random) {
   const uint64_t moduli[] = {0, 1, 1000, 40000000, uint64_t{1} << 32};
   const RowRule row_rule{moduli[random() % std::size(moduli)], random() % 2,
-                         static_cast<int64_t>(random() % 3) - 1, random() % 4};
+                         static_cast<int64_t>(random() % 3) - 1};
   RowFormat format = kUnlabelledCriteo;
-  format.has_label = row_rule.has_label != 0;
+  format.has_label = random() % 4 != 0;
   format.is_criteo = random() % 2 || !format.has_label;
   format.has_header = random() % 4 == 0;
   format.other_is_negative = random() % 4 == 0;
@@ -150,19 +150,20 @@ static void run(const std::string& text, std::mt19937& random) {
 }
 
 static void transform(LineTransform* features, const std::string& text) {
-  uint64_t categories[kMaxColumns];
-  const int columns = clicks_transform_columns(features, categories);
+  TransformShape shape;
+  clicks_transform_shape(features, &shape);
   int64_t sum = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const size_t label = std::min(text.find('\t', at), end);
     const std::vector<uint8_t> line(text.begin() + std::min(label + 1, end), text.begin() + end);
     at = end + 1;
-    std::vector<float> numerical(kNumericals);
-    std::vector<int64_t> ids(columns);
-    RejectedLine rejected;
-    const int status = clicks_transform_lines(features, line.data(), line.size(), 1,
-                                              numerical.data(), ids.data(), &rejected);
+    std::vector<float> numerical(shape.numerical);
+    std::vector<int64_t> ids(shape.ids);
+    uint64_t rejected;
+    const int form = static_cast<int>(at % 2);
+    const int status = clicks_transform_rows(features, form, line.data(), line.size(), 1,
+                                             numerical.data(), ids.data(), &rejected);
     if (status == kOk) {
       for (int64_t id : ids) sum += id;
     }

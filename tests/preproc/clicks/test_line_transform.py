@@ -121,13 +121,16 @@ def replaced(field: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"", "has 1 fields, expected 39 separated by tabs, without a label"),
+        (b"", r"has 1 fields, expected 39 with '\\t' between them, without a label"),
         (b"1\t" + good_line(), "has 40 fields, expected 39"),
-        (replaced(3, b"1.5"), r"field I3: '1.5' is refused \(integer\): expected an integer"),
-        (replaced(13, b"2147483648"), "field I13: '2147483648' is refused"),
-        (replaced(14, b"xyz"), r"field C1: 'xyz' is refused \(hex\): expected up to 8 hexadecimal"),
-        (replaced(39, b"123456789"), "field C26: '123456789' is refused"),
-        (replaced(20, b"\xc3\xa9"), r"field C7: '\\\\xc3\\\\xa9' is refused \(encoding\)"),
+        (replaced(3, b"1.5"), r"column I3: '1.5' is refused \(integer\): expected an integer"),
+        (replaced(13, b"2147483648"), "column I13: '2147483648' is refused"),
+        (
+            replaced(14, b"xyz"),
+            r"column C1: 'xyz' is refused \(hex\): expected up to 8 hexadecimal",
+        ),
+        (replaced(39, b"123456789"), "column C26: '123456789' is refused"),
+        (replaced(20, b"\xc3\xa9"), r"column C7: '\\xc3\\xa9' is refused \(encoding\)"),
         (replaced(2, b"1\n2"), "holds a line feed"),
         (b"1" * 2_000_000, "is longer than any row"),
     ],

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New rows of a log with a schema: in memory, as lines or fields, and as another dataset."""
+
+import numpy as np
+import pytest
+
+from preproc.clicks import __main__ as program
+from preproc.clicks.applied import semantics_of_dataset
+from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.serving.feature_file import ServedRow, write_feature_file
+from preproc.clicks.serving.line_transform import LineTransform
+from recsys.errors import BadRowError
+from tests.preproc.clicks.rows import run
+from tests.preproc.clicks.test_schema import NAMES, columns_of, rows, text_of, write_schema
+from tests.tools import needs
+
+pytestmark = needs("compiled Criteo kernel")
+
+TRAINED, NEW = 900, 200
+USED = [name for name in NAMES if name not in ("bought", "note")]
+LINE = ["price", "seen", "rate", "weight", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
+"""Columns of the schema in its order, without the label."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A dataset whose last rows are its test split, and these rows."""
+    folder = tmp_path_factory.mktemp("schema")
+    table = rows(TRAINED + NEW, seed=3)
+    (folder / "log.csv").write_bytes(text_of(table, NAMES))
+    split = {"rows": [TRAINED, 0, NEW]}
+    semantics = semantics_of_schema(write_schema(folder, split=split), {})
+    run(folder / "log.csv", folder / "dataset", semantics=semantics)
+    return folder / "dataset", table[TRAINED:]
+
+
+@pytest.fixture(scope="module")
+def transform(made):
+    dataset, _ = made
+    path = dataset.parent / "features.bin"
+    write_feature_file(dataset, path, "float16")
+    return LineTransform(path)
+
+
+def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
+    dataset, table = made
+    row = ServedRow.of(semantics_of_dataset(dataset, {}))
+    assert (list(row.names), list(row.features)) == (LINE, [n for n in LINE if n in USED])
+    spec, reader = columns_of(dataset, "test")
+    expected = reader.read(0, NEW)
+    lines = [";".join(each[name] for name in row.names).encode() for each in table]
+    fields = [[each[name].encode() for name in row.features] for each in table]
+    for features in (transform.transform(lines), transform.transform_fields(fields)):
+        numerical = np.asarray(expected.numerical, np.float32)
+        assert features.numerical.tobytes() == numerical.tobytes()
+        assert np.array_equal(features.ids, np.stack(expected.categorical, 1))
+    assert transform.cardinalities == tuple(f.cardinality for f in spec.categorical)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("price", "1.5", r"column price: '1.5' is refused \(integer\): expected an integer of 32"),
+        ("weight", "nan", r"column weight: 'nan' is refused \(number\): expected a decimal number"),
+        ("item", "xyz", r"column item: 'xyz' is refused \(hex\): expected up to 8"),
+        ("shop", "\x85", r"column shop: '\\xc2\\x85' is refused \(encoding\): expected UTF-8"),
+        (
+            "shop",
+            "é" * 513,
+            r"column shop: '.*' is refused \(string\): expected at most 1024 bytes",
+        ),
+        ("sku", "7.5", r"column sku: '7.5' is refused \(integer\): expected an integer of 64 bits"),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, message):
+    _, table = made
+    good, bad = dict(table[0]), table[0] | {name: value}
+    lines = [";".join(row[n] for n in LINE).encode() for row in (good, bad)]
+    fields = [[row[n].encode() for n in LINE if n in USED] for row in (good, bad)]
+    for call, given in ((transform.transform, lines), (transform.transform_fields, fields)):
+        with pytest.raises(BadRowError, match=message) as caught:
+            call(given)
+        assert caught.value.row == 1
+
+
+def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
+    with pytest.raises(BadRowError, match="has 3 fields, expected 12 with ';' between them"):
+        transform.transform([b"1;2;3"])
+    with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
+        transform.transform_fields([[b"1", b"2\t3", *[b""] * 9]])
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("form", ["labelled", "label_unread", "without_label"])
+def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(made, tmp_path, engine, form):
+    dataset, table = made
+    names = [name for name in reversed(NAMES) if form != "without_label" or name != "bought"]
+    (tmp_path / "new.csv").write_bytes(text_of(table, names))
+    flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}"]
+    flags += [f"--dictionaries={dataset}", f"--engine={engine}", "--progress=none"]
+    flags += [] if form == "labelled" else ["--unlabelled"]
+    assert program.main(["prepare", *flags]) == 0
+    for path in sorted((dataset / "test").iterdir()):
+        made_here = (tmp_path / "new" / "test" / path.name).read_bytes()
+        if path.name == "label.bin" and form != "labelled":
+            assert made_here == bytes(len(made_here))
+        else:
+            assert made_here == path.read_bytes(), path.name
+
+
+def test_a_header_without_the_label_is_refused_where_one_is_expected(made, tmp_path, capsys):
+    dataset, table = made
+    (tmp_path / "new.csv").write_bytes(text_of(table, [n for n in NAMES if n != "bought"]))
+    flags = (f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}")
+    assert program.main(["prepare", *flags, f"--dictionaries={dataset}"]) == 2
+    assert "the header lacks 'bought'" in capsys.readouterr().err
