@@ -22,6 +22,7 @@ a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
 import contextlib
+import csv
 import dataclasses
 import functools
 import itertools
@@ -60,8 +61,8 @@ from recsys.serve.client.connection import (
 )
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.perf_input import write_perf_input
-from recsys.serve.client.requests import Arrays
-from recsys.serve.signature import Signature
+from recsys.serve.client.requests import Arrays, row_of_columns
+from recsys.serve.signature import FIELDS, Signature
 from recsys.settings import (
     MOST_THREADS,
     REQUIRED,
@@ -218,12 +219,37 @@ def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
         file = sys.stdin
         if name != "-":
             try:
-                file = stack.enter_context(Path(name).open(errors="surrogateescape"))
+                file = stack.enter_context(Path(name).open(errors="surrogateescape", newline=""))
             except OSError as error:
                 raise UserError(f"`request` {name}: {error.strerror}") from error
+        if name.endswith((".csv", ".tsv")):
+            delimiter = "\t" if name.endswith(".tsv") else ","
+            yield from _requests_of_table(endpoint, csv.reader(file, delimiter=delimiter), name)
+            return
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield request_from_json(endpoint.signature, line, f"{name}:{number}")
+
+
+def _requests_of_table(
+    endpoint: Endpoint, rows: Iterator[list[str]], where: str
+) -> Iterator[Arrays]:
+    """Yields a request of each row under a header; columns that are no features are left out."""
+    names = [tensor.name for tensor in endpoint.signature.inputs]
+    if FIELDS not in names:
+        raise UserError(f"`request` {where}: {endpoint.model} takes no rows of a table, only JSON")
+    header = next(rows, [])
+    features = endpoint.signature.input(FIELDS).columns
+    if lacking := [name for name in features if name not in header]:
+        raise UserError(f"`request` {where}: the header lacks {', '.join(lacking)}")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise UserError(
+                f"`request` {where}:{number}: has {len(row)} fields, the header {len(header)}"
+            )
+        values = dict(zip(header, row, strict=True))
+        chosen = {name: values[name] for name in features}
+        yield row_of_columns(endpoint.signature, chosen, f"{where}:{number}")
 
 
 def answer(options: ClientOptions, endpoint: Endpoint) -> int:

@@ -105,6 +105,20 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     arguments = (f"--model={model}", f"--request={requests}")
     requests.write_text(json.dumps({"line": [[line.decode()]]}) + "\n")
     assert '"probability"' in ask(*arguments)
+    logit = json.loads(ask(*arguments))["logit"]
+    names = [*(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+    row = dict(zip(names, line.decode().split("\t"), strict=True))
+    requests.write_text(json.dumps({n: t for n, t in row.items() if t}) + "\n")
+    assert json.loads(ask(*arguments))["logit"] == logit
+    requests.write_text(json.dumps(row | {"C27": "1"}) + "\n")
+    assert "unknown column 'C27'; the features are I1, I2" in ask(*arguments, status=2)
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{','.join(names)},day\n{','.join(row.values())},1\n")
+    said = ask(f"--model={model}", f"--request={table}")
+    assert json.loads(said)["logit"] == logit
+    table.write_text("I1,I2\n1,2\n")
+    said = ask(f"--model={model}", f"--request={table}", status=2)
+    assert "rows.csv: the header lacks I3, I4" in said
     requests.write_bytes(line + b"\n")
     begins = line[:12].decode().replace("\t", "\\t")
     said = ask(*arguments, status=2)

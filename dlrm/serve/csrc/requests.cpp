@@ -19,7 +19,7 @@ std::string shown(float value) {
 uint64_t bytes_of(const std::string& dtype) {
   if (dtype == "float32") return 4;
   if (dtype == "int64") return 8;
-  return dtype == "bool" ? 1 : 0;  // strings have any length
+  return 4;  // a string's length, which its bytes follow
 }
 
 void check_finite(const InputTensor& tensor, int64_t columns) {
@@ -50,7 +50,9 @@ void check_tensor(const ExpectedTensor& expected, const InputTensor& tensor) {
   uint64_t bytes = bytes_of(expected.dtype) * static_cast<uint64_t>(expected.columns);
   const bool overflows =
       __builtin_mul_overflow(bytes, static_cast<uint64_t>(tensor.shape[0]), &bytes);
-  if (expected.dtype != "string" && (overflows || tensor.bytes != bytes)) {
+  if (expected.dtype == "string") {  // each is as long as its length, or longer
+    if (overflows || tensor.bytes < bytes) throw BadRequest(name + "is cut off");
+  } else if (overflows || tensor.bytes != bytes) {
     throw BadRequest(name + "has " + std::to_string(tensor.bytes) + " bytes, which are not " +
                      std::to_string(tensor.shape[0]) + " rows");
   }

@@ -17,8 +17,14 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.installation import command_for
-from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays, parse_json
-from recsys.serve.signature import HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
+from recsys.serve.client.requests import (
+    Arrays,
+    BadRequestError,
+    check_arrays,
+    parse_json,
+    row_of_columns,
+)
+from recsys.serve.signature import FIELDS, HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]
 _SHOWN = 12
@@ -361,6 +367,7 @@ def predict_in_order(
 def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
     """Parses a request, a JSON object with rows for each input.
 
+    Of a model from raw rows it may also be one row, with a value for each column of its log.
     Numbers are converted to the types of the signature, without rounding. `where` names the source
     of the text in messages.
 
@@ -375,8 +382,10 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
         ) from error
     if not isinstance(values, dict):
         raise BadRequestError(f"{where}: expected an object {_form(signature)}, got {text[:60]}")
-    arrays: dict[str, Any] = {}
     known = {tensor.name: tensor for tensor in signature.inputs}
+    if FIELDS in known and values and not any(isinstance(v, list) for v in values.values()):
+        return row_of_columns(signature, values, where)
+    arrays: dict[str, Any] = {}
     for name, rows in values.items():
         if name not in known:
             raise BadRequestError(f"{where}: unknown input {name!r}; known: {', '.join(known)}")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.errors import UserError
-from recsys.serve.signature import Signature, TensorSignature
+from recsys.serve.signature import FIELDS, LINE, Signature, TensorSignature
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -31,6 +31,33 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
+
+
+def row_of_columns(signature: Signature, values: Mapping[str, Any], where: str) -> Arrays:
+    """Returns the request of a row, given by the columns of its log.
+
+    Args:
+        signature: of a model that takes `fields`.
+        values: name of a column -> its text or number; None, or no entry, is missing.
+        where: the source, for messages.
+
+    Raises:
+        BadRequestError: a column is unknown, or its value is neither text nor number.
+    """
+    features = signature.input(FIELDS).columns
+    known = {*features, *signature.input(LINE).columns}
+    for name, value in values.items():
+        if name not in known:
+            raise BadRequestError(
+                f"{where}: unknown column {name!r}; the features are {', '.join(features)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+            raise BadRequestError(
+                f"{where}: column {name}: expected a text, a number or null, got {value!r}"
+            )
+    given = [values.get(name) for name in features]
+    texts = ["" if value is None else str(value) for value in given]
+    return {FIELDS: np.array([[text.encode() for text in texts]], np.object_)}
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
