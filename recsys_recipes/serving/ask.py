@@ -234,7 +234,7 @@ def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
 def _requests_of_table(
     endpoint: Endpoint, rows: Iterator[list[str]], where: str
 ) -> Iterator[Arrays]:
-    """Yields a request of each row under a header; columns that are no features are left out."""
+    """Yields a request of each row under a header; drops other columns."""
     names = [tensor.name for tensor in endpoint.signature.inputs]
     if FIELDS not in names:
         raise UserError(f"`request` {where}: {endpoint.model} takes no rows of a table, only JSON")

@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 8_425,
     "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 15_068,
-    "recsys": 15_870,
-    "recsys_recipes": 2_575,
-    "tests": 37_687,
+    "preproc": 15_440,
+    "recsys": 15_910,
+    "recsys_recipes": 2_610,
+    "tests": 37_820,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -154,7 +154,7 @@ class Schema:
 
     @property
     def line_format(self) -> RowFormat:
-        """The fields of a served line: all columns in their order but the label."""
+        """The fields of a served line: all columns but the label."""
         columns = [column for column in self.columns if column.role != "label"]
         return self._format_of(columns, has_header=False)
 

@@ -56,7 +56,7 @@ NumberType = Literal["float16", "float32"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedRow:
-    """A row of a log as a server takes it, without its label.
+    """A row of a log without its label, to be served.
 
     Attributes:
         row_format: of a whole line; of Criteo's log with the label, which its lines lack.

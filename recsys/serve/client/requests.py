@@ -34,7 +34,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def row_of_columns(signature: Signature, values: Mapping[str, Any], where: str) -> Arrays:
-    """Returns the request of a row, given by the columns of its log.
+    """Returns the request of a row that is given by columns.
 
     Args:
         signature: of a model that takes `fields`.

@@ -91,7 +91,7 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _example(dataset: Path) -> list[str]:
-    """Returns a row with the most frequent category of each column that spells them."""
+    """Returns a row of the most frequent categories; hashed ones are empty."""
     row = ServedRow.of(semantics_of_dataset(dataset, {})).row_format
     dictionaries = dictionaries_of_dataset(dataset)
     texts = []
