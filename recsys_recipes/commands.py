@@ -205,6 +205,14 @@ COMMANDS: Mapping[str, Command] = {
             ),
         },
     ),
+    "predict": _single(
+        _DLRM,
+        "Click probabilities of the rows of a dataset, with a trained DLRM",
+        "--dataset data/new --load_checkpoint_path data/dlrm-run --predictions data/new.csv",
+        *("dataset", "load_checkpoint_path", "predictions", "eval_split", "dataset_type"),
+        *("test_batch_size", "base_device", "num_threads", "ignore_fingerprint"),
+        arguments=("--mode=predict",),
+    ),
     "recommend": _single(
         _BERT4REC,
         "Recommend items for histories, with a trained BERT4Rec",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import CRITEO_KIND, MANIFEST_FILE, QUARANTINE_FILE, Manifest
+from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, MANIFEST_FILE, QUARANTINE_FILE, Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +34,19 @@ def raw_lines(dataset: OpenedDataset) -> "RawLines | None":
 class RawLines:
     """Finds the raw line of each row of a split.
 
-    Rejected lines have a number and no row. Validation and test keep the order of the input.
+    Rejected lines and headers have a number and no row. Validation and test keep the order of the
+    input.
 
     Attributes:
         files: names of the raw files, in input order.
+        num_rejected: lines that were no valid row.
     """
 
     files: tuple[str, ...]
+    num_rejected: int
     _first_row: int
     _ends: npt.NDArray[np.int64]  # [files] lines up to the end of each file
-    _rows_before: npt.NDArray[np.int64]  # [num_rejected] rows before each rejected line
+    _rows_before: npt.NDArray[np.int64]  # rows before each line without a row
 
     @classmethod
     def open(cls, root: Path, manifest: Manifest, split: str) -> "RawLines | None":
@@ -55,7 +58,7 @@ class RawLines:
         Raises:
             DatasetError: the quarantine file is missing or does not fit the manifest.
         """
-        if manifest.kind != CRITEO_KIND:
+        if manifest.kind not in (CRITEO_KIND, CLICKS_KIND):
             return None
         sources = manifest.source_files
         try:
@@ -71,17 +74,15 @@ class RawLines:
                 f"{root / MANIFEST_FILE}: source_files do not tell the raw line of a row: {error}; "
                 "prepare the dataset again"
             ) from error
-        ends = np.cumsum(rows + rejected)
+        has_header = bool((manifest.semantics.get("schema") or {}).get("header"))
+        ends = np.cumsum(rows + rejected + has_header)
         lines = _rejected_lines(root / QUARANTINE_FILE, int(rejected.sum()))
         starts = np.concatenate([[0], ends[:-1]])
-        rows_before = np.repeat(starts, rejected) + lines - 1 - np.arange(len(lines))
+        headers = starts[: len(starts) * has_header]
+        without_row = np.sort(np.concatenate([headers, np.repeat(starts, rejected) + lines - 1]))
+        rows_before = without_row - np.arange(len(without_row))
         first_row, _ = manifest.split_ranges()[split]
-        return cls(files, first_row, ends, rows_before)
-
-    @property
-    def num_rejected(self) -> int:
-        """Lines that have no row."""
-        return len(self._rows_before)
+        return cls(files, len(lines), first_row, ends, rows_before)
 
     def locate(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns the raw lines of rows [start, stop) of the split.
