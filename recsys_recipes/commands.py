@@ -140,7 +140,7 @@ COMMANDS: Mapping[str, Command] = {
         programs={
             "dlrm": Program(
                 module=_DLRM,
-                summary="Clicks, on a dataset of prepare criteo",
+                summary="Clicks, on a dataset of prepare criteo or clicks",
                 usage="--dataset data/dlrm --preset small --eval_split validation "
                 "--save_checkpoint_path data/dlrm-run",
                 arguments=("--mode=train",),

@@ -89,7 +89,10 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
 class ClicksJob:
     """Settings of one preprocessing run."""
 
-    input: Path = setting(REQUIRED, "Folder with day_0 ... day_N, or one file; plain or gzip.")
+    input: Path = setting(
+        REQUIRED,
+        "Folder with day_0 ... day_N, with a schema of any files, or one file; plain or gzip.",
+    )
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: ClicksSemantics = dataclasses.field(default_factory=ClicksSemantics)
     dictionaries: Path | None = setting(

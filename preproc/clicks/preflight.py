@@ -127,10 +127,11 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     examples = "".join(
         f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
     )
+    name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
-        f"{file.path}: none of the first {len(rows)} rows fits `schema` {job.schema}: "
-        f"{len(row_format.roles)} fields between {row_format.delimiter.decode()!r}, label 0 or 1, "
-        f"numerical columns 32-bit integers, categorical ones up to 8 hex digits.{examples}"
+        f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
+        f"{len(row_format.roles)} fields with {row_format.delimiter.decode()!r} between them, and "
+        f"the label and types that it says. The first rows:{examples}"
     )
 
 

@@ -186,7 +186,11 @@ class _Reader:
             raise self._error(("label",), "expected the label's column, as `{column: click}`")
         if header and not labels:
             return (Column(name=label, role="label"), *columns)
-        if labels != [label]:
+        if labels and labels != [label]:
+            raise self._error(
+                ("label", "column"), f"{label!r}: of `columns` the label is {', '.join(labels)}"
+            )
+        if not labels:
             raise self._error(
                 ("label", "column"),
                 f"{label!r}: without a header `columns` has one entry of `role: label`, where the "

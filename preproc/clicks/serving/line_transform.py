@@ -93,11 +93,14 @@ class LineTransform:
         Raises:
             BadRowError: a text is none of its column; names column and value.
         """
-        for number, row in enumerate(rows):
-            for field, text in enumerate(row, 1):
-                if any(end in text for end in (b"\t", b"\r", b"\n")):
-                    raise BadRowError(number, f"field {field}: holds a tab or a line end")
-        return self._run(_FIELDS, b"\n".join(b"\t".join(row) for row in rows), len(rows))
+        text = b"\n".join(b"\t".join(row) for row in rows)
+        tabs, line_feeds = sum(len(row) - 1 for row in rows), len(rows) - 1
+        if (text.count(b"\t"), text.count(b"\n"), text.count(b"\r")) != (tabs, line_feeds, 0):
+            for number, row in enumerate(rows):
+                for field, each in enumerate(row, 1):
+                    if any(end in each for end in (b"\t", b"\r", b"\n")):
+                        raise BadRowError(number, f"field {field}: holds a tab or a line end")
+        return self._run(_FIELDS, text, len(rows))
 
     def _run(self, form: int, text: bytes, count: int) -> Features:
         numerical = np.empty((count, self._num_numerical), np.float32)
