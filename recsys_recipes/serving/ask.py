@@ -263,7 +263,8 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
             for tensor in tensors:
                 dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
                 may = " (may be left out)" if tensor.optional else ""
-                print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
+                of = f" of {', '.join(tensor.columns)}" if tensor.columns else ""
+                print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}{of}")
         if signature.recommends and signature.inputs[0].dtype == "int64":
             print_line(
                 "Items are item numbers of the dataset, from 1, not ids of the raw ratings; "

@@ -17,8 +17,8 @@ LINES = {
     "dlrm": 10_960,
     "preproc": 15_450,
     "recsys": 15_910,
-    "recsys_recipes": 2_615,
-    "tests": 37_900,
+    "recsys_recipes": 2_616,
+    "tests": 37_912,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.pbtxt: what is written is what Triton's own schema reads, and nonsense is refused."""
 
+import json
+
 import pytest
 
 from recsys.errors import UserError
@@ -12,7 +14,7 @@ from recsys.serve.config_pbtxt import (
     config_text,
     parse_config,
 )
-from recsys.serve.signature import bert4rec_signature, dlrm_signature
+from recsys.serve.signature import bert4rec_signature, dlrm_signature, with_raw_rows
 
 DLRM = dlrm_signature(13, 26)
 
@@ -174,3 +176,10 @@ def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signat
     check_same_tensors(file, same)
     with pytest.raises(ConfigError, match="all versions of a model share one configuration"):
         check_same_tensors(file, config_text("m", signature, ServingSettings(**settings)))
+
+
+def test_columns_of_any_name_are_parameters():
+    names = ('größe "x"', "a'b\\c", "line", "tab\tname", "€{1}")
+    config = parsed(with_raw_rows(dlrm_signature(0, 3), names, names[:3]))
+    for tensor, expected in (("line", names), ("fields", names[:3])):
+        assert tuple(json.loads(config.parameters[tensor].string_value)) == expected
