@@ -271,13 +271,11 @@ class FeatureFile {
       line_.add(field, name, missing_texts);
       if (field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole;
-      // Types with their roles as the parser has them; numbers of columns without a gap or a twin.
-      const bool is_typed = is_number ? field.type == kDecimal || field.type == kHexadecimal ||
-                                            field.type == kWholeNumber
-                                      : field.type != kDecimal && field.type <= kDecimal;
-      const bool needs_buckets = !is_number && (field.type == kText || field.type == kWholeNumber);
-      if ((field.role != kNumericalRole && field.role != kCategoricalRole) || !is_typed ||
-          (needs_buckets && field.buckets == 0) || field.column >= kMaxColumns ||
+      const bool is_hashed = field.type == kText || field.type == kWholeNumber;
+      // Numbers of columns have no gap and no twin.
+      if ((field.role != kNumericalRole && field.role != kCategoricalRole) ||
+          field.type > kDecimal || field.type == (is_number ? kText : kDecimal) ||
+          (!is_number && is_hashed && field.buckets == 0) || field.column >= kMaxColumns ||
           (used[is_number] >> field.column & 1) != 0) {
         throw damaged();
       }
