@@ -127,11 +127,13 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     examples = "".join(
         f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
     )
+    lacks_one = {len(row_format.fields(row)) for row in rows} == {len(row_format.roles) - 1}
+    hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
         f"{len(row_format.roles)} fields with {row_format.delimiter.decode()!r} between them, and "
-        f"the label and types that it says. The first rows:{examples}"
+        f"the label and types that it says{hint}. The first rows:{examples}"
     )
 
 

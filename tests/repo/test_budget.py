@@ -15,7 +15,7 @@ LINES = {
     "bert4rec": 8_425,
     "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 15_450,
+    "preproc": 15_460,
     "recsys": 15_910,
     "recsys_recipes": 2_616,
     "tests": 37_912,

@@ -16,6 +16,10 @@ from preproc.files.errors import PreprocError
 if TYPE_CHECKING:
     from recsys.data.feature_spec import FeatureSpec
 
+_WITHOUT_LABEL = (
+    "rows without a label are read by `unlabelled` and the `dictionaries` of a dataset; else "
+)
+
 SplitKind = Literal["files", "rows", "fractions"]
 SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
 
@@ -145,7 +149,8 @@ class Schema:
                     *([f"has {', '.join(map(repr, unknown))} besides"] if unknown else ()),
                 ]
                 raise PreprocError(
-                    f"{path}: the header {' and '.join(problems)}; correct the schema, where a "
+                    f"{path}: the header {' and '.join(problems)}; "
+                    f"{_WITHOUT_LABEL if lacking == [label] else ''}correct the schema, where a "
                     "column without use is declared with `role: ignored`, or its `delimiter`, "
                     f"{self.delimiter!r}"
                 )

@@ -113,4 +113,5 @@ def test_a_header_without_the_label_is_refused_where_one_is_expected(made, tmp_p
     (tmp_path / "new.csv").write_bytes(text_of(table, [n for n in NAMES if n != "bought"]))
     flags = (f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}")
     assert program.main(["prepare", *flags, f"--dictionaries={dataset}"]) == 2
-    assert "the header lacks 'bought'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the header lacks 'bought'; rows without a label are read by --unlabelled" in said
