@@ -31,7 +31,7 @@ def overview() -> str:
     """Returns the help of the whole command."""
     width = max(map(len, COMMANDS))
     lines = [f"  {word:{width}}  {command.summary}" for word, command in COMMANDS.items()]
-    return "\n".join([f"Usage: {NAME} COMMAND [--help] ...; {NAME} --version", "", *lines, ""])
+    return "\n".join([f"Usage: {NAME} COMMAND [--help] ...; {NAME} --version", *lines, ""])
 
 
 def choices(word: str, command: Command) -> str:
