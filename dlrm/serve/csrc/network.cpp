@@ -2,7 +2,6 @@
 #include "network.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -21,14 +20,6 @@ int64_t interaction_width(int64_t num_vectors, int64_t dim) {
   const int64_t used = dim + num_vectors * (num_vectors - 1) / 2;
   return (used + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
 }
-
-std::array<float, kBlockSamples> make_ones() {
-  std::array<float, kBlockSamples> ones;
-  ones.fill(1);
-  return ones;
-}
-
-const std::array<float, kBlockSamples> kOnes = make_ones();
 
 std::vector<int64_t> with_input(int64_t inputs, const std::vector<int64_t>& sizes) {
   std::vector<int64_t> result = {inputs};
@@ -93,7 +84,7 @@ Deployment::Deployment(const std::string& folder) {
 
 Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
-      has_numbers_(deployment.num_numerical > 0),
+      constant_(deployment.num_numerical > 0 ? 0 : kBlockSamples, 1.0F),
       dim_(deployment.dim),
       hash_indices_(deployment.hash_indices),
       sizes_(deployment.table_sizes),
@@ -134,7 +125,7 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, flo
                       NetworkScratch& scratch) const {
   const auto num_features = static_cast<int64_t>(sizes_.size());
   find_rows(batch, ids, scratch.rows.data());
-  if (!has_numbers_) numerical = kOnes.data();  // as the training has it
+  if (!constant_.empty()) numerical = constant_.data();
   bottom_mlp_.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
   InteractionArguments arguments{};
   arguments.dtype = Dtype::kFloat32;

@@ -54,7 +54,7 @@ class Network {
 
   const Kernels& kernels_ = kernels();
   WeightsFile file_;
-  bool has_numbers_;
+  std::vector<float> constant_;  // in place of numerical features, as in training; else empty
   int64_t dim_;
   bool hash_indices_;
   std::vector<int64_t> sizes_;

@@ -49,9 +49,9 @@ void RawRows::read(const Request& request, Features& features) {
     throw BadRequest("got " + joined(names) + ": a request has 'line', or 'fields', or " +
                      (num_numerical_ > 0 ? "'numerical' and 'categorical'" : "'categorical'"));
   }
-  const int64_t num_fields = transform_->num_fields(clicks::RowForm::kFields);
-  check_tensors({line != nullptr ? ExpectedTensor{"line", "string", 1, false}
-                                 : ExpectedTensor{"fields", "string", num_fields, false}},
+  const int64_t num_fields = transform_->num_features();
+  check_tensors({line != nullptr ? ExpectedTensor{"line", "string", 1}
+                                 : ExpectedTensor{"fields", "string", num_fields}},
                 request);
   const std::string text = line != nullptr ? text_of_lines(*line) : text_of_fields(request[0]);
   const int64_t rows = request[0].rows();

@@ -93,7 +93,7 @@ void check_tensors(const std::vector<ExpectedTensor>& expected, const Request& r
       check_tensor(wanted, *tensor);
       counts.push_back(wanted.name + " " + std::to_string(tensor->rows()));
       rows.insert(tensor->rows());
-    } else if (!wanted.optional) {
+    } else {
       throw BadRequest("input '" + wanted.name + "' is missing");
     }
   }

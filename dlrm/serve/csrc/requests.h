@@ -26,12 +26,11 @@ struct InputTensor {
   int64_t rows() const { return shape.empty() ? 0 : shape[0]; }
 };
 
-// What a request may or must have: [rows, columns] of a type, `string` for strings.
+// What a request must have: [rows, columns] of a type, `string` for strings.
 struct ExpectedTensor {
   std::string name;
   std::string dtype;
   int64_t columns;
-  bool optional;
 };
 
 using Request = std::vector<InputTensor>;

@@ -48,10 +48,11 @@ void Instance::append(const Request& request, Features& features) {
   if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
     raw_rows_->read(request, features);
   } else {
-    std::vector<ExpectedTensor> expected = {{"categorical", "int64", num_features, false}};
+    std::vector<ExpectedTensor> expected;
     if (deployment.num_numerical > 0) {
-      expected.insert(expected.begin(), {"numerical", "float32", deployment.num_numerical, false});
+      expected.push_back({"numerical", "float32", deployment.num_numerical});
     }
+    expected.push_back({"categorical", "int64", num_features});
     check_tensors(expected, request);
     const InputTensor& categorical = *find_input(request, "categorical");
     features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));

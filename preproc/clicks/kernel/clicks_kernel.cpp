@@ -125,7 +125,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 7; }
+CLICKS_API int clicks_kernel_version() { return 8; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -215,18 +215,15 @@ CLICKS_API LineTransform* clicks_transform_open(const char* path) {
   return guarded_make<LineTransform>([&] { return new LineTransform(path); });
 }
 
-// Features of a row, and the fields that its two forms have.
+// Features of a row.
 struct TransformShape {
   uint32_t numerical;
   uint32_t ids;
-  uint32_t line_fields;
-  uint32_t used_fields;
 };
 
 CLICKS_API void clicks_transform_shape(const LineTransform* transform, TransformShape* shape) {
   *shape = {static_cast<uint32_t>(transform->num_numerical()),
-            static_cast<uint32_t>(transform->num_columns()), transform->num_fields(RowForm::kLine),
-            transform->num_fields(RowForm::kFields)};
+            static_cast<uint32_t>(transform->num_columns())};
 }
 
 // Categories of each column.

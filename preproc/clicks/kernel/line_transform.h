@@ -39,9 +39,7 @@ class LineTransform final : private RowSink {
   const FeatureFile& file() const { return file_; }
   int num_columns() const { return columns_.count(); }
   int num_numerical() const { return static_cast<int>(line_format_.num_numerical); }
-  uint32_t num_fields(RowForm form) const {
-    return static_cast<uint32_t>(fields_of(form).names().size());
-  }
+  int num_features() const { return static_cast<int>(file_.used().names().size()); }
 
   // Transforms rows of a form, separated by line feeds.
   //

@@ -27,7 +27,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 7
+_VERSION = 8
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -161,8 +161,6 @@ class RawTransformShape(Structure):
     _fields_ = (
         ("numerical", c_uint32),
         ("ids", c_uint32),
-        ("line_fields", c_uint32),
-        ("used_fields", c_uint32),
     )
 
 

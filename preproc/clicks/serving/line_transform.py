@@ -39,7 +39,6 @@ class LineTransform:
 
     Attributes:
         cardinalities: number of ids of each column.
-        num_fields: texts of a row of `transform_fields`.
 
     Raises:
         PreprocError: the file is missing or damaged, or the kernel is not built.
@@ -59,7 +58,7 @@ class LineTransform:
             raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
         shape = shared_library.RawTransformShape()
         self._library.clicks_transform_shape(self._handle, ctypes.addressof(shape))
-        self._num_numerical, self.num_fields = shape.numerical, shape.used_fields
+        self._num_numerical = shape.numerical
         categories = (ctypes.c_uint64 * shape.ids)()
         self._library.clicks_transform_columns(self._handle, categories)
         self.cardinalities = tuple(size + 1 for size in categories)
@@ -88,7 +87,7 @@ class LineTransform:
         """Transforms rows, each the texts of its features.
 
         Args:
-            rows: `num_fields` texts each, in the order of the schema; a missing one is empty.
+            rows: a text of each feature, in the order of the schema; a missing one is empty.
 
         Raises:
             BadRowError: a text is none of its column; names column and value.
