@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bert4rec.nn.dropout import draw_bytes, dropout, dropped_levels
 from bert4rec.nn.layout import PaddedLayout, SequenceLayout
@@ -15,6 +16,9 @@ from cuda_ext import ops
 
 _WIDEST_HEAD = 256
 """Most columns of a head that flash attention takes."""
+
+# Not cuDNN's, which builds a plan of 60 to 90 ms for each shape: batches differ in theirs.
+_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attend(
@@ -76,9 +80,10 @@ def attend(
         weights = _weights(q, k, mask, causal and mask is None)
         mixed = dropout(weights, dropout_probability, training=True) @ v
     else:
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal and mask is None
-        )
+        with sdpa_kernel(_BACKENDS):
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal and mask is None
+            )
     return query_layout.packed(mixed.transpose(1, 2)).flatten(1)
 
 
