@@ -83,10 +83,12 @@ def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | N
         )
     files = _dictionary_files(job.dictionaries)
     key = fingerprint(files)
-    target = Dictionaries(workspace.unit_dir("given", key), key, job.semantics.num_categorical)
-    source = Dictionaries(job.dictionaries / DICTIONARY_FOLDER, key, target.num_columns)
+    key_types = job.semantics.key_types
+    target = Dictionaries(workspace.unit_dir("given", key), key_types, key)
+    source = Dictionaries(job.dictionaries / DICTIONARY_FOLDER, key_types, key)
     for column in target.missing():
-        _check_dictionary(job.dictionaries, source.path(column), files)
+        for path in source.paths(column):
+            _check_dictionary(job.dictionaries, path, files)
         target.save(column, source.load_column(column))
     return target
 
@@ -97,11 +99,12 @@ def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
     Raises:
         PreprocError: the folder is none of this project's, or a file is missing or damaged.
     """
-    num_columns = semantics_of_dataset(dataset, {}).num_categorical
-    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, num_columns=num_columns)
+    key_types = semantics_of_dataset(dataset, {}).key_types
+    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, key_types)
     files = _dictionary_files(dataset)
-    for column in range(num_columns):
-        _check_dictionary(dataset, dictionaries.path(column), files)
+    for column in range(len(key_types)):
+        for path in dictionaries.paths(column):
+            _check_dictionary(dataset, path, files)
     return dictionaries
 
 

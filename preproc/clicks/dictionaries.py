@@ -3,17 +3,57 @@
 
 import dataclasses
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from preproc.clicks.schema.row_format import NUM_CATEGORICAL
+from preproc.clicks.schema.row_format import KeyType
 from preproc.files.workspace import atomic_file
 from recsys.data.positioned_io import map_array
 
 DICTIONARY_FOLDER = "dictionaries"
-DICTIONARY_DTYPE = np.dtype("<u4")
+_DTYPES: dict[KeyType, npt.DTypeLike] = {"uint32": "<u4", "int64": "<i8", "text": "u1"}
+_END = np.dtype("<u8")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """Categories of a column, in id order from 1.
+
+    Attributes:
+        type: what they are.
+        values: [n] uint32 or int64, or the bytes of all texts.
+        ends: [n] uint64, of texts where each ends.
+    """
+
+    type: KeyType
+    values: npt.NDArray[Any]
+    ends: npt.NDArray[np.uint64] | None = None
+
+    @classmethod
+    def of(cls, key_type: KeyType, keys: "Sequence[int | bytes] | npt.NDArray[Any]") -> Self:
+        """Builds them from numbers or texts."""
+        if key_type != "text":
+            return cls(key_type, np.asarray(keys, _DTYPES[key_type]))
+        texts = [bytes(key) for key in keys]
+        ends = np.cumsum([len(text) for text in texts], dtype=_END)
+        return cls(key_type, np.frombuffer(b"".join(texts), np.uint8), ends)
+
+    def __len__(self) -> int:
+        return len(self.values if self.ends is None else self.ends)
+
+    def __iter__(self) -> "Iterator[int | bytes]":
+        """Yields numbers or texts."""
+        if self.ends is None:
+            yield from self.values.tolist()
+            return
+        begin = 0
+        for end in self.ends.tolist():
+            yield self.values[begin:end].tobytes()
+            begin = end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,24 +61,36 @@ class Dictionaries:
     """The dictionary files of all columns; a file that exists is complete.
 
     Attributes:
-        folder: holds a file per column.
+        folder: holds a file per column, of texts two.
+        key_types: what the categories of each column are.
         key: hash of the input and settings they depend on; later stages depend on it.
-        num_columns: columns of categories.
     """
 
     folder: Path
+    key_types: tuple[KeyType, ...]
     key: str = ""
-    num_columns: int = NUM_CATEGORICAL
 
     def path(self, column: int) -> Path:
-        """Returns the file of a column: categories as uint32, from id 1."""
+        """Returns the file of a column's numbers, or its texts."""
         return self.folder / f"cat_{column}.bin"
+
+    def ends_path(self, column: int) -> Path:
+        """Returns the file of the ends of a column's texts, uint64."""
+        return self.folder / f"cat_{column}.ends.bin"
+
+    def paths(self, column: int) -> list[Path]:
+        """Returns the files of a column, of which the last is written last."""
+        ends = [self.ends_path(column)] if self.key_types[column] == "text" else []
+        return [*ends, self.path(column)]
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Number of categories of each column."""
-        sizes = (self.path(c).stat().st_size for c in range(self.num_columns))
-        return tuple(size // DICTIONARY_DTYPE.itemsize for size in sizes)
+        return tuple(
+            self.paths(column)[0].stat().st_size
+            // (_END if key_type == "text" else np.dtype(_DTYPES[key_type])).itemsize
+            for column, key_type in enumerate(self.key_types)
+        )
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
@@ -47,30 +99,29 @@ class Dictionaries:
 
     def missing(self) -> list[int]:
         """Returns the columns that have no dictionary yet."""
-        return [c for c in range(self.num_columns) if not self.path(c).exists()]
+        return [c for c in range(len(self.key_types)) if not self.path(c).exists()]
 
-    def load(self) -> list[npt.NDArray[np.uint32]]:
+    def load(self) -> list[Keys]:
         """Memory-maps the categories of each column, in id order."""
-        return [self.load_column(column) for column in range(self.num_columns)]
+        return [self.load_column(column) for column in range(len(self.key_types))]
 
-    def load_column(self, column: int) -> npt.NDArray[np.uint32]:
+    def load_column(self, column: int) -> Keys:
         """Memory-maps the categories of a column, in id order."""
-        return map_array(self.path(column), DICTIONARY_DTYPE)
+        key_type = self.key_types[column]
+        ends = map_array(self.ends_path(column), _END) if key_type == "text" else None
+        return Keys(key_type, map_array(self.path(column), np.dtype(_DTYPES[key_type])), ends)
 
-    def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
+    def save(self, column: int, keys: Keys) -> None:
         """Writes the dictionary of a column."""
-        with atomic_file(self.path(column)) as file:
-            categories.astype(DICTIONARY_DTYPE, copy=False).tofile(file)
+        arrays = (keys.values,) if keys.ends is None else (keys.ends, keys.values)
+        for path, values in zip(self.paths(column), arrays, strict=True):
+            with atomic_file(path) as file:
+                values.tofile(file)
 
     def copy_to(self, dataset: Path) -> None:
         """Copies all files into a staged dataset."""
-        target = dataset_dictionaries(dataset, self.num_columns)
-        for column in range(self.num_columns):
-            shutil.copyfile(self.path(column), target.path(column))
-
-
-def dataset_dictionaries(dataset: Path, num_columns: int) -> Dictionaries:
-    """Makes the folder for the dictionaries of a dataset."""
-    folder = dataset / DICTIONARY_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    return Dictionaries(folder, num_columns=num_columns)
+        target = Dictionaries(dataset / DICTIONARY_FOLDER, self.key_types)
+        target.folder.mkdir(parents=True, exist_ok=True)
+        for column in range(len(self.key_types)):
+            for source, path in zip(self.paths(column), target.paths(column), strict=True):
+                shutil.copyfile(source, path)

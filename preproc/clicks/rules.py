@@ -26,6 +26,7 @@ from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
     FieldType,
+    KeyType,
     NumberRule,
     Role,
     RowFormat,
@@ -88,12 +89,14 @@ def shorten_number(field: bytes) -> bytes | None:
     return str(number).encode() if -(2**63) <= number < 2**63 else None
 
 
-def read_category(field: bytes, kind: FieldType, buckets: int) -> int:
-    """Returns the category of a valid field."""
+def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
+    """Returns the category of a valid field: a text, else a number."""
     if kind == "hex":
         return int(field, 16) % (buckets or 2**32)
-    text = field if kind == "string" else shorten_number(field)
-    return xxhash.xxh64_intdigest(text or b"") % buckets
+    text = field if kind == "string" else shorten_number(field) or b""
+    if buckets:
+        return xxhash.xxh64_intdigest(text) % buckets
+    return text if kind == "string" else int(text)
 
 
 def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
@@ -254,12 +257,23 @@ class ClicksSemantics:
         """Reasons that the manifest counts; Criteo's logs lack two."""
         return REJECT_REASONS[: None if self.schema else -2]
 
-    def limit(self, column: int) -> int:
-        """Returns the occurrences from which a category of a column is kept."""
-        of_all = self.frequency_limit
-        schema = self.schema
-        own = of_all if schema is None else schema.named("categorical")[column].frequency_limit
-        return max(own, 1)
+    @property
+    def key_types(self) -> tuple[KeyType, ...]:
+        """Types of the categories of each column."""
+        narrow: KeyType = "uint32"
+        if self.schema is None:
+            return (narrow,) * self.num_categorical
+        return tuple(column.key_type for column in self.schema.named("categorical"))
+
+    def limits(self, column: int) -> tuple[int, int]:
+        """Returns the least occurrences of a category, and the most ids.
+
+        0 ids are no limit.
+        """
+        if self.schema is None:
+            return max(self.frequency_limit, 1), 0
+        own = self.schema.named("categorical")[column]
+        return max(own.frequency_limit, 1), own.max_ids
 
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
@@ -379,6 +393,21 @@ def order_dictionary(
     values, counts = values[kept], counts[kept]
     order = np.lexsort((values, np.uint64(2**64 - 1) - counts))
     return values[order]
+
+
+def order_wide_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
+    """Returns the keys that are kept, in id order from 1.
+
+    They are texts or integers. Of equal counts smaller integers come first, or shorter texts, then
+    those of smaller bytes.
+    """
+    kept = [(key, count) for key, count in counts.items() if count >= frequency_limit]
+
+    def order(entry: tuple[Any, int]) -> tuple[Any, ...]:
+        key, count = entry
+        return (-count, len(key), key) if isinstance(key, bytes) else (-count, key)
+
+    return [key for key, _ in sorted(kept, key=order)]
 
 
 def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:

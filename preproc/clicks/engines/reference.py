@@ -7,19 +7,22 @@ about 50 times slower than the native engine and holds all rows in memory (about
 
 import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
-from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows
 from preproc.clicks.rules import (
     REJECT_REASONS,
     ClicksSemantics,
     bin_categories,
     order_dictionary,
+    order_wide_keys,
     read_category,
     reject_reason,
     shuffle_keys,
@@ -43,7 +46,8 @@ class ParsedRows:
         integers: [n, M]; 0 where the field is empty.
         integers_missing: [n, M], True where the field is empty.
         decimals: [n, M], of columns of decimal numbers in place of integers; 0 elsewhere.
-        categories: [n, F]; 0 where the field is empty.
+        categories: [n, F]; 0 where the field is empty, or the category no number of 32 bits.
+        wide_keys: [n, F], texts and other integers; None elsewhere.
         categories_missing: [n, F], True where the field is empty.
     """
 
@@ -52,6 +56,7 @@ class ParsedRows:
     integers_missing: npt.NDArray[np.bool_]
     decimals: npt.NDArray[np.float64]
     categories: npt.NDArray[np.uint32]
+    wide_keys: npt.NDArray[np.object_]
     categories_missing: npt.NDArray[np.bool_]
 
 
@@ -112,12 +117,16 @@ def read_rows(
     integers = np.where(is_decimal, b"0", filled).astype(np.int64)
     decimals = np.where(is_decimal, filled, b"0").astype(np.float64) + 0.0  # -0 is 0
     categories = np.zeros(categorical.shape, np.uint32)
+    wide_keys = np.full((len(valid), semantics.num_categorical), None, np.object_)
     for field, role in enumerate(row_format.roles):
         if role == "categorical":
             kind, buckets = row_format.types[field], row_format.buckets[field]
             column = row_format.columns[field]
-            texts_of = categorical[:, column]
-            categories[:, column] = [read_category(t, kind, buckets) if t else 0 for t in texts_of]
+            is_narrow = semantics.key_types[column] == "uint32"
+            target = categories if is_narrow else wide_keys
+            target[:, column] = [
+                read_category(text, kind, buckets) if text else 0 for text in categorical[:, column]
+            ]
     if semantics.category_modulus is not None:
         categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
     if semantics.bin_numerical:
@@ -131,6 +140,7 @@ def read_rows(
         integers_missing=integers_missing,
         decimals=decimals,
         categories=categories,
+        wide_keys=wide_keys,
         categories_missing=categories_missing,
     ), rejected
 
@@ -147,34 +157,36 @@ def decimal_columns(row_format: RowFormat) -> npt.NDArray[np.bool_]:
     return np.array([types[column] == "float" for column in range(len(types))], np.bool_)
 
 
-def build_dictionaries(
-    rows: ParsedRows, counted: int, semantics: ClicksSemantics
-) -> list[npt.NDArray[np.uint32]]:
+def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> list[Keys]:
     """Returns the categories of each column that are kept, in id order.
 
     Args:
         rows: all rows.
         counted: number of rows, from the first, whose categories are counted.
-        semantics: gives the frequency limit.
+        semantics: gives the limits.
     """
     dictionaries = []
-    for column in range(semantics.num_categorical):
+    for column, key_type in enumerate(semantics.key_types):
         present = ~rows.categories_missing[:counted, column]
-        categories = rows.categories[:counted, column][present]
-        values, counts = np.unique(categories, return_counts=True)
-        ordered = order_dictionary(values, counts.astype(np.uint64), semantics.limit(column))
-        dictionaries.append(ordered)
+        limit, max_ids = semantics.limits(column)
+        ordered: Any
+        if key_type == "uint32":
+            categories = rows.categories[:counted, column][present]
+            values, counts = np.unique(categories, return_counts=True)
+            ordered = order_dictionary(values, counts.astype(np.uint64), limit)
+        else:
+            ordered = order_wide_keys(Counter(rows.wide_keys[:counted, column][present]), limit)
+        dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
 
 
-def encode(
-    rows: ParsedRows, dictionaries: list[npt.NDArray[np.uint32]], semantics: ClicksSemantics
-) -> ClickColumns:
+def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantics) -> ClickColumns:
     """Returns the columns of a dataset, with float32 numerical features."""
     ids = []
     for column, dictionary in enumerate(dictionaries):
-        id_of = {int(category): i for i, category in enumerate(dictionary, start=1)}
-        categories = rows.categories[:, column].tolist()
+        id_of = {category: i for i, category in enumerate(dictionary, start=1)}
+        source = rows.categories if dictionary.type == "uint32" else rows.wide_keys
+        categories = source[:, column].tolist()
         looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
         ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
     numerical = transform_numerical(rows.integers, rows.integers_missing, semantics)
@@ -229,9 +241,9 @@ def run(engine_job: EngineJob) -> EngineResult:
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
     stage = EncodeStage(staging, job)
-    saved = Dictionaries(staging, num_columns=job.semantics.num_categorical)
-    for column, categories in enumerate(dictionaries):
-        saved.save(column, categories)
+    saved = Dictionaries(staging, job.semantics.key_types)
+    for column, keys in enumerate(dictionaries):
+        saved.save(column, keys)
     spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
         clicks = writer.write(0, columns)

@@ -14,10 +14,12 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.kernel.shared_library import (
     EncodeTarget,
     LineTooLongError,
     RawMergeResult,
+    RawMergeRule,
     RawNumberRule,
     RawNumericalRule,
     RawRowFormat,
@@ -32,17 +34,17 @@ from preproc.clicks.kernel.shared_library import (
     load,
 )
 from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
-from preproc.clicks.schema.row_format import FIELD_TYPES, ROLES, RowFormat
+from preproc.clicks.schema.row_format import FIELD_TYPES, KEY_TYPES, ROLES, KeyType, RowFormat
 from preproc.files.progress import Progress
 
 __all__ = [
-    "DICTIONARY_BYTES_PER_CATEGORY",
     "EncodeTarget",
     "Encoder",
     "LineTooLongError",
     "Run",
     "ScanResult",
     "Scanner",
+    "dictionary_bytes",
     "is_built",
     "kernel_version",
     "merge_runs",
@@ -51,8 +53,8 @@ __all__ = [
 
 NO_LIMIT = 2**64 - 1
 
-RUN_ENTRY = np.dtype("<u8")
-"""Entry of a sorted run: key of a category (a bijective hash) << 32 | count."""
+RUN_WORD = np.dtype("<u8")
+"""Word of a sorted run: count_table.h describes its entries."""
 
 REJECTED_HEADER = np.dtype(
     [("offset", "<u8"), ("line", "<u8"), ("length", "<u4"), ("reason", "<u4")]
@@ -65,8 +67,8 @@ class Run:
     """A sorted run of one column, a range in its file."""
 
     column: int
-    first_entry: int
-    entries: int
+    first_word: int
+    words: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,25 +205,29 @@ class Scanner(_Reader):
             text_bytes=summary.bytes,
             checksum=self.checksum(),
             rejected=dict(zip(REJECT_REASONS, summary.rejected, strict=True)),
-            runs=tuple(Run(r.column, r.first_entry, r.entries) for r in runs),
+            runs=tuple(Run(r.column, r.first_word, r.words) for r in runs),
         )
 
 
 def merge_runs(
     runs: Sequence[npt.NDArray[np.uint64]],
     *,
-    frequency_limit: int,
+    key_type: KeyType = "uint32",
+    limits: tuple[int, int],
     budget_bytes: int,
-    dictionary_fd: int,
+    keys_fd: int,
+    ends_fd: int = -1,
     progress: Progress,
 ) -> RawMergeResult:
     """Merges the sorted runs of one column and writes its dictionary.
 
     Args:
-        runs: entries of each run; memory-mapped files are allowed.
-        frequency_limit: categories with fewer occurrences are left out.
+        runs: words of each run; memory-mapped files are allowed.
+        key_type: what the categories are.
+        limits: categories with fewer occurrences are left out; the most ids, 0 for all.
         budget_bytes: the most memory to use.
-        dictionary_fd: file for the categories kept, uint32 in id order.
+        keys_fd: file for the categories kept, in id order.
+        ends_fd: of texts, file for the end of each.
         progress: counters to advance.
     """
     slices = (RawRunSlice * len(runs))(*(RawRunSlice(r.ctypes.data, len(r)) for r in runs))
@@ -230,9 +236,8 @@ def merge_runs(
         load().clicks_merge(
             slices,
             len(runs),
-            frequency_limit,
-            budget_bytes,
-            dictionary_fd,
+            ctypes.byref(RawMergeRule(*limits, budget_bytes)),
+            *(KEY_TYPES.index(key_type), keys_fd, ends_fd),
             ctypes.addressof(progress),
             ctypes.byref(result),
         )
@@ -240,20 +245,30 @@ def merge_runs(
     return result
 
 
-DICTIONARY_BYTES_PER_CATEGORY = 16
-"""Memory of a lookup table, per category kept."""
+_BYTES_PER_CATEGORY: dict[KeyType, int] = {"uint32": 16, "int64": 64, "text": 64}
+
+
+def dictionary_bytes(dictionaries: Dictionaries) -> int:
+    """Returns the memory of the lookup tables of all columns."""
+    columns = zip(dictionaries.key_types, dictionaries.kept, strict=True)
+    return sum(_BYTES_PER_CATEGORY[key_type] * kept for key_type, kept in columns)
 
 
 @contextlib.contextmanager
 def open_dictionaries(
-    dictionaries: Sequence[npt.NDArray[np.uint32]],
+    dictionaries: Sequence[Keys],
 ) -> Iterator[ctypes.Array[ctypes.c_void_p]]:
-    """Builds the lookup tables of all columns; encoders may use them together."""
+    """Builds the lookup tables of all columns; encoders may use them together.
+
+    Of keys wider than 32 bits they hold addresses: `dictionaries` stay until they are closed.
+    """
     handles = (ctypes.c_void_p * len(dictionaries))()
     try:
-        for i, categories in enumerate(dictionaries):
-            values = np.ascontiguousarray(categories, np.uint32)
-            handle = load().clicks_dictionary_open(values.ctypes.data, len(values))
+        for i, keys in enumerate(dictionaries):
+            handle = load().clicks_dictionary_open(
+                *(KEY_TYPES.index(keys.type), keys.values.ctypes.data, keys.values.nbytes),
+                *(None if keys.ends is None else keys.ends.ctypes.data, len(keys)),
+            )
             handles[i] = check_handle(handle)
         yield handles
     finally:

@@ -14,6 +14,7 @@
 #include "row_encoder.h"
 #include "row_stream.h"
 #include "run_merge.h"
+#include "wide_merge.h"
 
 #define CLICKS_API extern "C" __attribute__((visibility("default")))
 
@@ -125,7 +126,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 8; }
+CLICKS_API int clicks_kernel_version() { return 9; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -170,25 +171,43 @@ CLICKS_API void clicks_scan_runs(const Reader* scan, Run* runs) {
   std::copy(written.begin(), written.end(), runs);
 }
 
-// Merges the runs of one column and writes the categories kept as uint32, in id order.
-CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
-                            uint64_t budget_bytes, int dictionary_fd, Progress* progress,
+// Merges the runs of one column and writes its keys in id order: uint32, int64 or, to keys_fd, the
+// bytes of texts, to ends_fd uint64, the end of each.
+CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, const MergeRule* rule,
+                            uint32_t type, int keys_fd, int ends_fd, Progress* progress,
                             MergeResult* result) {
   return guarded([&] {
-    RunMerge merge(runs, num_runs, frequency_limit, budget_bytes, progress);
-    *result = merge.run(dictionary_fd);
+    const auto key_type = static_cast<KeyType>(type);
+    if (key_type == KeyType::kNarrow) {
+      *result = RunMerge(runs, num_runs, *rule, progress).run(keys_fd);
+    } else {
+      *result = WideMerge(runs, num_runs, *rule, key_type, progress).run(keys_fd, ends_fd);
+    }
   });
 }
 
-CLICKS_API Dictionary* clicks_dictionary_open(const uint32_t* categories, uint64_t count) {
-  return guarded_make<Dictionary>([&] { return new Dictionary(categories, count); });
+// The files of `clicks_merge` in memory. Wide keys must outlive the handle; ends: null but of
+// texts.
+CLICKS_API ColumnDictionary* clicks_dictionary_open(uint32_t type, const uint8_t* keys,
+                                                    uint64_t bytes, const uint8_t* ends,
+                                                    uint64_t count) {
+  return guarded_make<ColumnDictionary>([&] {
+    auto dictionary = std::make_unique<ColumnDictionary>();
+    if (static_cast<KeyType>(type) == KeyType::kNarrow) {
+      const auto* categories = reinterpret_cast<const uint32_t*>(keys);
+      dictionary->narrow = std::make_unique<Dictionary>(categories, count);
+    } else {
+      dictionary->wide = std::make_unique<WideDictionary>(WideKeys(keys, bytes, ends), count);
+    }
+    return dictionary.release();
+  });
 }
 
-CLICKS_API void clicks_dictionary_close(Dictionary* dictionary) { delete dictionary; }
+CLICKS_API void clicks_dictionary_close(ColumnDictionary* dictionary) { delete dictionary; }
 
 // targets: ascending, disjoint row ranges of the text; must outlive the handle, as the format's
 // arrays must. offset: byte of the file at which the text begins.
-CLICKS_API Reader* clicks_encode_open(const Dictionary* const* dictionaries,
+CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionaries,
                                       const RowRule* row_rule, const RowFormat* format,
                                       const NumericalRule* rule, EncodeTarget* targets,
                                       uint64_t num_targets, uint64_t offset, Progress* progress) {

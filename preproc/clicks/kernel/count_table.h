@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -23,115 +24,161 @@ CLICKS_INLINE uint32_t category_of_key(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// One sorted run in a runs file: entries of (key << 32 | count), ascending.
+// One sorted run in a runs file, of words of 64 bits. An entry is a word, key << 32 | count, or of
+// wide keys a `WideEntry`; ascending.
 struct Run {
   uint32_t column;
-  uint64_t first_entry;  // from the start of the file
-  uint64_t entries;
+  uint64_t first_word;  // from the start of the file
+  uint64_t words;
 };
 
+// A category of 32 bits and its count; 0: free.
+struct NarrowCount {
+  uint64_t word;  // key << 32 | count
+
+  bool is_free() const { return word == 0; }
+  uint64_t order() const { return word; }
+  bool has_key_of(const NarrowCount& other) const { return (word ^ other.word) <= UINT32_MAX; }
+  void add(const NarrowCount& other) { word += other.word & UINT32_MAX; }
+  bool operator<(const NarrowCount& other) const { return word < other.word; }
+};
+
+// A wide key and its count; 0: free.
+struct WideCount {
+  uint64_t hash;
+  const uint8_t* bytes;
+  uint32_t length;
+  uint32_t count;
+
+  bool is_free() const { return count == 0; }
+  uint64_t order() const { return hash; }
+  bool has_key_of(const WideCount& other) const {
+    return hash == other.hash && length == other.length &&
+           std::memcmp(bytes, other.bytes, length) == 0;
+  }
+  void add(const WideCount& other) { count += other.count; }
+  bool operator<(const WideCount& other) const {
+    if (hash != other.hash) return hash < other.hash;
+    return is_text_before(bytes, length, other.bytes, other.length);
+  }
+};
+
+// A WideCount in a run; the bytes follow, up to a whole word.
+struct WideEntry {
+  uint64_t hash;
+  uint32_t count;
+  uint32_t length;
+
+  uint64_t words() const { return (sizeof(WideEntry) + uint64_t{length} + 7) / 8; }
+};
+
+// Counts are stored in slots by the highest bits of their `order`.
+template <typename Count>
 class CountTable {
  public:
   static constexpr int kInitialLog2 = 11;
 
   CountTable() : slots_(size_t{1} << kInitialLog2), log2_(kInitialLog2) {}
 
-  static constexpr size_t initial_bytes() { return sizeof(uint64_t) << kInitialLog2; }
+  static constexpr size_t initial_bytes() { return sizeof(Count) << kInitialLog2; }
   size_t bytes() const { return slots_.bytes(); }
   bool has_room(size_t extra) const { return used_ + extra <= slots_.size() / 8 * 5; }
 
-  // The table must have room for `count` new keys.
-  void add(const uint32_t* keys, int count) {
-    const int shift = 32 - log2_;
-    const size_t mask = slots_.size() - 1;
-    uint64_t* slots = slots_.data();
+  // Adds count_of(0), count_of(1), ... and calls added() with the slot of each new key. The table
+  // must have room for `count` new keys.
+  template <typename CountOf, typename Added>
+  void add(int count, const CountOf& count_of, const Added& added) {
+    const int shift = 64 - log2_;
+    Count* slots = slots_.data();
     constexpr int kAhead = 16;
     const int prefetched = log2_ >= 12 ? count : 0;  // the tables of all columns share the cache
     for (int i = 0; i < std::min(prefetched, kAhead); ++i) {
-      __builtin_prefetch(&slots[keys[i] >> shift], 1);
+      __builtin_prefetch(&slots[count_of(i).order() >> shift], 1);
     }
     for (int i = 0; i < count; ++i) {
-      if (i + kAhead < prefetched) __builtin_prefetch(&slots[keys[i + kAhead] >> shift], 1);
-      add_one(slots, mask, keys[i] >> shift, static_cast<uint64_t>(keys[i]) << 32, 1);
+      if (i + kAhead < prefetched) {
+        __builtin_prefetch(&slots[count_of(i + kAhead).order() >> shift], 1);
+      }
+      add_one(count_of(i), added);
     }
   }
 
   // Doubles the number of slots.
   void grow() {
-    Pages<uint64_t> old(std::move(slots_));
-    slots_ = Pages<uint64_t>(old.size() * 2);
+    Pages<Count> old(std::move(slots_));
+    slots_ = Pages<Count>(old.size() * 2);
     ++log2_;
     used_ = 0;
     for (size_t i = 0; i < old.size(); ++i) {
-      if (old[i] == 0) continue;
-      const uint64_t key = old[i] & ~uint64_t{UINT32_MAX};
-      add_one(slots_.data(), slots_.size() - 1, key >> (64 - log2_), key, old[i] - key);
+      if (!old[i].is_free()) add_one(old[i], [](Count&) {});
     }
   }
 
-  // Moves all entries to the front, sorted, and returns their number; only reset() may follow.
+  // Moves all counts to the front, sorted, and returns their number; only reset() may follow.
   size_t sort_in_place() {
-    std::vector<uint64_t> wrapped;  // entries of the last slots that wrapped around to the start
-    uint64_t* slots = slots_.data();
+    std::vector<Count> wrapped;  // counts of the last slots that wrapped around to the start
+    Count* slots = slots_.data();
     size_t out = 0, cluster = 0;
     bool first_cluster = true;
     for (size_t i = 0; i < slots_.size(); ++i) {
-      const uint64_t entry = slots[i];
-      if (entry == 0) {
+      const Count count = slots[i];
+      if (count.is_free()) {
         sort_cluster(slots + cluster, slots + out);
         cluster = out;
         first_cluster = false;
-      } else if (first_cluster && (entry >> (64 - log2_)) > i) {
-        wrapped.push_back(entry);
+      } else if (first_cluster && (count.order() >> (64 - log2_)) > i) {
+        wrapped.push_back(count);
       } else {
-        slots[out++] = entry;
+        slots[out++] = count;
       }
     }
-    for (uint64_t entry : wrapped) slots[out++] = entry;
+    for (const Count& count : wrapped) slots[out++] = count;
     sort_cluster(slots + cluster, slots + out);
     return out;
   }
 
-  const uint64_t* data() const { return slots_.data(); }
+  const Count* data() const { return slots_.data(); }
 
   void reset() {
-    slots_ = Pages<uint64_t>();
-    slots_ = Pages<uint64_t>(size_t{1} << kInitialLog2);
+    slots_ = Pages<Count>();
+    slots_ = Pages<Count>(size_t{1} << kInitialLog2);
     log2_ = kInitialLog2;
     used_ = 0;
   }
 
  private:
-  CLICKS_INLINE void add_one(uint64_t* slots, size_t mask, size_t slot, uint64_t key,
-                             uint64_t count) {
-    for (;; slot = (slot + 1) & mask) {
-      const uint64_t entry = slots[slot];
-      if (entry == 0) {
-        slots[slot] = key | count;
+  template <typename Added>
+  CLICKS_INLINE void add_one(const Count& count, const Added& added) {
+    Count* const slots = slots_.data();
+    const size_t mask = slots_.size() - 1;
+    for (size_t slot = count.order() >> (64 - log2_);; slot = (slot + 1) & mask) {
+      if (slots[slot].is_free()) {
+        slots[slot] = count;
+        added(slots[slot]);
         ++used_;
         return;
       }
-      if ((entry ^ key) <= UINT32_MAX) {
-        slots[slot] = entry + count;
+      if (slots[slot].has_key_of(count)) {
+        slots[slot].add(count);
         return;
       }
     }
   }
 
-  static void sort_cluster(uint64_t* begin, uint64_t* end) {
+  static void sort_cluster(Count* begin, Count* end) {
     if (end - begin > 32) {
       std::sort(begin, end);
       return;
     }
-    for (uint64_t* i = begin + 1; i < end; ++i) {
-      const uint64_t entry = *i;
-      uint64_t* j = i;
-      for (; j > begin && j[-1] > entry; --j) *j = j[-1];
-      *j = entry;
+    for (Count* i = begin + 1; i < end; ++i) {
+      const Count count = *i;
+      Count* j = i;
+      for (; j > begin && count < j[-1]; --j) *j = j[-1];
+      *j = count;
     }
   }
 
-  Pages<uint64_t> slots_;
+  Pages<Count> slots_;
   size_t used_ = 0;
   int log2_;
 };
@@ -143,7 +190,8 @@ class CategoryCounts {
       : columns_(rule, format),
         budget_(budget_bytes),
         runs_fd_(runs_fd),
-        tables_(static_cast<size_t>(columns_.count())) {}
+        tables_(static_cast<size_t>(columns_.count())),
+        wide_tables_(columns_.has_wide_keys() ? tables_.size() : 0) {}
 
   // Counts the first rows of a batch.
   void add(const RowBatch& batch, int rows) {
@@ -152,57 +200,122 @@ class CategoryCounts {
     rows_since_spill_ += static_cast<uint64_t>(rows);
     uint64_t present_everywhere = ~uint64_t{0};
     for (int r = 0; r < rows; ++r) present_everywhere &= batch.id_present[r];
-    uint32_t categories[kBatchRows], keys[kBatchRows];
     for (int c = 0; c < columns_.count(); ++c) {
-      columns_.copy(batch, 0, rows, c, categories);
-      kernels_.hash_categories(categories, rows, keys);
-      int count = rows;
-      if (((present_everywhere >> c) & 1) == 0) {
-        count = 0;
-        for (int r = 0; r < rows; ++r) {
-          keys[count] = keys[r];
-          count += (batch.id_present[r] >> c) & 1;
-        }
+      if (columns_.has_wide_keys(c)) {
+        add_wide(batch, rows, c);
+      } else {
+        add_narrow(batch, rows, c, ((present_everywhere >> c) & 1) != 0);
       }
-      CountTable& table = tables_[static_cast<size_t>(c)];
-      while (!table.has_room(static_cast<size_t>(count))) make_room(table);
-      table.add(keys, count);
     }
   }
 
   void spill() {
     for (size_t c = 0; c < tables_.size(); ++c) {
-      const size_t entries = tables_[c].sort_in_place();
-      write_all(runs_fd_, tables_[c].data(), entries * sizeof(uint64_t));
-      if (entries > 0) runs_.push_back({static_cast<uint32_t>(c), written_, entries});
-      written_ += entries;
-      tables_[c].reset();
+      const uint64_t first = written_;
+      if (columns_.has_wide_keys(static_cast<int>(c))) {
+        write_wide(wide_tables_[c]);
+      } else {
+        const size_t entries = tables_[c].sort_in_place();
+        write_all(runs_fd_, tables_[c].data(), entries * sizeof(uint64_t));
+        written_ += entries;
+        tables_[c].reset();
+      }
+      if (written_ > first) runs_.push_back({static_cast<uint32_t>(c), first, written_ - first});
     }
+    arena_.clear();
     rows_since_spill_ = 0;
   }
 
   const std::vector<Run>& runs() const { return runs_; }
 
  private:
-  void make_room(CountTable& table) {
-    size_t used = 0;
-    for (const CountTable& t : tables_) used += t.bytes();
+  void add_narrow(const RowBatch& batch, int rows, int c, bool is_present_everywhere) {
+    uint32_t* const keys = keys_;
+    columns_.copy(batch, 0, rows, c, keys);
+    kernels_.hash_categories(keys, rows, keys);
+    int count = rows;
+    if (!is_present_everywhere) {
+      count = 0;
+      for (int r = 0; r < rows; ++r) {
+        keys[count] = keys[r];
+        count += (batch.id_present[r] >> c) & 1;
+      }
+    }
+    CountTable<NarrowCount>& table = tables_[static_cast<size_t>(c)];
+    while (!table.has_room(static_cast<size_t>(count))) make_room(table);
+    table.add(
+        count, [&](int i) { return NarrowCount{uint64_t{keys[i]} << 32 | 1}; },
+        [](NarrowCount&) {});
+  }
+
+  void add_wide(const RowBatch& batch, int rows, int c) {
+    WideCount counts[kBatchRows];
+    int count = 0;
+    size_t bytes = 0;
+    for (int r = 0; r < rows; ++r) {
+      if (((batch.id_present[r] >> c) & 1) == 0) continue;
+      const WideKey& key = columns_.wide_key(batch, r, c);
+      counts[count++] = {key.hash, key.bytes, key.length, 1};
+      bytes += key.length;
+    }
+    // Keys of a batch take a chunk at most, and what the last one lacks.
+    if (arena_.bytes() > 0 && used() + bytes + KeyArena::kChunkBytes > budget_) spill();
+    CountTable<WideCount>& table = wide_tables_[static_cast<size_t>(c)];
+    while (!table.has_room(static_cast<size_t>(count))) make_room(table);
+    table.add(
+        count, [&](int i) { return counts[i]; },
+        [&](WideCount& added) { added.bytes = arena_.copy(added.bytes, added.length); });
+  }
+
+  void write_wide(CountTable<WideCount>& table) {
+    const size_t entries = table.sort_in_place();
+    std::vector<uint64_t> words;
+    for (size_t i = 0; i < entries; ++i) {
+      const WideCount& count = table.data()[i];
+      const WideEntry entry{count.hash, count.count, count.length};
+      const size_t at = words.size();
+      words.resize(at + entry.words());
+      std::memcpy(&words[at], &entry, sizeof(entry));
+      std::memcpy(&words[at + 2], count.bytes, count.length);
+      if (words.size() >= kWriteWords || i + 1 == entries) {
+        write_all(runs_fd_, words.data(), words.size() * sizeof(uint64_t));
+        written_ += words.size();
+        words.clear();
+      }
+    }
+    table.reset();
+  }
+
+  size_t used() const {
+    size_t bytes = arena_.bytes();
+    for (const auto& table : tables_) bytes += table.bytes();
+    for (const auto& table : wide_tables_) bytes += table.bytes();
+    return bytes;
+  }
+
+  template <typename Count>
+  void make_room(CountTable<Count>& table) {
     // While a table grows, its old slots still take memory.
-    const bool fits = used + 2 * table.bytes() <= budget_;
-    if (fits || table.bytes() == CountTable::initial_bytes()) {
+    const bool fits = used() + 2 * table.bytes() <= budget_;
+    if (fits || table.bytes() == CountTable<Count>::initial_bytes()) {
       table.grow();
     } else {
       spill();
     }
   }
 
+  static constexpr size_t kWriteWords = 8192;
+
   const Kernels& kernels_ = kernels();
   IdColumns columns_;
   size_t budget_;
   int runs_fd_;
-  std::vector<CountTable> tables_;
+  std::vector<CountTable<NarrowCount>> tables_;
+  std::vector<CountTable<WideCount>> wide_tables_;  // of a column, one of the two is used
+  KeyArena arena_;
+  uint32_t keys_[kBatchRows];  // of one column
   std::vector<Run> runs_;
-  uint64_t written_ = 0;
+  uint64_t written_ = 0;  // words
   uint64_t rows_since_spill_ = 0;
 };
 

@@ -28,6 +28,9 @@ struct FeatureColumn {
   uint64_t categories;
   uint64_t buckets_at;  // uint32 [2**bucket_bits + 1]: first entry of each bucket, then the end
   uint64_t entries_at;  // [categories] of remainder, then id, in order of the keys
+  uint64_t keys_at;     // wide keys in id order, without gaps; 0: numbers of 32 bits
+  uint64_t keys_bytes;
+  uint64_t ends_at;  // uint64 [categories]: the end of each key; 0: integers of eight bytes
   uint32_t bucket_bits;
   uint16_t remainder_bytes;
   uint16_t id_bytes;
@@ -58,37 +61,39 @@ struct FeatureField {
   uint8_t unused;
 };
 
-constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '2'};
+constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '3'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
-// Maps a category to its id. The highest bits of a category's key are its bucket, the others its
-// remainder, which tells the categories of a bucket apart.
+// Maps a category to its id. The highest bits of a category's hash are its bucket, the next ones
+// its remainder. That tells the categories of 32 bits in a bucket apart; wide keys are compared.
 class StoredDictionary {
  public:
   StoredDictionary(const uint8_t* file, const FeatureColumn& column)
       : buckets_(file + column.buckets_at),
         entries_(file + column.entries_at),
+        keys_(file + column.keys_at, column.keys_bytes,
+              column.ends_at == 0 ? nullptr : file + column.ends_at),
         categories_(static_cast<uint32_t>(column.categories)),
-        shift_(32 - column.bucket_bits),
+        bucket_bits_(column.bucket_bits),
         width_(static_cast<uint32_t>(column.remainder_bytes + column.id_bytes)),
         id_shift_(8 * column.remainder_bytes),
-        remainder_mask_((uint64_t{1} << shift_) - 1),
         id_mask_((uint64_t{1} << (8 * column.id_bytes)) - 1) {}
 
-  CLICKS_INLINE void prefetch_bucket(uint32_t key) const { __builtin_prefetch(bucket(key)); }
-  CLICKS_INLINE void prefetch_entries(uint32_t key) const {
-    __builtin_prefetch(entry(load32(bucket(key))));
-  }
-  // Ends are limited to the entries, so that a damaged file gives wrong ids but no wild reads.
-  CLICKS_INLINE uint32_t find(uint32_t key) const {
-    const uint8_t* ends = bucket(key);
+  // hash: of a category of 32 bits its key in the highest ones.
+  void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(bucket(hash)); }
+  void prefetch_entries(uint64_t hash) const { __builtin_prefetch(entry(load32(bucket(hash)))); }
+
+  // key: null if the category has 32 bits.
+  CLICKS_INLINE uint32_t find(uint64_t hash, const WideKey* key) const {
+    const uint8_t* ends = bucket(hash);
+    // Ends are limited to the entries, so that a damaged file gives wrong ids but no wild reads.
     const uint32_t end = std::min(load32(ends + 4), categories_);
-    const uint64_t remainder = key & remainder_mask_;
+    const uint64_t remainder = (hash << bucket_bits_) >> (64 - id_shift_);
     for (uint32_t i = load32(ends); i < end; ++i) {
       const uint64_t stored = load64(entry(i));
-      if ((stored & (~uint64_t{0} >> (64 - id_shift_))) == remainder) {
-        return static_cast<uint32_t>((stored >> id_shift_) & id_mask_);
-      }
+      if ((stored & (~uint64_t{0} >> (64 - id_shift_))) != remainder) continue;
+      const auto id = static_cast<uint32_t>((stored >> id_shift_) & id_mask_);
+      if (key == nullptr || (id - 1 < categories_ && keys_.is(id - 1, *key))) return id;
     }
     return 0;
   }
@@ -99,8 +104,8 @@ class StoredDictionary {
     std::memcpy(&value, p, sizeof(value));
     return value;
   }
-  CLICKS_INLINE const uint8_t* bucket(uint32_t key) const {
-    return buckets_ + 4 * (uint64_t{key} >> shift_);
+  CLICKS_INLINE const uint8_t* bucket(uint64_t hash) const {
+    return buckets_ + 4 * ((hash >> 1) >> (63 - bucket_bits_));  // no shift by 64
   }
   CLICKS_INLINE const uint8_t* entry(uint32_t i) const {
     return entries_ + uint64_t{width_} * std::min(i, categories_);
@@ -108,11 +113,11 @@ class StoredDictionary {
 
   const uint8_t* buckets_;
   const uint8_t* entries_;
+  WideKeys keys_;
   uint32_t categories_;
-  uint32_t shift_;
+  uint32_t bucket_bits_;
   uint32_t width_;
   uint32_t id_shift_;
-  uint64_t remainder_mask_;
   uint64_t id_mask_;
 };
 
@@ -232,6 +237,12 @@ class FeatureFile {
     }
     const auto columns = static_cast<uint64_t>(IdColumns(header_.row_rule, row_format).count());
     if (header_.num_columns != columns || columns > kMaxColumns) throw damaged();
+    std::vector<KeyType> key_types(columns, KeyType::kNarrow);
+    for (uint32_t f = 0; f < row_format.num_fields; ++f) {
+      if (!has_wide_keys(row_format, f)) continue;
+      const bool is_text = row_format.types[f] == kText;
+      key_types[row_format.columns[f]] = is_text ? KeyType::kText : KeyType::kInteger;
+    }
     const uint64_t begin =
         sizeof(header_) + header_.num_fields * sizeof(FeatureField) + header_.text_bytes;
     if (!fits(begin, columns * sizeof(FeatureColumn))) throw damaged();
@@ -239,9 +250,15 @@ class FeatureFile {
       FeatureColumn column;
       std::memcpy(&column, data_ + begin + c * sizeof(column), sizeof(column));
       const uint64_t width = uint64_t{column.remainder_bytes} + column.id_bytes;
+      // Remainders tell categories of 32 bits apart.
+      const uint32_t least_bits = key_types[c] == KeyType::kNarrow ? 32 : 1;
       if (column.bucket_bits > 31 || column.categories > UINT32_MAX || width > 8 ||
-          8u * column.remainder_bytes + column.bucket_bits < 32 || column.id_bytes < 1 ||
-          column.id_bytes > 4 ||
+          8u * column.remainder_bytes + column.bucket_bits < least_bits ||
+          column.remainder_bytes < 1 || column.id_bytes < 1 || column.id_bytes > 4 ||
+          (column.keys_at != 0) != (key_types[c] != KeyType::kNarrow) ||
+          (column.ends_at != 0) != (key_types[c] == KeyType::kText) ||
+          !fits(column.keys_at, column.keys_bytes) ||
+          !fits(column.ends_at, column.ends_at == 0 ? 0 : 8 * column.categories) ||
           !fits(column.buckets_at, 4 * ((uint64_t{1} << column.bucket_bits) + 1)) ||
           !fits(column.entries_at, width * column.categories + kFeaturePadding)) {
         throw damaged();
@@ -271,12 +288,10 @@ class FeatureFile {
       line_.add(field, name, missing_texts);
       if (field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole;
-      const bool is_hashed = field.type == kText || field.type == kWholeNumber;
       // Numbers of columns have no gap and no twin.
       if ((field.role != kNumericalRole && field.role != kCategoricalRole) ||
           field.type > kDecimal || field.type == (is_number ? kText : kDecimal) ||
-          (!is_number && is_hashed && field.buckets == 0) || field.column >= kMaxColumns ||
-          (used[is_number] >> field.column & 1) != 0) {
+          field.column >= kMaxColumns || (used[is_number] >> field.column & 1) != 0) {
         throw damaged();
       }
       used[is_number] |= uint64_t{1} << field.column;

@@ -75,11 +75,20 @@ class IdColumns {
         bins_(rule),
         categoricals_(static_cast<int>(format.num_categorical)),
         numericals_(static_cast<int>(format.num_numerical)),
-        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)) {}
+        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)) {
+    for (uint32_t f = 0; f < format.num_fields; ++f) {
+      if (clicks::has_wide_keys(format, f)) wide_ |= uint64_t{1} << format.columns[f];
+    }
+  }
 
   int count() const { return count_; }
+  bool has_wide_keys(int column) const { return ((wide_ >> column) & 1) != 0; }
+  bool has_wide_keys() const { return wide_ != 0; }
+  const WideKey& wide_key(const RowBatch& batch, int row, int column) const {
+    return batch.keys[static_cast<size_t>(row * categoricals_ + column)];
+  }
 
-  // Copies the categories of a column in rows [from, from + count) of a batch.
+  // Copies the narrow categories of a column in rows [from, from + count) of a batch.
   void copy(const RowBatch& batch, int from, int count, int column, uint32_t* categories) const {
     if (column >= categoricals_) {
       const int32_t* values = batch.numerical + from * numericals_ + column - categoricals_;
@@ -98,6 +107,7 @@ class IdColumns {
   int categoricals_;
   int numericals_;
   int count_;
+  uint64_t wide_ = 0;  // bit c: the categories of column c are wide keys
 };
 
 }  // namespace clicks

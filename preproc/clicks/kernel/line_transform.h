@@ -159,14 +159,22 @@ class LineTransform final : private RowSink {
 
   void look_up(const RowBatch& batch, int c) {
     const StoredDictionary& dictionary = file_.dictionaries()[static_cast<size_t>(c)];
-    columns_.copy(batch, 0, batch.rows, c, keys_);
-    kernels_.hash_categories(keys_, batch.rows, keys_);
-    for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_bucket(keys_[r]);
-    for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_entries(keys_[r]);
+    const bool is_wide = columns_.has_wide_keys(c);
+    if (!is_wide) {
+      columns_.copy(batch, 0, batch.rows, c, keys_);
+      kernels_.hash_categories(keys_, batch.rows, keys_);
+    }
+    for (int r = 0; r < batch.rows; ++r) {
+      const bool present = (batch.id_present[r] >> c) & 1;
+      wide_[r] = is_wide && present ? &columns_.wide_key(batch, r, c) : nullptr;
+      hashes_[r] = is_wide ? (present ? wide_[r]->hash : 0) : uint64_t{keys_[r]} << 32;
+    }
+    for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_bucket(hashes_[r]);
+    for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_entries(hashes_[r]);
     int64_t* out = ids_ + rows_ * static_cast<uint64_t>(columns_.count()) + c;
     for (int r = 0; r < batch.rows; ++r) {
       const bool present = (batch.id_present[r] >> c) & 1;
-      out[r * columns_.count()] = present ? dictionary.find(keys_[r]) : 0;
+      out[r * columns_.count()] = present ? dictionary.find(hashes_[r], wide_[r]) : 0;
     }
   }
 
@@ -195,7 +203,9 @@ class LineTransform final : private RowSink {
   uint64_t rows_ = 0;
   bool is_rejected_ = false;
   RejectedLine rejected_line_{};
-  uint32_t keys_[kBatchRows];
+  uint32_t keys_[kBatchRows];  // of one column, as are the next ones
+  uint64_t hashes_[kBatchRows];
+  const WideKey* wide_[kBatchRows];
 };
 
 }  // namespace clicks

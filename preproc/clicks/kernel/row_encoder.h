@@ -89,6 +89,51 @@ class Dictionary {
   Pages<Bucket> buckets_;
 };
 
+// Maps a wide key to its id, 0 for every key that is not in the dictionary. Its keys stay where
+// they are, in the mapped files.
+class WideDictionary {
+ public:
+  WideDictionary(const WideKeys& keys, size_t count) : keys_(keys) {
+    while ((size_t{1} << log2_) < 2 * count) ++log2_;  // half full at most
+    slots_ = Pages<Slot>(size_t{1} << log2_);
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t hash = keys.at(i).hash;
+      size_t slot = slot_of(hash);
+      while (slots_[slot].id != 0) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = {hash, i + 1};
+    }
+  }
+
+  void prefetch(const WideKey& key) const { __builtin_prefetch(&slots_[slot_of(key.hash)], 0); }
+  uint32_t find(const WideKey& key) const {
+    for (size_t slot = slot_of(key.hash);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const Slot& found = slots_[slot];
+      if (found.id == 0) return 0;
+      if (found.hash == key.hash && keys_.is(found.id - 1, key)) {
+        return static_cast<uint32_t>(found.id);
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t hash;
+    uint64_t id;  // 0: free
+  };
+
+  size_t slot_of(uint64_t hash) const { return hash >> (64 - log2_); }
+
+  WideKeys keys_;
+  int log2_ = 1;
+  Pages<Slot> slots_;
+};
+
+// The dictionary of a column.
+struct ColumnDictionary {
+  std::unique_ptr<const Dictionary> narrow;
+  std::unique_ptr<const WideDictionary> wide;
+};
+
 // Rows [first_row, first_row + rows) of the text, written to these files from row out_row.
 struct EncodeTarget {
   uint64_t first_row;
@@ -105,7 +150,7 @@ struct EncodeTarget {
 class RowEncoder final : public RowSink {
  public:
   RowEncoder(const RowRule& row_rule, const RowFormat& format,
-             const Dictionary* const* dictionaries, const NumericalRule& rule,
+             const ColumnDictionary* const* dictionaries, const NumericalRule& rule,
              EncodeTarget* targets, size_t num_targets)
       : columns_(row_rule, format),
         numericals_(format.num_numerical),
@@ -232,7 +277,12 @@ class RowEncoder final : public RowSink {
 
   template <typename Id>
   void look_up(const RowBatch& batch, int from, int count, int c, Id* out) {
-    const Dictionary& dictionary = *dictionaries_[static_cast<size_t>(c)];
+    const ColumnDictionary& of_column = *dictionaries_[static_cast<size_t>(c)];
+    if (columns_.has_wide_keys(c)) {
+      look_up_wide(batch, from, count, c, *of_column.wide, out);
+      return;
+    }
+    const Dictionary& dictionary = *of_column.narrow;
     columns_.copy(batch, from, count, c, categories_);
     kernels_.hash_categories(categories_, count, keys_);
     if (dictionary.is_large()) {
@@ -245,10 +295,23 @@ class RowEncoder final : public RowSink {
     }
   }
 
+  template <typename Id>
+  void look_up_wide(const RowBatch& batch, int from, int count, int c,
+                    const WideDictionary& dictionary, Id* out) {
+    const auto is_present = [&](int r) { return ((batch.id_present[from + r] >> c) & 1) != 0; };
+    for (int r = 0; r < count; ++r) {
+      if (is_present(r)) dictionary.prefetch(columns_.wide_key(batch, from + r, c));
+    }
+    for (int r = 0; r < count; ++r) {
+      const WideKey* key = is_present(r) ? &columns_.wide_key(batch, from + r, c) : nullptr;
+      out[r] = static_cast<Id>(key == nullptr ? 0 : dictionary.find(*key));
+    }
+  }
+
   const Kernels& kernels_ = kernels();
   IdColumns columns_;
   size_t numericals_;
-  std::vector<const Dictionary*> dictionaries_;
+  std::vector<const ColumnDictionary*> dictionaries_;
   NumericalTransform transform_;
   std::vector<std::pair<size_t, NumberRule>> decimals_;  // of the columns of decimal numbers
   EncodeTarget* targets_;

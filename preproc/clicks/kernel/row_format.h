@@ -50,7 +50,8 @@ struct RowFormat {
   // of a label the positive ones, then the negative ones. Not read of a Criteo log.
   const uint8_t* texts;
   const uint32_t* texts_at;
-  // [num_fields] type of a feature, and the buckets that a categorical one is hashed to; 0: none.
+  // [num_fields] type of a feature, and the buckets that a categorical one is hashed to; 0: its
+  // categories are kept as they are.
   const uint8_t* types;
   const uint64_t* buckets;
   const NumberRule* rules;  // [num_fields] of decimal numbers
@@ -68,6 +69,12 @@ inline std::vector<std::pair<size_t, NumberRule>> decimal_rules(const RowFormat&
     }
   }
   return rules;
+}
+
+// Whether the categories of a field are texts or integers as they are, not numbers of 32 bits.
+inline bool has_wide_keys(const RowFormat& format, uint32_t f) {
+  return !format.is_criteo && format.roles[f] == kCategoricalRole &&
+         format.types[f] != kHexadecimal && format.buckets[f] == 0;
 }
 
 struct CriteoFields {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -19,6 +20,7 @@
 
 #include "row_format.h"
 #include "text_hash.h"
+#include "wide_keys.h"
 
 // CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
 #if defined(__x86_64__) && !defined(CLICKS_PORTABLE)
@@ -49,6 +51,8 @@ struct RowBatch {
   int32_t* numerical;                      // [kBatchRows, num_numerical]
   double* decimal;                         // as `numerical`, of columns of decimal numbers
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
+  WideKey* keys;     // as `categorical`, of columns of wide keys: into the text, or to a number
+  int64_t* numbers;  // as `categorical`
 };
 
 // Offsets of the fields in those rows of a batch that have the right number of fields.
@@ -144,9 +148,8 @@ CLICKS_INLINE bool parse_hexadecimal(const uint8_t* begin, uint32_t length, uint
   return (valid & repeat(0x80)) == repeat(0x80);
 }
 
-// Reads a whole number, -?[0-9]{1,19}(.0+)?, and writes it in its shortest form; returns the bytes
-// of that, 0 for what is none of 64 bits.
-inline uint32_t shorten_number(const uint8_t* field, uint32_t length, uint8_t* shortest) {
+// Reads a whole number of 64 bits, -?[0-9]{1,19}(.0+)?; returns whether it is one.
+inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& number) {
   const uint8_t* const end = field + length;
   const bool negative = length > 0 && *field == '-';
   const uint8_t* at = field + negative;
@@ -155,40 +158,48 @@ inline uint32_t shorten_number(const uint8_t* field, uint32_t length, uint8_t* s
   for (; at < end && *at >= '0' && *at <= '9' && at - first < 19; ++at) {
     value = 10 * value + (*at - '0');
   }
-  if (at == first || value > uint64_t{INT64_MAX} + negative) return 0;
+  if (at == first || value > uint64_t{INT64_MAX} + negative) return false;
   if (at < end) {
-    if (*at != '.' || end - at < 2) return 0;
-    if (!std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) return 0;
+    if (*at != '.' || end - at < 2) return false;
+    if (!std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) return false;
   }
-  uint8_t digits[20];
-  uint32_t count = 0;
-  for (; value > 0 || count == 0; value /= 10) digits[count++] = '0' + value % 10;
-  const bool has_sign = negative && !(count == 1 && digits[0] == '0');
-  if (has_sign) *shortest = '-';
-  std::reverse_copy(digits, digits + count, shortest + has_sign);
-  return count + has_sign;
+  number = static_cast<int64_t>(negative ? 0 - value : value);
+  return true;
 }
 
-// Reads a category; returns the reason if it is none, else kNumReasons.
+// Reads a category of the texts or integers; returns the reason if it is none, else kNumReasons.
+CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, uint8_t type,
+                                         int64_t& number, WideKey& key) {
+  if (type == kWholeNumber) {
+    if (!read_whole_number(field, length, number)) return kInteger;
+    key = WideKey::of(reinterpret_cast<const uint8_t*>(&number), sizeof(number));
+    return kNumReasons;
+  }
+  if (length > kMaxTextBytes) return kString;
+  if (!is_text(field, length)) return kEncoding;
+  key = WideKey::of(field, length);
+  return kNumReasons;
+}
+
+// Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
 CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
-                                         const RowFormat& format, uint32_t f, uint32_t& category) {
+                                         const RowFormat& format, uint32_t f, uint32_t& category,
+                                         int64_t& number, WideKey& key) {
   const uint64_t buckets = format.buckets[f];
   if (format.types[f] == kHexadecimal) {
     if (!parse_hexadecimal(field, length, category)) return kHex;
     if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
     return kNumReasons;
   }
-  uint8_t shortest[20];
-  if (format.types[f] == kWholeNumber) {
-    length = shorten_number(field, length, shortest);
-    if (length == 0) return kInteger;
-    field = shortest;
-  } else if (length > kMaxTextBytes) {
-    return kString;
-  } else if (!is_text(field, length)) {
-    return kEncoding;
+  const RejectReason reason = read_wide_key(field, length, format.types[f], number, key);
+  if (reason != kNumReasons || buckets == 0) return reason;
+  uint64_t hash = key.hash;
+  if (format.types[f] == kWholeNumber) {  // the hash of its shortest decimal text
+    char text[20];
+    const char* const end = std::to_chars(text, text + sizeof(text), number).ptr;
+    hash = TextHash::of(reinterpret_cast<const uint8_t*>(text), static_cast<uint32_t>(end - text));
   }
-  category = static_cast<uint32_t>(TextHash::of(field, length) % buckets);
+  category = static_cast<uint32_t>(hash % buckets);
   return kNumReasons;
 }
 
@@ -374,7 +385,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
     double* decimal = batch.decimal + static_cast<size_t>(r) * format.num_numerical;
-    uint32_t* categorical = batch.categorical + static_cast<size_t>(r) * format.num_categorical;
+    const size_t first_category = static_cast<size_t>(r) * format.num_categorical;
     uint64_t digits = repeat(0x80), numerical_present = 0, id_present = 0;
     bool valid = true;
     uint32_t begin = fields.start[r];
@@ -402,7 +413,9 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           const bool is_present = !is_missing(field, length, format, f);
           id_present |= uint64_t{is_present} << column;
           if (is_present) {
-            valid &= read_category(field, length, format, f, categorical[column]) == kNumReasons;
+            const size_t at = first_category + column;
+            valid &= read_category(field, length, format, f, batch.categorical[at],
+                                   batch.numbers[at], batch.keys[at]) == kNumReasons;
           }
           break;
         }
@@ -467,8 +480,9 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
                                            : is_missing(begin, length, format, f);
       if (fits) continue;
       if (role == kCategoricalRole && format.types[f] != kHexadecimal) {
-        uint32_t category;
-        const RejectReason reason = read_category(begin, length, format, f, category);
+        int64_t number;
+        WideKey key;
+        const RejectReason reason = read_wide_key(begin, length, format.types[f], number, key);
         if (reason == kNumReasons) continue;
         const bool is_number = reason == kInteger;
         return {is_number && std::any_of(begin, end, is_not_printable) ? kEncoding : reason, f};

@@ -58,12 +58,16 @@ class RowStream {
         numerical_(kBatchRows * format.num_numerical + 1),
         decimal_(kBatchRows * format.num_numerical + 1),
         categorical_(kBatchRows * format.num_categorical + 1),
+        keys_(kBatchRows * format.num_categorical + 1, Pages<WideKey>::kOnUse),
+        numbers_(kBatchRows * format.num_categorical + 1, Pages<int64_t>::kOnUse),
         fields_(1),
         batch_(1) {
     fields_[0].ends = ends_.data();
     batch_[0].numerical = numerical_.data();
     batch_[0].decimal = decimal_.data();
     batch_[0].categorical = categorical_.data();
+    batch_[0].keys = keys_.data();
+    batch_[0].numbers = numbers_.data();
   }
 
   void feed(const uint8_t* text, size_t size) {
@@ -177,6 +181,7 @@ class RowStream {
         move_row(batch.numerical, format_.num_numerical, r, kept);
         move_row(batch.decimal, format_.num_numerical, r, kept);
         move_row(batch.categorical, format_.num_categorical, r, kept);
+        move_row(batch.keys, format_.num_categorical, r, kept);  // numbers stay where keys point
       }
       ++kept;
     }
@@ -212,6 +217,8 @@ class RowStream {
   Pages<int32_t> numerical_;
   Pages<double> decimal_;
   Pages<uint32_t> categorical_;
+  Pages<WideKey> keys_;
+  Pages<int64_t> numbers_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
   uint8_t is_rejected_[kBatchRows];

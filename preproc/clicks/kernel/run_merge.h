@@ -17,8 +17,18 @@
 namespace clicks {
 
 struct RunSlice {
-  const uint64_t* entries;
+  const uint64_t* words;
   uint64_t count;
+};
+
+// Which categories of a column get an id.
+struct MergeRule {
+  uint64_t frequency_limit;  // fewer occurrences get none
+  uint64_t max_ids;          // most ids; 0: no limit
+  uint64_t budget_bytes;     // most memory
+
+  uint64_t least_count() const { return std::max<uint64_t>(frequency_limit, 1); }
+  uint64_t ids(uint64_t kept) const { return max_ids == 0 ? kept : std::min(kept, max_ids); }
 };
 
 struct KeptCategory {
@@ -27,20 +37,20 @@ struct KeptCategory {
 };
 
 struct MergeResult {
-  uint64_t kept;          // categories that reach the limit
+  uint64_t kept;          // categories with an id
   uint64_t distinct;      // all categories
   uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
 };
 
 class RunMerge {
  public:
-  RunMerge(const RunSlice* runs, size_t num_runs, uint64_t frequency_limit, size_t budget_bytes,
-           Progress* progress)
+  RunMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, Progress* progress)
       : runs_(runs, runs + num_runs),
         cursors_(num_runs, 0),
         ends_(num_runs, 0),
-        limit_(std::max<uint64_t>(frequency_limit, 1)),
+        rule_(rule),
         progress_(progress) {
+    const size_t budget_bytes = rule.budget_bytes;
     const size_t table_bytes = std::clamp<size_t>(budget_bytes / 4, kMinTable, kMaxTable);
     while ((sizeof(Slot) << (table_log2_ + 1)) <= table_bytes) ++table_log2_;
     table_ = Pages<Slot>(size_t{1} << table_log2_);
@@ -72,7 +82,7 @@ class RunMerge {
     }
     const uint64_t needed = num_kept_ * sizeof(KeptCategory) + table_.bytes();
     if (num_kept_ <= kept_.size()) write_dictionary(dictionary_fd);
-    return {num_kept_, num_distinct_, needed};
+    return {rule_.ids(num_kept_), num_distinct_, needed};
   }
 
  private:
@@ -88,10 +98,10 @@ class RunMerge {
   uint64_t find_range_end(uint64_t high) {
     uint64_t total = 0;
     for (size_t i = 0; i < runs_.size(); ++i) {
-      const uint64_t* begin = runs_[i].entries + cursors_[i];
-      const uint64_t* end = runs_[i].entries + runs_[i].count;
+      const uint64_t* begin = runs_[i].words + cursors_[i];
+      const uint64_t* end = runs_[i].words + runs_[i].count;
       if (high < kKeys) end = std::lower_bound(begin, end, high << 32);
-      ends_[i] = static_cast<uint64_t>(end - runs_[i].entries);
+      ends_[i] = static_cast<uint64_t>(end - runs_[i].words);
       total += ends_[i] - cursors_[i];
     }
     return total;
@@ -102,7 +112,7 @@ class RunMerge {
     const size_t mask = table_.size() - 1;
     for (size_t i = 0; i < runs_.size(); ++i) {
       for (uint64_t e = cursors_[i]; e < ends_[i]; ++e) {
-        const uint64_t entry = runs_[i].entries[e];
+        const uint64_t entry = runs_[i].words[e];
         const uint32_t key = static_cast<uint32_t>(entry >> 32);
         size_t slot = static_cast<size_t>((key - low) >> shift);
         while (table_[slot].count != 0 && table_[slot].key != key) slot = (slot + 1) & mask;
@@ -118,7 +128,7 @@ class RunMerge {
       Slot& slot = table_[i];
       if (slot.count == 0) continue;
       ++num_distinct_;
-      if (slot.count >= limit_) {
+      if (slot.count >= rule_.least_count()) {
         if (num_kept_ < kept_.size()) kept_[num_kept_] = {slot.count, category_of_key(slot.key)};
         ++num_kept_;
       }
@@ -139,9 +149,10 @@ class RunMerge {
               });
     std::vector<uint32_t> buffer;
     buffer.reserve(kWriteEntries);
-    for (uint64_t i = 0; i < num_kept_; ++i) {
+    const uint64_t ids = rule_.ids(num_kept_);
+    for (uint64_t i = 0; i < ids; ++i) {
       buffer.push_back(kept_[i].category);
-      if (buffer.size() == kWriteEntries || i + 1 == num_kept_) {
+      if (buffer.size() == kWriteEntries || i + 1 == ids) {
         write_all(fd, buffer.data(), buffer.size() * sizeof(uint32_t));
         buffer.clear();
       }
@@ -153,7 +164,7 @@ class RunMerge {
   std::vector<RunSlice> runs_;
   std::vector<uint64_t> cursors_;
   std::vector<uint64_t> ends_;
-  uint64_t limit_;
+  MergeRule rule_;
   Progress* progress_;
   int table_log2_ = 0;
   Pages<Slot> table_;

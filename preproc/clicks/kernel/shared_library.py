@@ -27,7 +27,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 8
+_VERSION = 9
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -54,8 +54,8 @@ class RawRun(Structure):
 
     _fields_ = (
         ("column", c_uint32),
-        ("first_entry", c_uint64),
-        ("entries", c_uint64),
+        ("first_word", c_uint64),
+        ("words", c_uint64),
     )
 
 
@@ -75,7 +75,17 @@ class RawScanSummary(Structure):
 class RawRunSlice(Structure):
     """struct RunSlice."""
 
-    _fields_ = (("entries", c_void_p), ("count", c_uint64))
+    _fields_ = (("words", c_void_p), ("count", c_uint64))
+
+
+class RawMergeRule(Structure):
+    """struct MergeRule."""
+
+    _fields_ = (
+        ("frequency_limit", c_uint64),
+        ("max_ids", c_uint64),
+        ("budget_bytes", c_uint64),
+    )
 
 
 class RawMergeResult(Structure):
@@ -179,9 +189,9 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_read_close": (None, (c_void_p,)),
     "clicks_merge": (
         c_int,
-        (c_void_p, c_uint64, c_uint64, c_uint64, c_int, c_void_p, c_void_p),
+        (c_void_p, c_uint64, c_void_p, c_uint32, c_int, c_int, c_void_p, c_void_p),
     ),
-    "clicks_dictionary_open": (c_void_p, (c_void_p, c_uint64)),
+    "clicks_dictionary_open": (c_void_p, (c_uint32, c_void_p, c_uint64, c_void_p, c_uint64)),
     "clicks_dictionary_close": (None, (c_void_p,)),
     "clicks_encode_open": (
         c_void_p,

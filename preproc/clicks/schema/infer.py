@@ -162,13 +162,8 @@ def _kind(present: dict[str, int]) -> str:
         is_short = all(abs(int(cell)) < 2**31 for cell in present)
         if is_short and not has_zeros and _falls(present):
             return "numerical, type: int"
-        return f"categorical, type: {'string' if has_zeros else 'int'}, {_buckets(present)}"
-    return f"categorical, type: string, {_buckets(present)}"
-
-
-def _buckets(present: dict[str, int]) -> str:
-    """Returns many more buckets than there are values in the sample."""
-    return f"buckets: {10 ** max(6, len(str(len(present))) + 2)}"
+        return f"categorical, type: {'string' if has_zeros else 'int'}"
+    return "categorical, type: string"
 
 
 def _falls(present: dict[str, int]) -> bool:

@@ -22,6 +22,7 @@ _COLUMN = (
     "min",
     "offset",
     "frequency_limit",
+    "max_ids",
     "missing",
     "buckets",
 )
@@ -133,19 +134,16 @@ class _Reader:
                     f"a {role} column is read as one of {', '.join(known)} so far, got {kind!r}",
                 )
             buckets = self._integer((*at, "buckets"), entry.get("buckets", 0))
-            if role == "categorical" and (
-                not 0 <= buckets <= 2**32 or (kind != "hex" and buckets == 0)
-            ):
-                raise self._error(
-                    (*at, "buckets"),
-                    f"{kind} categories are hashed to `buckets: N` of at most 2**32 so far",
-                )
+            if not 0 <= buckets <= 2**32:
+                raise self._error((*at, "buckets"), f"must lie in [0, 2**32], got {buckets}")
             rule = self._number_rule(at, entry, defaults) if kind == "float" else AS_IT_IS
             if role == "numerical" and kind == "int":
                 self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
-            if own < 0:
-                raise self._error((*at, "frequency_limit"), f"must not be negative, got {own}")
+            max_ids = self._integer((*at, "max_ids"), entry.get("max_ids", 0))
+            for key, value in (("frequency_limit", own), ("max_ids", max_ids)):
+                if value < 0:
+                    raise self._error((*at, key), f"must not be negative, got {value}")
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
@@ -160,6 +158,7 @@ class _Reader:
                         buckets=buckets,
                         missing=own_missing if known else (),
                         frequency_limit=own if role == "categorical" else 0,
+                        max_ids=max_ids,
                     )
                     for each in _spelled_out(name)
                 )

@@ -12,6 +12,10 @@ FieldType = Literal["hex", "string", "int", "float"]
 FIELD_TYPES: tuple[FieldType, ...] = get_args(FieldType)
 """In the order of their numbers in the kernel."""
 
+KeyType = Literal["uint32", "int64", "text"]
+KEY_TYPES: tuple[KeyType, ...] = get_args(KeyType)
+"""What the categories of a column are, in the order of the kernel's numbers."""
+
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
 """Of Criteo's logs."""
@@ -45,7 +49,7 @@ class RowFormat:
         missing: of each field, texts that mean that it is missing, besides an empty one.
         types: of each feature, how it is read; `hex` for other fields.
         buckets: of each field, the number of which hashes of its categories are taken modulo; 0
-            keeps hexadecimal ones as they are.
+            keeps them as they are.
         rules: of each field, the transform of decimal numbers.
         positive: labels of a click.
         negative: labels of none; None for all others.

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from preproc.clicks.schema.row_format import AS_IT_IS, FieldType, NumberRule, Role, RowFormat
+from preproc.clicks.schema.row_format import (
+    AS_IT_IS,
+    FieldType,
+    KeyType,
+    NumberRule,
+    Role,
+    RowFormat,
+)
 from preproc.files.errors import PreprocError
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ class Column:
         name: as the header has it.
         role: `label`, `numerical`, `categorical` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
+        max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.
         rule: transform of decimal numbers.
         buckets: hashes of categories are taken modulo this; 0 keeps them.
@@ -45,6 +53,14 @@ class Column:
     buckets: int = 0
     missing: tuple[str, ...] = ()
     frequency_limit: int = 0
+    max_ids: int = 0
+
+    @property
+    def key_type(self) -> KeyType:
+        """Type of the categories of the column."""
+        if self.type == "hex" or self.buckets:
+            return "uint32"
+        return "text" if self.type == "string" else "int64"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

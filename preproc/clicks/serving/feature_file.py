@@ -4,7 +4,7 @@
 A server transforms raw rows by it; all its processes map the same file. Its integers are little
 endian:
 
-    magic CLICKSF2, then uint64: bytes of the file
+    magic CLICKSF3, then uint64: bytes of the file
     RowRule          uint64 category_modulus (0: none), uint64 bin_numerical, int64 numerical_min
     NumericalRule    int64 numerical_offset, int64 numerical_min, uint64 output_zero
     uint64           1 if the numbers of the dataset are float16
@@ -15,24 +15,31 @@ endian:
     texts            of each field: its name; the number of texts that mean that it is missing;
                      these. Each text is a byte with its length, then UTF-8.
     for each column  uint64 categories, uint64 offset of its buckets, uint64 offset of its entries,
+                     uint64 offset and bytes of its keys, uint64 offset of their ends (0: none),
                      uint32 bucket bits b, uint16 bytes of a remainder, uint16 bytes of an id
     buckets          [2**b + 1] uint32: first entry of each bucket, then the end
     entries          [categories] of remainder, then id; 8 zero bytes follow
+    keys             of texts and 64-bit integers: as in the dictionary, in the order of their ids
+    ends             [categories] uint64, of texts: the end of each
 
-A category is found by its key, a bijective hash of 32 bits: the first b bits are its bucket, the
-others its remainder. Entries are in the order of their keys, 4 to 8 in a bucket, so that a category
-takes at most 8 bytes.
+A category is found by its hash of 64 bits: the first b are its bucket, the next its remainder.
+Entries are in the order of their hashes, 4 to 8 in a bucket. Of a category of 32 bits the hash is a
+bijective one, followed by zeros, and the remainder has all that the bucket lacks, so that none are
+taken for another; it takes at most 8 bytes. Of other keys the hash is their XXH64, and the keys
+themselves are compared; they take up to 16 bytes beside their own.
 """
 
 import dataclasses
 import struct
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
+from preproc.clicks.dictionaries import Keys
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import (
     FIELD_TYPES,
@@ -44,10 +51,10 @@ from preproc.clicks.schema.row_format import (
 )
 from preproc.files.workspace import atomic_file
 
-_MAGIC = b"CLICKSF2"
+_MAGIC = b"CLICKSF3"
 _HEADER = struct.Struct("<8sQ QQq qqQ QQ")
 _FIELD = struct.Struct("<QQddIBBBx")
-_COLUMN = struct.Struct("<QQQIHH")
+_COLUMN = struct.Struct("<QQQQQQIHH")
 _PADDING = 8
 
 NumberType = Literal["float16", "float32"]
@@ -118,20 +125,25 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
     semantics = semantics_of_dataset(dataset, {})
     schema = semantics.schema
     dictionaries = dictionaries_of_dataset(dataset)
-    columns = [_Column.of(dictionaries.load_column(c)) for c in range(dictionaries.num_columns)]
+    columns = [_Column.of(keys) for keys in dictionaries.load()]
     row = ServedRow.of(semantics).packed()
     has_float16 = numbers == "float16" if schema is None else schema.numbers == "float16"
     at = _HEADER.size + len(row) + len(columns) * _COLUMN.size
     table = []
     for column in columns:
-        entries_at = at + column.buckets.nbytes
+        starts = []
+        for array in column.arrays:
+            starts.append(at)
+            at = _end(at + array.nbytes)
+        buckets_at, entries_at, keys_at, ends_at = *starts, *[0] * (4 - len(starts))
+        keys = column.keys if keys_at else None
         table.append(
             _COLUMN.pack(
-                *(column.categories, at, entries_at, column.bucket_bits),
-                *(column.remainder_bytes, column.id_bytes),
+                *(len(column.keys), buckets_at, entries_at, keys_at),
+                *(0 if keys is None else keys.values.nbytes, ends_at),
+                *(column.bucket_bits, column.remainder_bytes, column.id_bytes),
             )
         )
-        at = -(-(entries_at + len(column.entries) + _PADDING) // 8) * 8
     header = _HEADER.pack(
         *(_MAGIC, at),
         *(semantics.category_modulus or 0, semantics.bin_numerical, semantics.numerical_min),
@@ -141,44 +153,66 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
     with atomic_file(path) as file:
         file.write(header + row + b"".join(table))
         for column in columns:
-            file.write(column.buckets.tobytes())
-            file.write(column.entries)
-            file.write(bytes(_PADDING + -(file.tell() + _PADDING) % 8))
+            for array in column.arrays:
+                file.write(array.data)
+                file.write(bytes(_end(file.tell()) - file.tell()))
+
+
+def _end(at: int) -> int:
+    """Returns where the next array begins."""
+    return -(-(at + _PADDING) // 8) * 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Column:
-    """The buckets and entries of a column."""
+    """The keys of a column, and the buckets that find them."""
 
-    categories: int
+    keys: Keys
     bucket_bits: int
     remainder_bytes: int
     id_bytes: int
     buckets: npt.NDArray[np.uint32]
-    entries: bytes
+    entries: npt.NDArray[np.uint8]
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """Arrays in the order of the file."""
+        if self.keys.type == "uint32":
+            return self.buckets, self.entries
+        ends = () if self.keys.ends is None else (self.keys.ends,)
+        return self.buckets, self.entries, self.keys.values, *ends
 
     @classmethod
-    def of(cls, categories: npt.NDArray[np.uint32]) -> "_Column":
+    def of(cls, keys: Keys) -> "_Column":
         """Builds a column from its categories, in id order from 1."""
-        count = len(categories)
+        count = len(keys)
         bits = max(count.bit_length() - 3, 0)
-        remainder_bytes = -(-(32 - bits) // 8)
+        is_narrow = keys.type == "uint32"
+        remainder_bytes = -(-(32 - bits) // 8) if is_narrow else 3
         id_bytes = max(-(-count.bit_length() // 8), 1)
-        keys = key_of_category(categories)
-        order = np.argsort(keys)
-        keys = keys[order]
-        bounds = np.arange(2**bits + 1, dtype=np.uint64) << np.uint64(32 - bits)
-        packed = keys & np.uint32(2 ** (32 - bits) - 1)
-        values = packed.astype("<u8") | (order + 1).astype("<u8") << np.uint64(8 * remainder_bytes)
+        hashes = _hashes(keys)
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        bounds = np.arange(1, 2**bits, dtype=np.uint64) << np.uint64(64 - bits)
+        remainders = hashes << np.uint64(bits) >> np.uint64(64 - 8 * remainder_bytes)
+        values = remainders | (order + 1).astype("<u8") << np.uint64(8 * remainder_bytes)
         width = remainder_bytes + id_bytes
         return cls(
-            categories=count,
+            keys=keys,
             bucket_bits=bits,
             remainder_bytes=remainder_bytes,
             id_bytes=id_bytes,
-            buckets=np.searchsorted(keys, bounds).astype("<u4"),
-            entries=values.view(np.uint8).reshape(count, 8)[:, :width].tobytes(),
+            buckets=np.concatenate([[0], np.searchsorted(hashes, bounds), [count]]).astype("<u4"),
+            entries=values.view(np.uint8).reshape(count, 8)[:, :width].ravel(),
         )
+
+
+def _hashes(keys: Keys) -> npt.NDArray[np.uint64]:
+    """Returns [n] the hashes by which keys are found."""
+    if keys.type == "uint32":
+        return key_of_category(keys.values).astype("<u8") << np.uint64(32)
+    texts = keys if keys.type == "text" else map(bytes, keys.values.reshape(-1, 1).view(np.uint8))
+    return np.fromiter(map(xxhash.xxh64_intdigest, texts), "<u8", len(keys))  # type: ignore[arg-type]
 
 
 def key_of_category(categories: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:

@@ -14,7 +14,9 @@ from recsys.data.verify.report import Findings
 from recsys.sizes import DECIMAL, format_bytes
 
 _AGAIN = "copy it again, or prepare the dataset again"
-_DICTIONARY_ITEM_BYTES = 4
+_KEY_BYTES: tuple[int, ...] = (4, 8)
+_END_BYTES: tuple[int, ...] = (8,)
+"""Of a category in a dictionary, and of the end of one that is a text."""
 
 
 def load_manifest(root: Path, findings: Findings) -> Manifest | None:
@@ -143,12 +145,15 @@ def check_spec(
             f"the feature spec, {list(spec.table_sizes)}; the spec was replaced: {_AGAIN}"
         )
     for i, feature in enumerate(spec.categorical):
-        path = root / "dictionaries" / f"cat_{i}.bin"
-        expected = _DICTIONARY_ITEM_BYTES * (feature.cardinality - 1)
-        if path.is_file() and path.stat().st_size != expected:
+        path = root / "dictionaries" / f"cat_{i}.ends.bin"  # of texts
+        is_text = path.is_file()
+        path = path if is_text else path.with_name(f"cat_{i}.bin")
+        expected = [n * (feature.cardinality - 1) for n in (_END_BYTES if is_text else _KEY_BYTES)]
+        if path.is_file() and path.stat().st_size not in expected:
             findings.problems.append(
                 f"{path}: has {path.stat().st_size:,} bytes, feature {feature.name} with "
-                f"cardinality {feature.cardinality:,} needs {expected:,}; {_AGAIN}"
+                f"cardinality {feature.cardinality:,} needs "
+                f"{' or '.join(f'{size:,}' for size in expected)}; {_AGAIN}"
             )
     is_declared = (root / SPEC_FILE).is_file()
     return spec_document.declared_dtypes(root / SPEC_FILE) if is_declared else {}

@@ -91,7 +91,7 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _example(dataset: Path) -> list[str]:
-    """Returns a row of the most frequent categories; hashed ones are empty."""
+    """Returns the most frequent categories, empty where they are in buckets."""
     row = ServedRow.of(semantics_of_dataset(dataset, {})).row_format
     dictionaries = dictionaries_of_dataset(dataset)
     texts = []
@@ -101,9 +101,11 @@ def _example(dataset: Path) -> list[str]:
         if role == "numerical":
             texts.append("1")
         elif role == "categorical":
-            is_spelled = kind == "hex" and not buckets
-            frequent = dictionaries.load_column(column)[:1] if is_spelled else ()
-            texts.append("".join(f"{number:08x}" for number in frequent))
+            first = next(iter(() if buckets else dictionaries.load_column(column)), b"")
+            if isinstance(first, bytes):
+                texts.append(first.decode())
+            else:
+                texts.append(f"{first:08x}" if kind == "hex" else str(first))
     return texts
 
 

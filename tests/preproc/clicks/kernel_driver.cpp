@@ -62,7 +62,7 @@ static void run(const std::string& text, std::mt19937& random) {
   for (int f = 0; f < kFields; ++f) {
     types[f] = static_cast<uint8_t>(random() % 3);
     if (f >= 1 && f <= kNumericals && random() % 2) types[f] = kDecimal;
-    buckets[f] = types[f] == kHexadecimal ? random() % 2 : 1 + random() % 1000;
+    buckets[f] = random() % 2 * (1 + random() % 1000);
   }
   format.types = types;
   format.buckets = buckets;
@@ -94,26 +94,42 @@ static void run(const std::string& text, std::mt19937& random) {
   const off_t bytes = lseek(runs_fd, 0, SEEK_END);
   std::vector<uint64_t> entries(static_cast<size_t>(bytes) / sizeof(uint64_t));
   require(pread(runs_fd, entries.data(), static_cast<size_t>(bytes), 0) == bytes, "read runs");
-  std::vector<Dictionary*> dictionaries;
+  std::vector<ColumnDictionary*> dictionaries;
+  std::vector<std::vector<uint8_t>> files;  // of which wide dictionaries hold addresses
+  files.reserve(2 * static_cast<size_t>(columns));
   uint64_t kept = 0;
   for (uint32_t column = 0; column < static_cast<uint32_t>(columns); ++column) {
     std::vector<RunSlice> slices;
     for (const Run& r : runs) {
-      if (r.column == column) slices.push_back({entries.data() + r.first_entry, r.entries});
+      if (r.column == column) slices.push_back({entries.data() + r.first_word, r.words});
     }
-    char dictionary_name[] = "kernel_driver_XXXXXX";
-    const int fd = mkstemp(dictionary_name);
-    unlink(dictionary_name);
+    KeyType type = KeyType::kNarrow;
+    for (uint32_t f = 0; f < kFields; ++f) {
+      if (!has_wide_keys(format, f) || format.columns[f] != column) continue;
+      type = types[f] == kText ? KeyType::kText : KeyType::kInteger;
+    }
+    int fds[2];
+    for (int& fd : fds) {
+      char file_name[] = "kernel_driver_XXXXXX";
+      fd = mkstemp(file_name);
+      unlink(file_name);
+    }
     MergeResult merged;
-    const uint64_t frequency_limit = random() % 4;
-    require(clicks_merge(slices.data(), slices.size(), frequency_limit, 1 << 21, fd, &progress,
-                         &merged) == 0,
+    const MergeRule rule{random() % 4, random() % 3 == 0 ? 1 + random() % 100 : 0, 1 << 21};
+    require(clicks_merge(slices.data(), slices.size(), &rule, static_cast<uint32_t>(type), fds[0],
+                         fds[1], &progress, &merged) == 0,
             "merge");
-    std::vector<uint32_t> categories(merged.kept);
-    const auto size = static_cast<ssize_t>(merged.kept * sizeof(uint32_t));
-    require(pread(fd, categories.data(), static_cast<size_t>(size), 0) == size, "read dictionary");
-    close(fd);
-    dictionaries.push_back(clicks_dictionary_open(categories.data(), categories.size()));
+    for (const int fd : fds) {
+      std::vector<uint8_t>& bytes = files.emplace_back(lseek(fd, 0, SEEK_END));
+      const auto size = static_cast<ssize_t>(bytes.size());
+      require(pread(fd, bytes.data(), bytes.size(), 0) == size, "read dictionary");
+      close(fd);
+    }
+    const std::vector<uint8_t>&keys = files[files.size() - 2], &ends = files.back();
+    dictionaries.push_back(
+        clicks_dictionary_open(static_cast<uint32_t>(type), keys.data(), keys.size(),
+                               type == KeyType::kText ? ends.data() : nullptr, merged.kept));
+    require(dictionaries.back() != nullptr, "dictionary");
     kept += merged.kept;
   }
 
@@ -139,7 +155,7 @@ static void run(const std::string& text, std::mt19937& random) {
   require(clicks_encode_finish(encode, &read) == 0, "encode finish");
   require(limit != UINT64_MAX || read == rows, "rows differ");
   clicks_read_close(encode);
-  for (Dictionary* dictionary : dictionaries) clicks_dictionary_close(dictionary);
+  for (ColumnDictionary* dictionary : dictionaries) clicks_dictionary_close(dictionary);
   close(runs_fd);
   close(null);
   uint64_t rejected = 0;

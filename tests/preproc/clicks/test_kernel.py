@@ -67,9 +67,9 @@ def test_counts_beyond_32_bits():
     with memory_file() as fd:
         merged = binding.merge_runs(
             [entry, other, entry],
-            frequency_limit=2**32,
+            limits=(2**32, 0),
             budget_bytes=2**21,
-            dictionary_fd=fd,
+            keys_fd=fd,
             progress=Progress(),
         )
     assert (merged.kept, merged.distinct) == (1, 2)

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ import yaml
 from preproc.clicks import __main__ as program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
+from preproc.clicks.serving.feature_file import write_feature_file
+from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
@@ -41,6 +44,8 @@ SCHEMA = {
         {"name": "shop", "role": "categorical", "type": "string", "buckets": 50},
         {"name": "sku", "role": "categorical", "type": "int", "buckets": 2**32},
         {"name": "C4", "role": "categorical", "type": "hex", "buckets": 7},
+        {"name": "brand", "role": "categorical", "type": "string", "frequency_limit": 1},
+        {"name": "user", "role": "categorical", "type": "int", "max_ids": 9, "missing": ["-1"]},
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
 }
@@ -58,6 +63,8 @@ NAMES = [
     "shop",
     "sku",
     "C4",
+    "brand",
+    "user",
 ]
 
 
@@ -84,6 +91,8 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "shop": rng.choice(["", "Mitte", "Süd 2", "x" * rng.randrange(1, 99)]),
             "sku": rng.choice(["", "7", "007", "7.0", "-0", str(-(2**63)), "9223372036854775807"]),
             "C4": f"{rng.randrange(2**32):x}",
+            "brand": rng.choice(["", "Ä", "ab", "b", "x" * rng.randrange(1, 1025), "a " * 99]),
+            "user": rng.choice(["-1", "-2", "7.0", "007", str(rng.randrange(-(2**63), 2**63))]),
         }
         for _ in range(count)
     ]
@@ -138,6 +147,9 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
         table[208]["weight"] = "nan"
         table[209]["rate"] = "3.40282356e38"
         table[211]["rate"] = "0" * 65
+        table[212]["brand"] = "\x1f"
+        table[213]["brand"] = "é" * 513
+        table[214]["user"] = "9223372036854775808"
         table[206]["shop"] = "€" * 341
         table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
@@ -155,8 +167,8 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
     expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
     assert expected.kind == "clicks"
     assert expected.rejected == {
-        **{"columns": 3, "label": 3, "integer": 12, "hex": 6},
-        **{"encoding": 6, "string": 3, "number": 9 * (numbers == "float32")},
+        **{"columns": 3, "label": 3, "integer": 15, "hex": 6},
+        **{"encoding": 9, "string": 6, "number": 9 * (numbers == "float32")},
     }
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
     made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
@@ -260,7 +272,8 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
     assert spec.numerical == ("price", "seen", "rate", "weight")
-    assert [f.name for f in spec.categorical] == ["item", "C1", "C2", "C3", "shop", "sku", "C4"]
+    names = ["item", "C1", "C2", "C3", "shop", "sku", "C4", "brand", "user"]
+    assert [f.name for f in spec.categorical] == names
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
     assert train.numerical.dtype == np.float32
@@ -275,7 +288,7 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     # zeros are missing.
     assert [f.cardinality for f in spec.categorical][1:4] == [3, 1, 2]
     # 7, 007 and 7.0 are one, and so is -0 with 0; of 7 buckets all are there.
-    assert [f.cardinality for f in spec.categorical][5:] == [5, 8]
+    assert [f.cardinality for f in spec.categorical][5:7] == [5, 8]
     shops = [row["shop"] for row in table[:800]]
     ids = dict(zip(shops, train.categorical[4].tolist(), strict=True))
     buckets = {xxhash.xxh64_intdigest(shop.encode()) % 50 for shop in ids if ids[shop]}
@@ -286,6 +299,83 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     assert spec.categorical[0].cardinality == 1 + len(kept)
     most = max(kept, key=lambda item: (items.count(item), -int(item, 16)))
     np.testing.assert_array_equal(train.categorical[0] == 1, [item == most for item in items])
+
+
+def test_dictionaries_of_texts_and_integers_are_in_the_order_of_counts(tmp_path):
+    """Each brand is kept; of users those of -2 and 7 alone are seen twice."""
+    table = rows(1000, seed=1)
+    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
+    prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
+    folder, counted = tmp_path / "made" / "dictionaries", table[:800]
+    ends = np.fromfile(folder / "cat_7.ends.bin", "<u8")
+    text = (folder / "cat_7.bin").read_bytes()
+    brands = [text[a:b] for a, b in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
+    counts = Counter(row["brand"].encode() for row in counted if row["brand"])
+    assert brands == sorted(counts, key=lambda b: (-counts[b], len(b), b))
+    assert np.fromfile(folder / "cat_8.bin", "<i8").tolist() == [7, -2]
+
+
+def text_of_one_hash(text: bytes, rng: random.Random) -> bytes:
+    """Returns another text of 16 bytes with the XXH64 of `text`.
+
+    Its first half is drawn; for each there is one second half, which is not always printable.
+    """
+    p1, p2, p4, p5 = (
+        *(0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F),
+        *(0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5),
+    )
+    mask = 2**64 - 1
+
+    def turned(x: int, bits: int) -> int:
+        return (x << bits | x >> (64 - bits)) & mask
+
+    def after(half: bytes) -> int:
+        word = turned(int.from_bytes(half, "little") * p2 & mask, 31) * p1 & mask
+        return (turned((p5 + 16) & mask ^ word, 27) * p1 + p4) & mask
+
+    second = turned(int.from_bytes(text[8:], "little") * p2 & mask, 31) * p1 & mask
+    while True:
+        first = bytes(rng.choice(b"abcdefghijklmnopqrstuvwxyz") for _ in range(8))
+        word = after(text[:8]) ^ second ^ after(first)
+        word = turned(word * pow(p1, -1, 2**64) & mask, 33) * pow(p2, -1, 2**64) & mask
+        half = word.to_bytes(8, "little")
+        if all(0x20 < byte < 0x7F and byte not in b";" for byte in half):
+            return first + half
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
+)
+def test_texts_of_one_hash_are_told_apart(engine, tmp_path):
+    rng = random.Random(4)
+    first = b"kettle and a cup"
+    texts = [first, *(text_of_one_hash(first, rng) for _ in range(5))]
+    assert len({xxhash.xxh64_intdigest(text) for text in texts}) == 1
+    lines = [b"%d;%b" % (i % 2, texts[i % 2 * (1 + i // 2 % 5)]) for i in range(3000)]
+    (tmp_path / "log").write_bytes(b"\n".join(lines))
+    schema = write_schema(
+        tmp_path,
+        dialect={"header": False, "delimiter": ";"},
+        label={"column": "click"},
+        columns=[
+            {"name": "click", "role": "label"},
+            {"name": "item", "role": "categorical", "type": "string"},
+        ],
+        split={"rows": [2000, 0, -1]},
+    )
+    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
+    prepare(tmp_path, tmp_path / "log", schema, "made", engine=engine, settings=small)
+    _, reader = columns_of(tmp_path / "made", "train")
+    ids = reader.read(0, reader.num_rows).categorical[0].tolist()
+    given = dict(zip((line[2:] for line in lines), ids, strict=False))
+    assert given[first] == 1
+    # Those of the same count are in the order of their bytes.
+    assert sorted(given, key=given.__getitem__) == [first, *sorted(given.keys() - {first})]
+    if engine == "native":
+        write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float32")
+        with LineTransform(tmp_path / "features.bin") as transform:
+            served = transform.transform([*given, b"kettle and a pot"]).ids[:, 0].tolist()
+            assert served == [*given.values(), 0]
 
 
 @needs("compiled Criteo kernel")
@@ -345,8 +435,8 @@ def test_a_file_without_a_header(tmp_path):
 BAD_SCHEMAS = {
     "colums: []": r"schema.yaml:1: colums: is none of dialect, missing, label",
     "columns: 3": r"schema.yaml:1: columns: expected a list",
-    "columns:\n- {name: a, role: categorical, type: string}": (
-        r":2: columns.buckets: string categories are hashed to `buckets: N`"
+    "columns:\n- {name: a, role: categorical, type: string, buckets: 4294967297}": (
+        r":2: columns.buckets: must lie in"
     ),
     "columns:\n- {name: a, role: categorical, type: hex}\nlabel: {column: c}": (
         r"schema.yaml:1: split: expected one of files, rows, fractions"

@@ -19,6 +19,7 @@ pytestmark = needs("compiled Criteo kernel")
 TRAINED, NEW = 900, 200
 USED = [name for name in NAMES if name not in ("bought", "note")]
 LINE = ["price", "seen", "rate", "weight", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
+LINE += ["brand", "user"]
 """Columns of the schema in its order, without the label."""
 
 
@@ -84,10 +85,10 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
 
 
 def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
-    with pytest.raises(BadRowError, match="has 3 fields, expected 12 with ';' between them"):
+    with pytest.raises(BadRowError, match="has 3 fields, expected 14 with ';' between them"):
         transform.transform([b"1;2;3"])
     with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
-        transform.transform_fields([[b"1", b"2\t3", *[b""] * 9]])
+        transform.transform_fields([[b"1", b"2\t3", *[b""] * 11]])
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

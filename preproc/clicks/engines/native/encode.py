@@ -120,7 +120,7 @@ def check_encode_memory(memory_limit: int, dictionaries: Dictionaries, stream: i
     Raises:
         PreprocError: their lookup tables need more memory than is free.
     """
-    needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
+    needed = binding.dictionary_bytes(dictionaries)
     free = free_budget(memory_limit)
     if needed + stream > free:
         raise memory_error(memory_limit, memory_limit - free + needed + stream, REMEDIES)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 2 of the native engine: merges runs into dictionaries."""
 
+import contextlib
 import functools
 import threading
 from collections import Counter
@@ -44,14 +45,14 @@ def merge(
         "merge",
         scan=scanned.key,
         units=[u.runs_path.name for u in counted],
-        frequency_limits=[job.semantics.limit(c) for c in range(job.semantics.num_categorical)],
+        limits=[job.semantics.limits(c) for c in range(job.semantics.num_categorical)],
     )
-    dictionaries = Dictionaries(folder, folder.name, job.semantics.num_categorical)
+    dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
     missing = dictionaries.missing()
     if not missing:
         return dictionaries
     remove_attempts(dictionaries.folder)
-    runs = Runs(counted, dictionaries.num_columns)
+    runs = Runs(counted, len(dictionaries.key_types))
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
@@ -125,11 +126,11 @@ class Runs:
 
     def sizes(self) -> list[int]:
         """Returns the bytes of the runs of each column."""
-        entries = Counter[int]()
+        words = Counter[int]()
         for unit in self._units:
             for run in unit.result.runs:
-                entries[run.column] += run.entries
-        return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(self._num_columns)]
+                words[run.column] += run.words
+        return [words[column] * binding.RUN_WORD.itemsize for column in range(self._num_columns)]
 
     def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
         """Returns the memory-mapped runs of a column."""
@@ -141,9 +142,9 @@ class Runs:
     def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
         columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(self._num_columns)]
         for unit in self._units:
-            entries = map_array(unit.runs_path, binding.RUN_ENTRY)
+            words = map_array(unit.runs_path, binding.RUN_WORD)
             for run in unit.result.runs:
-                columns[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
+                columns[run.column].append(words[run.first_word : run.first_word + run.words])
         return columns
 
 
@@ -164,18 +165,22 @@ def _merge_column(
     budget = merge_bytes or budget
     if memory_limit is not None:
         budget = free_budget(memory_limit)
-    path = dictionaries.path(column)
-    with attempt_folder(path.parent) as private:
-        with atomic_file(private / path.name) as file:
+    paths = dictionaries.paths(column)
+    with attempt_folder(dictionaries.folder) as private:
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(atomic_file(private / path.name)) for path in paths]
             result = binding.merge_runs(
                 runs.of_column(column),
-                frequency_limit=semantics.limit(column),
+                key_type=dictionaries.key_types[column],
+                limits=semantics.limits(column),
                 budget_bytes=budget,
-                dictionary_fd=file.fileno(),
+                ends_fd=files[0].fileno(),
+                keys_fd=files[-1].fileno(),
                 progress=progress,
             )
         if result.needed_bytes <= budget:
-            (private / path.name).replace(path)
+            for path in paths:
+                (private / path.name).replace(path)
             return Tally(text_bytes=runs.sizes()[column])
     if memory_limit is not None:
         raise memory_error(memory_limit, result.needed_bytes + memory_limit - budget, REMEDIES)

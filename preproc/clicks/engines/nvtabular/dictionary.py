@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob
 from preproc.clicks.engines.nvtabular.rows import (
     MISSING_CATEGORY,
@@ -44,10 +44,10 @@ def build_dictionaries(
     folder = engine_job.work_folder(
         "nvtabular_dictionaries", rows=rows.key, counted=counted, frequency_limit=limit
     )
-    dictionaries = Dictionaries(folder, folder.name, len(names))
+    dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
     for column in dictionaries.missing():
         categories = _dictionary(folders, names[column], limit, job.memory_limit)
-        dictionaries.save(column, categories)
+        dictionaries.save(column, Keys("uint32", categories))
     return dictionaries
 
 

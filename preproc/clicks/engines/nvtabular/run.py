@@ -150,7 +150,7 @@ def _prepare(
     names = category_columns(semantics)
     for name, categories in zip(names, dictionaries.load(), strict=True):
         # The missing category comes first, so it gets id 0 and no vocabulary is empty.
-        values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
+        values = np.concatenate([[MISSING_CATEGORY], categories.values]).astype(np.int64)
         vocabularies[name] = write_vocabulary(scratch, name, values)
     request = {
         "do": "prepare",
