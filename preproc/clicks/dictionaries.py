@@ -79,7 +79,7 @@ class Dictionaries:
         return self.folder / f"cat_{column}.ends.bin"
 
     def paths(self, column: int) -> list[Path]:
-        """Returns the files of a column, of which the last is written last."""
+        """Returns the files of a column, the one that completes it last."""
         ends = [self.ends_path(column)] if self.key_types[column] == "text" else []
         return [*ends, self.path(column)]
 
