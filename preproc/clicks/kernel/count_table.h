@@ -43,27 +43,7 @@ struct NarrowCount {
   bool operator<(const NarrowCount& other) const { return word < other.word; }
 };
 
-// A wide key and its count; 0: free.
-struct WideCount {
-  uint64_t hash;
-  const uint8_t* bytes;
-  uint32_t length;
-  uint32_t count;
-
-  bool is_free() const { return count == 0; }
-  uint64_t order() const { return hash; }
-  bool has_key_of(const WideCount& other) const {
-    return hash == other.hash && length == other.length &&
-           std::memcmp(bytes, other.bytes, length) == 0;
-  }
-  void add(const WideCount& other) { count += other.count; }
-  bool operator<(const WideCount& other) const {
-    if (hash != other.hash) return hash < other.hash;
-    return is_text_before(bytes, length, other.bytes, other.length);
-  }
-};
-
-// A WideCount in a run; the bytes follow, up to a whole word.
+// A wide key and its count in a run; the bytes follow, up to a whole word.
 struct WideEntry {
   uint64_t hash;
   uint32_t count;
@@ -249,34 +229,40 @@ class CategoryCounts {
   }
 
   void add_wide(const RowBatch& batch, int rows, int c) {
-    WideCount counts[kBatchRows];
     int count = 0;
     size_t bytes = 0;
     for (int r = 0; r < rows; ++r) {
       if (((batch.id_present[r] >> c) & 1) == 0) continue;
       const WideKey& key = columns_.wide_key(batch, r, c);
-      counts[count++] = {key.hash, key.bytes, key.length, 1};
-      bytes += key.length;
+      wide_keys_[count] = &key;
+      ++count;
+      bytes += key.length > WideKey::kShort ? key.length : 0;
     }
     // Keys of a batch take a chunk at most, and what the last one lacks.
-    if (arena_.bytes() > 0 && used() + bytes + KeyArena::kChunkBytes > budget_) spill();
-    CountTable<WideCount>& table = wide_tables_[static_cast<size_t>(c)];
+    if (bytes > 0 && arena_.bytes() > 0 && used() + bytes + KeyArena::kChunkBytes > budget_) {
+      spill();
+    }
+    CountTable<WideKey>& table = wide_tables_[static_cast<size_t>(c)];
     while (!table.has_room(static_cast<size_t>(count))) make_room(table);
     table.add(
-        count, [&](int i) { return counts[i]; },
-        [&](WideCount& added) { added.bytes = arena_.copy(added.bytes, added.length); });
+        count, [&](int i) -> const WideKey& { return *wide_keys_[i]; },
+        [&](WideKey& added) {
+          if (added.length > WideKey::kShort) {
+            added.point_to(arena_.copy(added.data(), added.length));
+          }
+        });
   }
 
-  void write_wide(CountTable<WideCount>& table) {
+  void write_wide(CountTable<WideKey>& table) {
     const size_t entries = table.sort_in_place();
     std::vector<uint64_t> words;
     for (size_t i = 0; i < entries; ++i) {
-      const WideCount& count = table.data()[i];
-      const WideEntry entry{count.hash, count.count, count.length};
+      const WideKey& key = table.data()[i];
+      const WideEntry entry{key.hash, key.value, key.length};
       const size_t at = words.size();
       words.resize(at + entry.words());
       std::memcpy(&words[at], &entry, sizeof(entry));
-      std::memcpy(&words[at + 2], count.bytes, count.length);
+      std::memcpy(&words[at + 2], key.data(), key.length);
       if (words.size() >= kWriteWords || i + 1 == entries) {
         write_all(runs_fd_, words.data(), words.size() * sizeof(uint64_t));
         written_ += words.size();
@@ -311,9 +297,10 @@ class CategoryCounts {
   size_t budget_;
   int runs_fd_;
   std::vector<CountTable<NarrowCount>> tables_;
-  std::vector<CountTable<WideCount>> wide_tables_;  // of a column, one of the two is used
+  std::vector<CountTable<WideKey>> wide_tables_;  // of a column, one of the two is used
   KeyArena arena_;
   uint32_t keys_[kBatchRows];  // of one column
+  const WideKey* wide_keys_[kBatchRows];
   std::vector<Run> runs_;
   uint64_t written_ = 0;  // words
   uint64_t rows_since_spill_ = 0;

@@ -89,43 +89,35 @@ class Dictionary {
   Pages<Bucket> buckets_;
 };
 
-// Maps a wide key to its id, 0 for every key that is not in the dictionary. Its keys stay where
+// Maps a wide key to its id, 0 for every key that is not in the dictionary. Long keys stay where
 // they are, in the mapped files.
 class WideDictionary {
  public:
-  WideDictionary(const WideKeys& keys, size_t count) : keys_(keys) {
+  WideDictionary(const WideKeys& keys, size_t count) {
     while ((size_t{1} << log2_) < 2 * count) ++log2_;  // half full at most
-    slots_ = Pages<Slot>(size_t{1} << log2_);
+    slots_ = Pages<WideKey>(size_t{1} << log2_);
     for (size_t i = 0; i < count; ++i) {
-      const uint64_t hash = keys.at(i).hash;
-      size_t slot = slot_of(hash);
-      while (slots_[slot].id != 0) slot = (slot + 1) & (slots_.size() - 1);
-      slots_[slot] = {hash, i + 1};
+      WideKey key = keys.at(i);
+      key.value = static_cast<uint32_t>(i + 1);
+      size_t slot = slot_of(key);
+      while (!slots_[slot].is_free()) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = key;
     }
   }
 
-  void prefetch(const WideKey& key) const { __builtin_prefetch(&slots_[slot_of(key.hash)], 0); }
+  void prefetch(const WideKey& key) const { __builtin_prefetch(&slots_[slot_of(key)], 0); }
   uint32_t find(const WideKey& key) const {
-    for (size_t slot = slot_of(key.hash);; slot = (slot + 1) & (slots_.size() - 1)) {
-      const Slot& found = slots_[slot];
-      if (found.id == 0) return 0;
-      if (found.hash == key.hash && keys_.is(found.id - 1, key)) {
-        return static_cast<uint32_t>(found.id);
-      }
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const WideKey& found = slots_[slot];
+      if (found.is_free() || found.is(key)) return found.value;
     }
   }
 
  private:
-  struct Slot {
-    uint64_t hash;
-    uint64_t id;  // 0: free
-  };
+  size_t slot_of(const WideKey& key) const { return key.hash >> (64 - log2_); }
 
-  size_t slot_of(uint64_t hash) const { return hash >> (64 - log2_); }
-
-  WideKeys keys_;
   int log2_ = 1;
-  Pages<Slot> slots_;
+  Pages<WideKey> slots_;
 };
 
 // The dictionary of a column.

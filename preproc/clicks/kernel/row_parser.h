@@ -51,8 +51,7 @@ struct RowBatch {
   int32_t* numerical;                      // [kBatchRows, num_numerical]
   double* decimal;                         // as `numerical`, of columns of decimal numbers
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
-  WideKey* keys;     // as `categorical`, of columns of wide keys: into the text, or to a number
-  int64_t* numbers;  // as `categorical`
+  WideKey* keys;  // as `categorical`, of columns of wide keys, each of value 1
 };
 
 // Offsets of the fields in those rows of a batch that have the right number of fields.
@@ -167,35 +166,51 @@ inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& nu
   return true;
 }
 
-// Reads a category of the texts or integers; returns the reason if it is none, else kNumReasons.
+// Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
 CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, uint8_t type,
-                                         int64_t& number, WideKey& key) {
+                                         WideKey& key) {
   if (type == kWholeNumber) {
+    int64_t number;
     if (!read_whole_number(field, length, number)) return kInteger;
     key = WideKey::of(reinterpret_cast<const uint8_t*>(&number), sizeof(number));
-    return kNumReasons;
+  } else if (length > WideKey::kShort) {
+    if (length > kMaxTextBytes) return kString;
+    if (!is_text(field, length)) return kEncoding;
+    key = WideKey::of(field, length);
+  } else {
+    const uint64_t low = ~(~uint64_t{0} << 4 * std::min(length, 8u) << 4 * std::min(length, 8u));
+    const uint32_t rest = length < 8 ? 0 : length - 8;
+    const uint64_t high = ~(~uint64_t{0} << 4 * rest << 4 * rest);
+    key.words[0] = load64(field) & low;
+    key.words[1] = load64(field + 8) & high;
+    const uint64_t spaces = repeat(' ');
+    if (!are_printable(key.words[0] | (spaces & ~low), key.words[1] | (spaces & ~high)) &&
+        !is_text(field, length)) {
+      return kEncoding;
+    }
+    key.hash = TextHash::of(field, length);
+    key.length = length;
   }
-  if (length > kMaxTextBytes) return kString;
-  if (!is_text(field, length)) return kEncoding;
-  key = WideKey::of(field, length);
+  key.value = 1;
   return kNumReasons;
 }
 
 // Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
 CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
                                          const RowFormat& format, uint32_t f, uint32_t& category,
-                                         int64_t& number, WideKey& key) {
+                                         WideKey& key) {
   const uint64_t buckets = format.buckets[f];
   if (format.types[f] == kHexadecimal) {
     if (!parse_hexadecimal(field, length, category)) return kHex;
     if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
     return kNumReasons;
   }
-  const RejectReason reason = read_wide_key(field, length, format.types[f], number, key);
+  const RejectReason reason = read_wide_key(field, length, format.types[f], key);
   if (reason != kNumReasons || buckets == 0) return reason;
   uint64_t hash = key.hash;
   if (format.types[f] == kWholeNumber) {  // the hash of its shortest decimal text
     char text[20];
+    const auto number = static_cast<int64_t>(key.words[0]);
     const char* const end = std::to_chars(text, text + sizeof(text), number).ptr;
     hash = TextHash::of(reinterpret_cast<const uint8_t*>(text), static_cast<uint32_t>(end - text));
   }
@@ -415,7 +430,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           if (is_present) {
             const size_t at = first_category + column;
             valid &= read_category(field, length, format, f, batch.categorical[at],
-                                   batch.numbers[at], batch.keys[at]) == kNumReasons;
+                                   batch.keys[at]) == kNumReasons;
           }
           break;
         }
@@ -480,9 +495,8 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
                                            : is_missing(begin, length, format, f);
       if (fits) continue;
       if (role == kCategoricalRole && format.types[f] != kHexadecimal) {
-        int64_t number;
         WideKey key;
-        const RejectReason reason = read_wide_key(begin, length, format.types[f], number, key);
+        const RejectReason reason = read_wide_key(begin, length, format.types[f], key);
         if (reason == kNumReasons) continue;
         const bool is_number = reason == kInteger;
         return {is_number && std::any_of(begin, end, is_not_printable) ? kEncoding : reason, f};

@@ -59,7 +59,6 @@ class RowStream {
         decimal_(kBatchRows * format.num_numerical + 1),
         categorical_(kBatchRows * format.num_categorical + 1),
         keys_(kBatchRows * format.num_categorical + 1, Pages<WideKey>::kOnUse),
-        numbers_(kBatchRows * format.num_categorical + 1, Pages<int64_t>::kOnUse),
         fields_(1),
         batch_(1) {
     fields_[0].ends = ends_.data();
@@ -67,7 +66,6 @@ class RowStream {
     batch_[0].decimal = decimal_.data();
     batch_[0].categorical = categorical_.data();
     batch_[0].keys = keys_.data();
-    batch_[0].numbers = numbers_.data();
   }
 
   void feed(const uint8_t* text, size_t size) {
@@ -181,7 +179,7 @@ class RowStream {
         move_row(batch.numerical, format_.num_numerical, r, kept);
         move_row(batch.decimal, format_.num_numerical, r, kept);
         move_row(batch.categorical, format_.num_categorical, r, kept);
-        move_row(batch.keys, format_.num_categorical, r, kept);  // numbers stay where keys point
+        move_row(batch.keys, format_.num_categorical, r, kept);
       }
       ++kept;
     }
@@ -218,7 +216,6 @@ class RowStream {
   Pages<double> decimal_;
   Pages<uint32_t> categorical_;
   Pages<WideKey> keys_;
-  Pages<int64_t> numbers_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
   uint8_t is_rejected_[kBatchRows];

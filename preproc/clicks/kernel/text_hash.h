@@ -56,6 +56,15 @@ class TextHash {
   }
 };
 
+// Whether all bytes of two words are printable ASCII.
+inline bool are_printable(uint64_t a, uint64_t b) {
+  constexpr uint64_t kOnes = 0x0101010101010101ull;
+  const auto outside = [](uint64_t word) {  // 0x80 in a byte that is none
+    return word | (word - 0x20 * kOnes) | ((word & 0x7f * kOnes) + kOnes);
+  };
+  return ((outside(a) | outside(b)) & 0x80 * kOnes) == 0;
+}
+
 // Whether bytes are UTF-8 without control characters (U+0000 to U+001F, U+007F to U+009F).
 inline bool is_text(const uint8_t* text, uint32_t size) {
   const uint8_t* const end = text + size;

@@ -16,24 +16,58 @@ namespace clicks {
 // What the categories of a column are: numbers of 32 bits, 64-bit integers or texts.
 enum class KeyType : uint32_t { kNarrow, kInteger, kText };
 
-// The bytes of a text, or the eight of an integer.
-struct WideKey {
-  uint64_t hash;
-  const uint8_t* bytes;
-  uint32_t length;
+// The bytes of a text, or the eight of an integer. In a table `value` is a count or an id, and 0 in
+// a free slot.
+struct alignas(32) WideKey {
+  static constexpr uint32_t kShort = 16;
 
+  uint64_t hash;
+  uint32_t length;
+  uint32_t value;
+  uint64_t
+      words[2];  // a key of up to 16 bytes, then zeros; of a longer one the first is its address
+
+  // The bytes must stay where they are.
   static WideKey of(const uint8_t* bytes, uint32_t length) {
-    return {TextHash::of(bytes, length), bytes, length};
+    WideKey key{TextHash::of(bytes, length), length, 0, {0, 0}};
+    if (length <= kShort) {
+      std::memcpy(key.words, bytes, length);
+    } else {
+      key.point_to(bytes);
+    }
+    return key;
+  }
+  void point_to(const uint8_t* bytes) { words[0] = reinterpret_cast<uintptr_t>(bytes); }
+  const uint8_t* data() const {
+    return length <= kShort ? reinterpret_cast<const uint8_t*>(words)
+                            : reinterpret_cast<const uint8_t*>(words[0]);
+  }
+  bool is(const WideKey& other) const {
+    if (hash != other.hash || length != other.length) return false;
+    if (length <= kShort) return words[0] == other.words[0] && words[1] == other.words[1];
+    return std::memcmp(data(), other.data(), length) == 0;
   }
   bool is(const uint8_t* other, uint64_t other_length) const {
-    return length == other_length && std::memcmp(bytes, other, length) == 0;
+    return length == other_length && std::memcmp(data(), other, length) == 0;
   }
+
+  // As a slot of a CountTable.
+  bool is_free() const { return value == 0; }
+  uint64_t order() const { return hash; }
+  bool has_key_of(const WideKey& other) const { return is(other); }
+  void add(const WideKey& other) { value += other.value; }
+  inline bool operator<(const WideKey& other) const;
 };
 
 // Shorter texts come first, then those of smaller bytes.
 inline bool is_text_before(const uint8_t* a, uint32_t a_length, const uint8_t* b,
                            uint32_t b_length) {
   return a_length != b_length ? a_length < b_length : std::memcmp(a, b, a_length) < 0;
+}
+
+bool WideKey::operator<(const WideKey& other) const {
+  if (hash != other.hash) return hash < other.hash;
+  return is_text_before(data(), length, other.data(), other.length);
 }
 
 // The wide keys of a column in id order, in a dictionary's files: one after the other.
@@ -66,7 +100,7 @@ class WideKeys {
   const uint8_t* ends_;
 };
 
-// Keeps copies of keys at addresses that stay.
+// Keeps copies of long keys at addresses that stay.
 class KeyArena {
  public:
   static constexpr size_t kChunkBytes = size_t{1} << 20;

@@ -25,7 +25,7 @@ class WideMerge {
       : rule_(rule), type_(type), progress_(progress) {
     uint64_t words = 0;
     for (size_t i = 0; i < num_runs; ++i) {
-      runs_.push({runs[i].words, runs[i].words + runs[i].count});
+      runs_.push({runs[i].words, runs[i].words + runs[i].count, *runs[i].words});
       words += runs[i].count;
     }
     const size_t most = std::min<uint64_t>(rule.budget_bytes / sizeof(Kept), words / 3);
@@ -36,12 +36,12 @@ class WideMerge {
   MergeResult run(int keys_fd, int ends_fd) {
     uint64_t words = 0;
     while (!runs_.empty()) {
-      Kept sum{0, runs_.top().count().bytes, runs_.top().count().length};
-      const WideCount first = runs_.top().count();
-      while (!runs_.empty() && runs_.top().count().has_key_of(first)) {
+      const Cursor first = runs_.top();
+      Kept sum{0, first.bytes(), first.entry().length};
+      while (!runs_.empty() && runs_.top().has_key_of(first)) {
         Cursor run = runs_.top();
         runs_.pop();
-        sum.count += run.count().count;
+        sum.count += run.entry().count;
         words += run.entry().words();
         if (run.advance()) runs_.push(run);
       }
@@ -70,23 +70,29 @@ class WideMerge {
   struct Cursor {
     const uint64_t* at;
     const uint64_t* end;
+    uint64_t hash;
 
     WideEntry entry() const {
       WideEntry entry;
       std::memcpy(&entry, at, sizeof(entry));
       return entry;
     }
-    WideCount count() const {
-      const WideEntry of = entry();
-      return {of.hash, reinterpret_cast<const uint8_t*>(at + 2), of.length, of.count};
-    }
+    const uint8_t* bytes() const { return reinterpret_cast<const uint8_t*>(at + 2); }
     bool advance() {
       at += entry().words();
-      return at < end;
+      if (at == end) return false;
+      hash = *at;
+      return true;
     }
+    bool has_key_of(const Cursor& other) const {
+      return hash == other.hash && entry().length == other.entry().length &&
+             std::memcmp(bytes(), other.bytes(), entry().length) == 0;
+    }
+    // The least is the first of the queue.
     bool operator<(const Cursor& other) const {
-      return other.count() < count();
-    }  // the least first
+      if (hash != other.hash) return other.hash < hash;
+      return is_text_before(other.bytes(), other.entry().length, bytes(), entry().length);
+    }
   };
 
   bool comes_before(const Kept& a, const Kept& b) const {
