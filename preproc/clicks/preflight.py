@@ -127,7 +127,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     examples = "".join(
         f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
     )
-    lacks_one = {len(row_format.fields(row)) for row in rows} == {len(row_format.roles) - 1}
+    lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {len(row_format.roles) - 1}
     hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(

@@ -48,7 +48,9 @@ REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-RejectReason = Literal["columns", "label", "integer", "hex", "encoding", "string", "number"]
+RejectReason = Literal[
+    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote"
+]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
@@ -57,7 +59,8 @@ schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]
 schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
 as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
 minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
-most 64 bytes, or beyond float32.
+most 64 bytes, or beyond float32. `quote`, before all others: a field begins with a quote, and none
+that closes it stands before a delimiter or the row's end.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
@@ -107,6 +110,8 @@ def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
         row_format: its fields.
     """
     fields = row_format.fields(row)
+    if fields is None:
+        return "quote"
     if len(fields) != len(row_format.roles):
         return "columns"
     for field, role, kind in zip(fields, row_format.roles, row_format.types, strict=True):
@@ -254,8 +259,8 @@ class ClicksSemantics:
 
     @property
     def reject_reasons(self) -> tuple[RejectReason, ...]:
-        """Reasons that the manifest counts; Criteo's logs lack two."""
-        return REJECT_REASONS[: None if self.schema else -2]
+        """Reasons that the manifest counts; Criteo's logs lack three."""
+        return REJECT_REASONS[: None if self.schema else -3]
 
     @property
     def key_types(self) -> tuple[KeyType, ...]:

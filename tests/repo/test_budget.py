@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
     "dlrm": 10_960,
-    "preproc": 16_130,
+    "preproc": 16_345,
     "recsys": 15_915,
     "recsys_recipes": 2_616,
-    "tests": 38_020,
+    "tests": 38_090,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -99,7 +99,7 @@ def read_rows(
             continue
         reason = reject_reason(row, row_format)
         if reason is None:
-            valid.append(row_format.fields(row))
+            valid.append(row_format.fields(row) or [])
         else:
             rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
 

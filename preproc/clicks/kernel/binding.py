@@ -134,6 +134,7 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
             texts += bytes([len(group)]) + b"".join(bytes([len(t)]) + t for t in group)
     return RawRowFormat(
         delimiter=row_format.delimiter[0],
+        quote=int.from_bytes(row_format.quote),
         num_fields=len(row_format.roles),
         num_numerical=row_format.roles.count("numerical"),
         num_categorical=row_format.roles.count("categorical"),

@@ -126,7 +126,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 9; }
+CLICKS_API int clicks_kernel_version() { return 10; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });

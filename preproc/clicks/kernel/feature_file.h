@@ -44,7 +44,8 @@ struct FeatureHeader {
   uint64_t rounds_to_float16;  // not 0: the numbers of the dataset are float16
   uint64_t num_columns;
   uint32_t is_criteo;  // the fields of a Criteo log without its label
-  uint32_t delimiter;
+  uint16_t delimiter;
+  uint16_t quote;       // 0: none
   uint32_t num_fields;  // of a line, without the label
   uint32_t text_bytes;  // of all fields
 };
@@ -143,9 +144,10 @@ class RowFields {
   const std::vector<std::string>& names() const { return names_; }
 
   // Its arrays are those of this object.
-  RowFormat format(uint8_t delimiter) const {
+  RowFormat format(uint32_t delimiter, uint32_t quote) const {
     RowFormat format{};
     format.delimiter = delimiter;
+    format.quote = quote;
     format.num_fields = static_cast<uint32_t>(names_.size());
     format.num_numerical = count(kNumericalRole);
     format.num_categorical = count(kCategoricalRole);
@@ -208,7 +210,8 @@ class FeatureFile {
   // Format of rows with these fields, which must be those of this file.
   RowFormat format(const RowFields& fields) const {
     if (header_.is_criteo) return kUnlabelledCriteo;
-    return fields.format(&fields == &used_ ? '\t' : static_cast<uint8_t>(header_.delimiter));
+    return &fields == &used_ ? fields.format('\t', 0)
+                             : fields.format(header_.delimiter, header_.quote);
   }
   const std::vector<StoredDictionary>& dictionaries() const { return dictionaries_; }
   // Categories of each column.

@@ -103,6 +103,11 @@ class LineTransform final : private RowSink {
     const std::vector<std::string>& names = fields_of(form_).names();
     const RowFormat& format = form_ == RowForm::kLine ? line_format_ : fields_format_;
     const char delimiter = static_cast<char>(format.delimiter);
+    if (row.reason == kQuote) {
+      return "column " + names[std::min<size_t>(row.field, names.size() - 1)] +
+             ": is refused (quote): expected a closing quote before " +
+             shown(std::string(1, delimiter)) + " or the end";
+    }
     if (row.reason == kColumns) {
       return "has " + std::to_string(row.field) + " fields, expected " +
              std::to_string(names.size()) + " with " + shown(std::string(1, delimiter)) +
@@ -111,14 +116,14 @@ class LineTransform final : private RowSink {
     const uint32_t f = row.field - (format.is_criteo ? 1 : 0);  // a Criteo log's label is field 0
     const uint8_t* begin = text;
     const uint8_t* const end = text + row.length;
-    for (uint32_t before = f; before > 0; --before) begin = std::find(begin, end, delimiter) + 1;
-    const std::string field(begin, std::find(begin, end, delimiter));
+    for (uint32_t before = f; before > 0; --before) begin = end_of_field(begin, end, format) + 1;
+    const std::string field(begin, end_of_field(begin, end, format));
     return "column " + names[f] + ": " + shown(field) + " is refused (" + kReasons[row.reason] +
            "): expected " + expected(row.reason, format, row.field);
   }
 
   static constexpr const char* kReasons[] = {"columns",  "label",  "integer", "hex",
-                                             "encoding", "string", "number"};
+                                             "encoding", "string", "number",  "quote"};
 
   static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
     const std::string or_nothing = ", or nothing if it is missing";

@@ -25,6 +25,7 @@ enum RejectReason : uint32_t {
   kEncoding,
   kString,
   kNumber,
+  kQuote,
   kNumReasons
 };
 
@@ -35,6 +36,7 @@ enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
 // Fields of a row: as binding.py hands them over.
 struct RowFormat {
   uint32_t delimiter;
+  uint32_t quote;  // 0: a quote is any character
   uint32_t num_fields;
   uint32_t num_numerical;
   uint32_t num_categorical;

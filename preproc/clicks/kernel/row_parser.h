@@ -51,7 +51,8 @@ struct RowBatch {
   int32_t* numerical;                      // [kBatchRows, num_numerical]
   double* decimal;                         // as `numerical`, of columns of decimal numbers
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
-  WideKey* keys;  // as `categorical`, of columns of wide keys, each of value 1
+  WideKey* keys;       // as `categorical`, of columns of wide keys, each of value 1
+  KeyArena* unquoted;  // fields with quotes in them
 };
 
 // Offsets of the fields in those rows of a batch that have the right number of fields.
@@ -365,6 +366,21 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
   return start;
 }
 
+// Takes the quotes off a field, and each second one of those in it.
+inline void unquote(const uint8_t*& field, uint32_t& length, uint32_t quote, KeyArena& unquoted) {
+  ++field;
+  length -= 2;
+  if (memchr(field, static_cast<int>(quote), length) == nullptr) return;
+  uint8_t* const copy = unquoted.copy(field, length);
+  uint8_t* out = copy;
+  for (uint32_t i = 0; i < length; ++i) {
+    *out++ = field[i];
+    i += field[i] == quote;
+  }
+  field = copy;
+  length = static_cast<uint32_t>(out - copy);
+}
+
 // Whether a field is one of the texts; sets `texts` to what follows them.
 CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_t*& texts) {
   bool is_one = false;
@@ -396,6 +412,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
                                         uint8_t* rejected) {
   bool all_valid = true;
   batch.rows = fields.rows;
+  batch.unquoted->clear();
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
@@ -406,9 +423,12 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
     for (uint32_t f = 0; f < format.num_fields; ++f) {
-      const uint32_t length = ends[f] - begin;
+      uint32_t length = ends[f] - begin;
       const uint8_t* field = text + begin;
       const uint32_t column = format.columns[f];
+      if (format.quote != 0 && length > 0 && *field == format.quote) {
+        unquote(field, length, format.quote, *batch.unquoted);
+      }
       begin = ends[f] + 1;
       switch (format.roles[f]) {
         case kLabelRole:
@@ -482,10 +502,14 @@ struct WrongField {
 // Returns the leftmost field that is not valid in a row of all fields.
 inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_t* ends,
                               const RowFormat& format) {
+  KeyArena unquoted;
   for (uint32_t f = format.is_criteo && !format.has_label; f < format.num_fields; ++f) {
     const uint8_t* begin = text + start;
-    const uint8_t* end = text + ends[f];
-    const uint32_t length = static_cast<uint32_t>(end - begin);
+    uint32_t length = ends[f] - start;
+    if (format.quote != 0 && length > 0 && *begin == format.quote) {
+      unquote(begin, length, format.quote, unquoted);
+    }
+    const uint8_t* end = begin + length;
     const uint8_t role = format.roles[f];
     start = ends[f] + 1;
     if (role == kIgnored) continue;

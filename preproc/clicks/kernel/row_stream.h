@@ -10,6 +10,7 @@
 
 #include "kernel_choice.h"
 #include "memory.h"
+#include "quoted_fields.h"
 #include "text_checksum.h"
 
 namespace clicks {
@@ -66,6 +67,7 @@ class RowStream {
     batch_[0].decimal = decimal_.data();
     batch_[0].categorical = categorical_.data();
     batch_[0].keys = keys_.data();
+    batch_[0].unquoted = &unquoted_;
   }
 
   void feed(const uint8_t* text, size_t size) {
@@ -141,8 +143,11 @@ class RowStream {
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
-      const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at),
-                                                format_, lines_, fields_[0], rejected_);
+      const bool has_quotes =
+          format_.quote != 0 && memchr(text + at, static_cast<int>(format_.quote), size - at);
+      const auto split = has_quotes ? split_quoted_rows : kernels_.split_rows;
+      const uint32_t read = split(text + at, static_cast<uint32_t>(size - at), format_, lines_,
+                                  fields_[0], rejected_);
       if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_[0], is_rejected_)) {
         drop_rejected_rows(text + at, first_line);
       }
@@ -216,6 +221,7 @@ class RowStream {
   Pages<double> decimal_;
   Pages<uint32_t> categorical_;
   Pages<WideKey> keys_;
+  KeyArena unquoted_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
   uint8_t is_rejected_[kBatchRows];

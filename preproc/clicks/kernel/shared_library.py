@@ -27,7 +27,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 9
+_VERSION = 10
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -122,6 +122,7 @@ class RawRowFormat(Structure):
 
     _fields_ = (
         ("delimiter", c_uint32),
+        ("quote", c_uint32),
         ("num_fields", c_uint32),
         ("num_numerical", c_uint32),
         ("num_categorical", c_uint32),

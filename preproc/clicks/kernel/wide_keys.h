@@ -100,14 +100,14 @@ class WideKeys {
   const uint8_t* ends_;
 };
 
-// Keeps copies of long keys at addresses that stay.
+// Keeps copies of texts at addresses that stay. Some bytes after each may be read.
 class KeyArena {
  public:
   static constexpr size_t kChunkBytes = size_t{1} << 20;
 
-  const uint8_t* copy(const uint8_t* bytes, uint32_t length) {
+  uint8_t* copy(const uint8_t* bytes, uint32_t length) {
     if (chunks_.empty() || kChunkBytes - filled_ < length) {
-      chunks_.emplace_back(kChunkBytes, Pages<uint8_t>::kOnUse);
+      chunks_.emplace_back(kChunkBytes + kReadable, Pages<uint8_t>::kOnUse);
       filled_ = 0;
     }
     uint8_t* const copied = chunks_.back().data() + filled_;
@@ -115,10 +115,12 @@ class KeyArena {
     filled_ += length;
     return copied;
   }
-  size_t bytes() const { return chunks_.size() * kChunkBytes; }
+  size_t bytes() const { return chunks_.size() * (kChunkBytes + kReadable); }
   void clear() { chunks_.clear(); }
 
  private:
+  static constexpr size_t kReadable = 64;
+
   std::vector<Pages<uint8_t>> chunks_;
   size_t filled_ = 0;
 };

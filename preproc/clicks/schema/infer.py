@@ -2,7 +2,7 @@
 """Drafts a schema from a sample, each column with its evidence.
 
 Nothing is guessed about the label: without a column of its usual names or a single one of zeros and
-ones there is no draft. It is for a person to read.
+ones the draft asks for it. It is for a person to read.
 """
 
 import os
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 
 SAMPLE_BYTES = 4 * 2**20
 """Text of the sample; of a plain file half from its head, the rest from middle and tail."""
 
+_QUOTE = '"'
 _DELIMITERS = (",", "\t", ";", "|")
 _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
@@ -26,13 +27,15 @@ _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
+_MOST_LABELS = 6
+"""Values of a column that is proposed for the label."""
 
 
 def infer_schema(path: Path) -> str:
     """Returns a schema of a log as YAML.
 
     Raises:
-        PreprocError: it cannot be read, has no rows of several fields, or no column is its label.
+        PreprocError: it cannot be read, or has no rows of several fields.
     """
     file = InputFile.open(path)
     head, *others = _sample(file)
@@ -42,15 +45,15 @@ def infer_schema(path: Path) -> str:
             f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
             "write the schema yourself (docs/own_clicks.md)"
         )
-    first = head[0].split(delimiter)
+    first = _fields(head[0], delimiter)
     lines = [line for lines in (head, *others) for line in lines]
-    rows = [row for row in (line.split(delimiter) for line in lines) if len(row) == len(first)]
+    rows = [row for row in (_fields(line, delimiter) for line in lines) if len(row) == len(first)]
     has_header = _is_header(first, rows[1:])
     names = first if has_header else [f"c{number}" for number in range(len(first))]
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns:
         raise PreprocError(f"{path}: has a header and no row")
-    label = _label(path, names, columns)
+    label, label_line = _label(names, columns)
     entries = [_entry(name, cells) for name, cells in zip(names, columns, strict=True)]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
@@ -58,14 +61,14 @@ def infer_schema(path: Path) -> str:
         if i != label or not has_header
     ]
     many = "" if len(names) <= MAX_FEATURES else f"# At most {MAX_FEATURES} of each role.\n"
-    if any(cell.startswith('"') for row in rows for cell in row):
-        many += "# Some fields are quoted, which is not read yet: a quote is any character.\n"
+    # In a log of numbers alone a quote is an error in any case.
+    has_quotes = any(_QUOTE in line for line in lines) or any("string" in e for e in entries)
+    quote = f"'{_QUOTE}'" if has_quotes else "none"
     header = "true" if has_header else "false"
-    clicks = _percentage(columns[label]["1"], columns[label])
     return (
         f"# A draft from {len(rows) - has_header:,} rows of {path.name}: read each line.\n{many}"
-        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: none}}\n"
-        f"label: {{column: {_quoted(names[label])}}}  # {clicks} are 1\n"
+        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n"
+        f"label: {label_line}\n"
         "defaults: {frequency_limit: 2}\n"
         "columns:\n" + "\n".join(listed) + "\n"
         "split: {fractions: [0.8, 0.1, 0.1]}  # in the order of the rows\n"
@@ -96,36 +99,47 @@ def _sample(file: InputFile) -> list[list[str]]:
     return samples
 
 
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Returns the fields of a line; none if its quotes are wrong."""
+    split = split_fields(line.encode(), delimiter.encode(), _QUOTE.encode())
+    return [field.decode() for field in split or ()]
+
+
 def _delimiter(lines: list[str]) -> str | None:
     """Returns what stands equally often in most of the first lines."""
     usual = []
     for delimiter in _DELIMITERS:
-        count, alike = Counter(line.count(delimiter) for line in lines[:100]).most_common(1)[0]
-        if count > 0 and alike > 0.9 * len(lines[:100]):
+        counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
+        count, alike = counts.most_common(1)[0]
+        if count > 1 and alike > 0.9 * len(lines[:100]):
             usual.append((count, alike, delimiter))
     return max(usual)[2] if usual else None
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Returns whether the first row has names where others have numbers."""
+    """Returns whether the first row has names, not values."""
     if len(set(first)) < len(first) or any(_FLOAT.fullmatch(name) for name in first):
         return False
-    return "" not in first and (
-        any(_FLOAT.fullmatch(cell) for row in rows[:100] for cell in row) or not rows
-    )
+    has_numbers = any(_FLOAT.fullmatch(cell) for row in rows[:100] for cell in row)
+    are_names = len(rows) >= 10 and not any(set(first) & set(row) for row in rows)
+    return "" not in first and (has_numbers or are_names or not rows)
 
 
-def _label(path: Path, names: list[str], columns: list[Counter[str]]) -> int:
+def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, str]:
+    """Returns the label's column, if it can be told, and its line."""
     binary = [i for i, cells in enumerate(columns) if set(cells) <= {"0", "1"}]
-    named = [i for i in binary if names[i].lower() in _LABELS]
-    chosen = named or binary
-    if len(chosen) != 1:
-        candidates = ", ".join(names[i] for i in chosen) or "none"
-        raise PreprocError(
-            f"{path}: columns that could be the label, of zeros and ones: {candidates}; write the "
-            "schema yourself, or name the label's column `label` in the header"
-        )
-    return chosen[0]
+    chosen = [i for i in binary if names[i].lower() in _LABELS] or binary
+    if len(chosen) == 1:
+        cells = columns[chosen[0]]
+        line = f"{{column: {_quoted(names[chosen[0]])}}}  # {_percentage(cells['1'], cells)} are 1"
+        return chosen[0], line
+    of_few = []
+    for name, cells in zip(names, columns, strict=True):
+        if 2 <= len(cells) <= _MOST_LABELS:
+            texts = (f"{text} {_percentage(n, cells)}" for text, n in cells.most_common())
+            of_few.append(f"{name} ({', '.join(texts)})")
+    line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
+    return None, line + ("; ".join(of_few) or "No column has few values.")
 
 
 def _entry(name: str, cells: Counter[str]) -> str:

@@ -62,14 +62,15 @@ class _Reader:
         top = self._mapping((), self._values, _TOP)
         dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
         header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
-        if dialect.get("quote", "none") != "none":
-            raise self._error(("dialect", "quote"), "only `none` is read so far")
+        quote = self._one_of(("dialect", "quote"), dialect.get("quote", '"'), ('"', "none"))
         delimiter = dialect.get("delimiter", ",")
         if not isinstance(delimiter, str) or not re.fullmatch(r"[\t -,/:-~]", delimiter):
             raise self._error(
                 ("dialect", "delimiter"),
                 f"expected one character, a tab or one of ASCII but - and ., got {delimiter!r}",
             )
+        if delimiter == quote:
+            raise self._error(("dialect", "delimiter"), "is the quote too")
         defaults = self._mapping(("defaults",), top.get("defaults", {}), _DEFAULTS)
         missing = self._texts(("missing",), top.get("missing", []))
         columns = tuple(self._columns(top.get("columns"), defaults, missing))
@@ -103,6 +104,7 @@ class _Reader:
         )
         return Schema(
             delimiter=delimiter,
+            quote="" if quote == "none" else quote,
             header=header,
             positive=positive,
             negative=None if negative == "other" else negative,
@@ -181,8 +183,11 @@ class _Reader:
         self, columns: tuple[Column, ...], label: Any, header: bool
     ) -> tuple[Column, ...]:
         labels = [column.name for column in columns if column.role == "label"]
-        if not isinstance(label, str):
+        if not isinstance(label, str) or not label:
             raise self._error(("label",), "expected the label's column, as `{column: click}`")
+        if not labels and label in (column.name for column in columns):  # as a draft may have it
+            own = Column(name=label, role="label")
+            return tuple(own if column.name == label else column for column in columns)
         if header and not labels:
             return (Column(name=label, role="label"), *columns)
         if labels and labels != [label]:

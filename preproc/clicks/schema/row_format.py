@@ -44,6 +44,7 @@ class RowFormat:
 
     Attributes:
         delimiter: one byte between two fields.
+        quote: one byte around fields that may hold delimiters; empty for none.
         roles: of each field.
         columns: of each field, its number among the features of its role; 0 for others.
         missing: of each field, texts that mean that it is missing, besides an empty one.
@@ -68,6 +69,7 @@ class RowFormat:
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
     has_label: bool = True
+    quote: bytes = b""
 
     @property
     def is_criteo(self) -> bool:
@@ -77,6 +79,7 @@ class RowFormat:
             and self.columns == _CRITEO_COLUMNS
             and not any((*self.missing, *self.buckets))
             and "float" not in self.types
+            and not self.quote
             and (self.positive, self.negative) == ((b"1",), (b"0",))
         )
 
@@ -92,9 +95,14 @@ class RowFormat:
             return "a Criteo log (40 tab-separated fields per line)"
         return f"a log of {len(self.roles)} fields per line"
 
-    def fields(self, row: bytes) -> list[bytes]:
-        """Returns the fields of a row, missing ones empty."""
-        fields = row.split(self.delimiter)
+    def fields(self, row: bytes) -> list[bytes] | None:
+        """Returns the fields of a row, missing ones empty.
+
+        None if its quotes are wrong.
+        """
+        fields = split_fields(row, self.delimiter, self.quote)
+        if fields is None:
+            return None
         if not self.has_label:
             return [b"0", *fields]
         if len(fields) != len(self.roles):
@@ -103,6 +111,33 @@ class RowFormat:
             b"" if field in missing else field
             for field, missing in zip(fields, self.missing, strict=True)
         ]
+
+
+def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | None:
+    """Returns the fields of a row without their quotes.
+
+    A field is in quotes if it begins with one; those in it are doubled. None if one that begins
+    so is not closed before a delimiter or the end.
+    """
+    if not quote or quote not in row:
+        return row.split(delimiter)
+    fields, at = [], 0
+    while True:
+        if row[at : at + 1] != quote:
+            end = row.find(delimiter, at)
+            end = len(row) if end < 0 else end
+            fields.append(row[at:end])
+        else:
+            end = row.find(quote, at + 1)
+            while row[end + 1 : end + 2] == quote and end >= 0:
+                end = row.find(quote, end + 2)
+            if end < 0 or row[end + 1 : end + 2] not in (b"", delimiter):
+                return None
+            fields.append(row[at + 1 : end].replace(quote * 2, quote))
+            end += 1
+        if end == len(row):
+            return fields
+        at = end + 1
 
 
 _NUMERICAL: tuple[Role, ...] = ("numerical",)

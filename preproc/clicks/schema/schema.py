@@ -5,6 +5,7 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 `missing` of Frictionless, roles and types of RePlay and FuxiCTR.
 """
 
+import codecs
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from preproc.clicks.schema.row_format import (
     NumberRule,
     Role,
     RowFormat,
+    split_fields,
 )
 from preproc.files.errors import PreprocError
 
@@ -69,6 +71,7 @@ class Schema:
 
     Attributes:
         delimiter: one character between two fields.
+        quote: one around fields that may hold delimiters; empty for none.
         header: files begin with the names of their columns, in any order.
         positive: labels of a click.
         negative: labels of none; None for all others.
@@ -82,6 +85,7 @@ class Schema:
     """
 
     delimiter: str
+    quote: str
     header: bool
     positive: tuple[str, ...]
     negative: tuple[str, ...] | None
@@ -147,7 +151,9 @@ class Schema:
                 if self.header or column.role != "label"
             ]
         if self.header:
-            names = first_line.decode("utf-8-sig", "replace").split(self.delimiter)
+            header = first_line.removeprefix(codecs.BOM_UTF8)
+            split = split_fields(header, self.delimiter.encode(), self.quote.encode())
+            names = [name.decode(errors="replace") for name in split or [header]]
             label = self.named("label")[0].name
             declared = {
                 column.name: column
@@ -187,6 +193,7 @@ class Schema:
         }
         return RowFormat(
             delimiter=self.delimiter.encode(),
+            quote=self.quote.encode(),
             roles=tuple(column.role for column in columns),
             columns=tuple(numbers.get(column.name, 0) for column in columns),
             missing=tuple(tuple(map(str.encode, column.missing)) for column in columns),

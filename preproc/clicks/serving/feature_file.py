@@ -9,7 +9,9 @@ endian:
     NumericalRule    int64 numerical_offset, int64 numerical_min, uint64 output_zero
     uint64           1 if the numbers of the dataset are float16
     uint64           columns of ids
-    uint32 x 4       1 for Criteo's log, delimiter, fields of a line, bytes of all texts
+    uint32           1 for Criteo's log
+    uint16 x 2       delimiter and quote, 0 without one
+    uint32 x 2       fields of a line, bytes of all texts
     for each field   uint64 buckets, uint64 takes_log, float64 minimum and offset of its logarithm,
                      uint32 where its texts begin, uint8 role, uint8 column, uint8 type, 0
     texts            of each field: its name; the number of texts that mean that it is missing;
@@ -102,8 +104,9 @@ class ServedRow:
             missing = row_format.missing[f]
             texts += _text(name.encode()[:255]) + bytes([len(missing)])
             texts += b"".join(map(_text, missing))
-        numbers = (row_format.is_criteo, row_format.delimiter[0], len(self.names), len(texts))
-        return struct.pack("<IIII", *numbers) + fields + texts
+        dialect = (row_format.delimiter[0], int.from_bytes(row_format.quote))
+        numbers = (row_format.is_criteo, *dialect, len(self.names), len(texts))
+        return struct.pack("<IHHII", *numbers) + fields + texts
 
 
 def _text(text: bytes) -> bytes:

@@ -31,7 +31,8 @@ static void require(bool condition, const char* what) {
 static std::string damage(std::string text, std::mt19937& random) {
   static const std::string kPieces[] = {
       "\t",   "\n",           "\r\n", "-",      std::string(1, '\0'),
-      "\xff", "123456789012", "\n\n", "\t\t\t", "ffffffffff"};
+      "\xff", "123456789012", "\n\n", "\t\t\t", "ffffffffff",
+      "\"",   "\t\"",         "\"\t", "\"\""};
   const size_t times = text.empty() ? 0 : random() % 200;
   for (size_t i = 0; i < times; ++i) {
     const size_t at = random() % text.size();
@@ -50,6 +51,7 @@ static void run(const std::string& text, std::mt19937& random) {
   format.is_criteo = random() % 2 || !format.has_label;
   format.has_header = random() % 4 == 0;
   format.other_is_negative = random() % 4 == 0;
+  format.quote = format.is_criteo || random() % 2 ? 0 : '"';
   // 1 is a click and 0 none; -1 and an empty text are missing.
   static const uint8_t kTexts[] = {1, 1, '1', 1, 1, '0', 2, 2, '-', '1', 0};
   uint32_t texts_at[kFields];

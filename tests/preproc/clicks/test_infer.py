@@ -10,6 +10,7 @@ import yaml
 
 from preproc.clicks import __main__ as program
 from preproc.clicks.schema.infer import infer_schema
+from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
 
@@ -56,9 +57,11 @@ def test_each_column_has_the_role_of_its_values(delimiter, tmp_path):
     assert yaml.safe_load(draft)["label"] == {"column": "click"}
 
 
-def test_quotes_are_told(tmp_path):
-    (tmp_path / "log").write_text("click,a\n" + '1,"x"\n0,"y"\n' * 9)
-    assert "# Some fields are quoted" in infer_schema(tmp_path / "log")
+def test_fields_in_quotes_are_read(tmp_path):
+    (tmp_path / "log").write_text('"click",a,b\n' + '1,"x, 1",7\n0,"y ""2""",8\n' * 9)
+    draft = infer_schema(tmp_path / "log")
+    assert yaml.safe_load(draft)["dialect"]["quote"] == '"'
+    assert columns_of(draft)["a"] == {"role": "categorical", "type": "string"}
 
 
 def test_a_log_without_a_header_has_numbered_columns(tmp_path):
@@ -107,13 +110,27 @@ def test_the_logs_of_avazu_and_criteo(real_data):
     assert set(kinds[14:]) == {"categorical"}
 
 
+def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
+    """The edited line suffices: a column that `label` names is no feature."""
+    log, schema = tmp_path / "log.csv", tmp_path / "schema.yaml"
+    log.write_text("user,event\n" + "u1,view\nu2,buy\n" * 50)
+    draft = infer_schema(log)
+    schema.write_text(draft)
+    assert "# Which one? user (u1 50%, u2 50%); event (view 50%, buy 50%)" in draft
+    prepare = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
+    with pytest.raises(PreprocError, match=r"schema.yaml:3: label: expected the label's column"):
+        load_schema(schema)
+    given = 'column: event, positive: ["buy"], negative: ["view"]'
+    schema.write_text(draft.replace('column: "", positive: ["1"], negative: ["0"]', given))
+    assert program.main([*prepare, "--progress=none"]) == 0
+    assert Manifest.load(tmp_path / "data").positives == {"train": 40, "validation": 5, "test": 5}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     {
         "a b c\n" * 30: "no comma, tab, semicolon or bar",
         "a,b\n": "has a header and no row",
-        "a,b\n1,0\n0,1\n": "columns that could be the label, of zeros and ones: a, b",
-        "a,b\n1,2\n3,4\n": "zeros and ones: none; write the schema yourself",
     }.items(),
 )
 def test_what_cannot_be_told_is_refused(text, message, tmp_path):

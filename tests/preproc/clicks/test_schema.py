@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import random
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,6 @@ import yaml
 from preproc.clicks import __main__ as program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
-from preproc.clicks.serving.feature_file import write_feature_file
-from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
@@ -29,7 +27,7 @@ from tests.preproc.clicks.test_engines import ENGINES
 from tests.tools import needs
 
 SCHEMA = {
-    "dialect": {"delimiter": ";", "header": True, "quote": "none"},
+    "dialect": {"delimiter": ";", "header": True},
     "missing": ["n/a"],
     "label": {"column": "bought", "positive": ["yes", "später"], "negative": ["no"]},
     "defaults": {"frequency_limit": 2},
@@ -91,16 +89,42 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "shop": rng.choice(["", "Mitte", "Süd 2", "x" * rng.randrange(1, 99)]),
             "sku": rng.choice(["", "7", "007", "7.0", "-0", str(-(2**63)), "9223372036854775807"]),
             "C4": f"{rng.randrange(2**32):x}",
-            "brand": rng.choice(["", "Ä", "ab", "b", "x" * rng.randrange(1, 1025), "a " * 99]),
+            "brand": rng.choice(
+                [
+                    "",
+                    "Ä",
+                    'a;"b"',
+                    '"' * rng.randrange(1, 40),
+                    "b",
+                    "x" * rng.randrange(1, 1025),
+                    "a " * 99,
+                ]
+            ),
             "user": rng.choice(["-1", "-2", "7.0", "007", str(rng.randrange(-(2**63), 2**63))]),
         }
         for _ in range(count)
     ]
 
 
-def text_of(table: list[dict[str, str]], names: list[str], end: str = "\n") -> bytes:
-    lines = [";".join(names), *(";".join(row[name] for name in names) for row in table)]
-    return (end.join(lines) + end).encode()
+def must_be_quoted(field: str) -> bool:
+    return '"' in field or ";" in field
+
+
+def may_be_quoted(field: str) -> bool:
+    return must_be_quoted(field) or xxhash.xxh64_intdigest(field) % 5 == 0
+
+
+def text_of(
+    table: list[dict[str, str]],
+    names: list[str],
+    end: str = "\n",
+    is_quoted: Callable[[str], bool] = must_be_quoted,
+) -> bytes:
+    def spelled(field: str) -> str:
+        return '"{}"'.format(field.replace('"', '""')) if is_quoted(field) else field
+
+    cells = [names, *([row[name] for name in names] for row in table)]
+    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode()
 
 
 def prepare(tmp_path: Path, source: Path, schema: Path, name: str, **fields: object) -> Manifest:
@@ -153,7 +177,9 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
         table[206]["shop"] = "€" * 341
         table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
-        text = text_of(table, names, end) + b"1;2;3\n"
+        text = text_of(table, names, end, may_be_quoted if i else must_be_quoted)
+        for bad_row in (b"1;2;3", b'1;"2;3', b'"1"2;3', b'1;"', b'1;""";2'):
+            text += bad_row + end.encode()
         text = text.removesuffix(b"\n") if i == 2 else text
         (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
     columns = SCHEMA["columns"]
@@ -167,7 +193,7 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
     expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
     assert expected.kind == "clicks"
     assert expected.rejected == {
-        **{"columns": 3, "label": 3, "integer": 15, "hex": 6},
+        **{"columns": 3, "quote": 12, "label": 3, "integer": 15, "hex": 6},
         **{"encoding": 9, "string": 6, "number": 9 * (numbers == "float32")},
     }
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
@@ -301,83 +327,6 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     np.testing.assert_array_equal(train.categorical[0] == 1, [item == most for item in items])
 
 
-def test_dictionaries_of_texts_and_integers_are_in_the_order_of_counts(tmp_path):
-    """Each brand is kept; of users those of -2 and 7 alone are seen twice."""
-    table = rows(1000, seed=1)
-    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
-    prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
-    folder, counted = tmp_path / "made" / "dictionaries", table[:800]
-    ends = np.fromfile(folder / "cat_7.ends.bin", "<u8")
-    text = (folder / "cat_7.bin").read_bytes()
-    brands = [text[a:b] for a, b in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
-    counts = Counter(row["brand"].encode() for row in counted if row["brand"])
-    assert brands == sorted(counts, key=lambda b: (-counts[b], len(b), b))
-    assert np.fromfile(folder / "cat_8.bin", "<i8").tolist() == [7, -2]
-
-
-def text_of_one_hash(text: bytes, rng: random.Random) -> bytes:
-    """Returns another text of 16 bytes with the XXH64 of `text`.
-
-    Its first half is drawn; for each there is one second half, which is not always printable.
-    """
-    p1, p2, p4, p5 = (
-        *(0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F),
-        *(0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5),
-    )
-    mask = 2**64 - 1
-
-    def turned(x: int, bits: int) -> int:
-        return (x << bits | x >> (64 - bits)) & mask
-
-    def after(half: bytes) -> int:
-        word = turned(int.from_bytes(half, "little") * p2 & mask, 31) * p1 & mask
-        return (turned((p5 + 16) & mask ^ word, 27) * p1 + p4) & mask
-
-    second = turned(int.from_bytes(text[8:], "little") * p2 & mask, 31) * p1 & mask
-    while True:
-        first = bytes(rng.choice(b"abcdefghijklmnopqrstuvwxyz") for _ in range(8))
-        word = after(text[:8]) ^ second ^ after(first)
-        word = turned(word * pow(p1, -1, 2**64) & mask, 33) * pow(p2, -1, 2**64) & mask
-        half = word.to_bytes(8, "little")
-        if all(0x20 < byte < 0x7F and byte not in b";" for byte in half):
-            return first + half
-
-
-@pytest.mark.parametrize(
-    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
-)
-def test_texts_of_one_hash_are_told_apart(engine, tmp_path):
-    rng = random.Random(4)
-    first = b"kettle and a cup"
-    texts = [first, *(text_of_one_hash(first, rng) for _ in range(5))]
-    assert len({xxhash.xxh64_intdigest(text) for text in texts}) == 1
-    lines = [b"%d;%b" % (i % 2, texts[i % 2 * (1 + i // 2 % 5)]) for i in range(3000)]
-    (tmp_path / "log").write_bytes(b"\n".join(lines))
-    schema = write_schema(
-        tmp_path,
-        dialect={"header": False, "delimiter": ";"},
-        label={"column": "click"},
-        columns=[
-            {"name": "click", "role": "label"},
-            {"name": "item", "role": "categorical", "type": "string"},
-        ],
-        split={"rows": [2000, 0, -1]},
-    )
-    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
-    prepare(tmp_path, tmp_path / "log", schema, "made", engine=engine, settings=small)
-    _, reader = columns_of(tmp_path / "made", "train")
-    ids = reader.read(0, reader.num_rows).categorical[0].tolist()
-    given = dict(zip((line[2:] for line in lines), ids, strict=False))
-    assert given[first] == 1
-    # Those of the same count are in the order of their bytes.
-    assert sorted(given, key=given.__getitem__) == [first, *sorted(given.keys() - {first})]
-    if engine == "native":
-        write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float32")
-        with LineTransform(tmp_path / "features.bin") as transform:
-            served = transform.transform([*given, b"kettle and a pot"]).ids[:, 0].tolist()
-            assert served == [*given.values(), 0]
-
-
 @needs("compiled Criteo kernel")
 @pytest.mark.parametrize("missing", [[], ["n/a"]], ids=["as Criteo's", "field by field"])
 def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
@@ -387,7 +336,7 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
     (tmp_path / "headed").write_bytes("\t".join(names).encode() + b"\n" + text)
     schema = write_schema(
         tmp_path,
-        dialect={"delimiter": "\t"},
+        dialect={"delimiter": "\t", "quote": "none"},
         missing=missing,
         label={"column": "click"},
         numbers="float16",
@@ -447,7 +396,8 @@ BAD_SCHEMAS = {
     "columns:\n- {name: [a, a], role: categorical, type: hex}\nlabel: {column: c}": (
         r"columns: a stands there more than once"
     ),
-    "dialect: {quote: '\"'}\ncolumns: []": r":1: dialect.quote: only `none`",
+    'dialect: {quote: "\'"}\ncolumns: []': r":1: dialect.quote: must be one of \", none",
+    "dialect: {delimiter: '\"'}\ncolumns: []": r":1: dialect.delimiter: is the quote too",
     "dialect: {delimiter: ab}\ncolumns: []": r":1: dialect.delimiter: expected one character",
     "columns:\n- {name: 'C{1..65}', role: categorical, type: hex}\nlabel: {column: c}": (
         r"65 categorical features; 64 are the most"

@@ -49,7 +49,7 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
     assert (list(row.names), list(row.features)) == (LINE, [n for n in LINE if n in USED])
     spec, reader = columns_of(dataset, "test")
     expected = reader.read(0, NEW)
-    lines = [";".join(each[name] for name in row.names).encode() for each in table]
+    lines = text_of(table, list(row.names)).splitlines()[1:]
     fields = [[each[name].encode() for name in row.features] for each in table]
     for features in (transform.transform(lines), transform.transform_fields(fields)):
         numerical = np.asarray(expected.numerical, np.float32)
@@ -76,7 +76,7 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
 def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, message):
     _, table = made
     good, bad = dict(table[0]), table[0] | {name: value}
-    lines = [";".join(row[n] for n in LINE).encode() for row in (good, bad)]
+    lines = text_of([good, bad], LINE).split(b"\n")[1:-1]
     fields = [[row[n].encode() for n in LINE if n in USED] for row in (good, bad)]
     for call, given in ((transform.transform, lines), (transform.transform_fields, fields)):
         with pytest.raises(BadRowError, match=message) as caught:
@@ -87,6 +87,8 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
 def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
     with pytest.raises(BadRowError, match="has 3 fields, expected 14 with ';' between them"):
         transform.transform([b"1;2;3"])
+    with pytest.raises(BadRowError, match=r"column seen: is refused \(quote\): expected a closing"):
+        transform.transform([b'1;"2;3'])
     with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
         transform.transform_fields([[b"1", b"2\t3", *[b""] * 11]])
 
