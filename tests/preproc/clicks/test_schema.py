@@ -111,7 +111,7 @@ def must_be_quoted(field: str) -> bool:
 
 
 def may_be_quoted(field: str) -> bool:
-    return must_be_quoted(field) or xxhash.xxh64_intdigest(field) % 5 == 0
+    return must_be_quoted(field) or xxhash.xxh64_intdigest(field.encode()) % 5 == 0
 
 
 def text_of(
