@@ -73,6 +73,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
         super().__init__()
         self.table_sizes = tuple(table_sizes)
+        self._unknown_is_zero = False
         self.embedding_dim = embedding_dim
         self.hash_indices = hash_indices
         self.trainable = True
@@ -137,7 +138,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     def reset_parameters(self) -> None:
         """Draws each table from U(-sqrt(1 / rows), sqrt(1 / rows)).
 
-        Source: facebookresearch/dlrm, create_emb.
+        Source: facebookresearch/dlrm, create_emb. Row 0 is zero after `start_unknown_at_zero`.
         """
         stored = [table.values for table in self.stored_tables()]
         for feature, shard in self.shards().items():
@@ -147,6 +148,16 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
             else:
                 drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
                 _store(self, shard, drawn)
+            if self._unknown_is_zero and shard.rows.start == 0:
+                view[:1].zero_()
+
+    def start_unknown_at_zero(self) -> None:
+        """Lets row 0 of each table, of unknown categories, start at zero.
+
+        Training may never see it: a random vector would then be served.
+        """
+        self._unknown_is_zero = True
+        self.reset_parameters()
 
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device.

@@ -21,6 +21,7 @@ from dlrm.distributed.network import DistributedDlrm, place_tables, rows_on
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.train.step import DlrmTrainStep
+from recsys.data.manifest import CLICKS_KIND
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import Processes
@@ -48,13 +49,19 @@ def build_model(
         placement = place_tables(config, spec, processes, device, print_line)
         rows = rows_on(placement, rank, names)
     require_memory(trained_memory(config, rows, len(names)), device, processes)
+    model: DlrmNetwork[Any]
     with device:
         if placement is None:
-            return Dlrm(config.model, spec.table_sizes)
-        torch.manual_seed(config.run.seed + rank)
-        model = DistributedDlrm(config.model, placement, rank)
-        model.broadcast_replicated()
-        return model
+            model = Dlrm(config.model, spec.table_sizes)
+        else:
+            torch.manual_seed(config.run.seed + rank)
+            model = DistributedDlrm(config.model, placement, rank)
+        # Criteo's tables start as in the published recipes.
+        if dataset.manifest is not None and dataset.manifest.kind == CLICKS_KIND:
+            model.embeddings.start_unknown_at_zero()
+        if isinstance(model, DistributedDlrm):
+            model.broadcast_replicated()
+    return model
 
 
 def open_batches(

@@ -109,6 +109,19 @@ def train_alone(rule, precision, source):
     return [float(step(seen, RATES[rule])) for seen in source.batches()], model
 
 
+def start_at_zero(rank, placed):
+    model = distributed("joint_fused", placed, rank)
+    model.embeddings.start_unknown_at_zero()
+    return {"parts": parts_of(model)}
+
+
+def test_the_first_row_of_each_table_starts_at_zero_if_asked_for(tmp_path):
+    for rank in results(tmp_path, 2, start_at_zero, placement("mixed", 2)):
+        for start, _, rows in rank["parts"].values():
+            is_zero = [not row.any() for row in rows]
+            assert is_zero == [start == 0 and i == 0 for i in range(len(rows))]
+
+
 @pytest.mark.parametrize(
     ("name", "world_size", "rule", "precision", "source"),
     [

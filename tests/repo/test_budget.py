@@ -14,11 +14,11 @@ LINES = {
     "benchmark": 6_630,
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
-    "dlrm": 10_960,
+    "dlrm": 10_980,
     "preproc": 16_345,
     "recsys": 15_915,
     "recsys_recipes": 2_616,
-    "tests": 38_090,
+    "tests": 38_120,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -14,6 +14,7 @@ import pytest
 import xxhash
 import yaml
 
+from dlrm.model.weights import OpenedCheckpoint
 from preproc.clicks import __main__ as program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
@@ -492,6 +493,15 @@ def test_the_avazu_log_trains(real_data, tmp_path):
     assert sum(made.rows.values()) == 8087
     assert made.rejected == dict.fromkeys(made.rejected, 0)
     trained = make_program(tmp_path)(
-        f"--dataset={tmp_path / 'made'}", "--optimizer=adagrad", "--lr=0.02", "--epochs=2"
+        *(f"--dataset={tmp_path / 'made'}", "--optimizer=adagrad", "--lr=0.02", "--epochs=2"),
+        f"--save_checkpoint_path={tmp_path / 'run'}",
     )
     assert final(trained)["best_auc"] > 0.65
+    _, reader = columns_of(tmp_path / "made", "train")
+    train = reader.read(0, reader.num_rows)
+    tables = OpenedCheckpoint.open(tmp_path / "run").load().embeddings
+    stored = [table.values for table in tables.stored_tables()]
+    untrained = [f for f, ids in enumerate(train.categorical) if ids.min() > 0]
+    assert len(untrained) >= 3
+    for feature in untrained:  # an unknown category has no random vector
+        assert not tables.shards()[feature].view(stored)[0].any()
