@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
 
-DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
+DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.(?:gz|zst|bz2|xz))?")
 
 
 def find_inputs(
@@ -45,7 +45,7 @@ def find_inputs(
         files = [path]
     for file in files:
         if not file.is_file():
-            raise PreprocError(f"{file}: is not a regular file; give plain or gzip files")
+            raise PreprocError(f"{file}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}")
         if file.stat().st_size == 0:
             raise PreprocError(
                 f"{file}: is empty; get the file again, or leave it out if it is the last day"
@@ -84,8 +84,8 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
     if not days:
         hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
         raise PreprocError(
-            f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz; day_0.tsv is "
-            f"accepted too).{hint}"
+            f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz, .zst, .bz2, .xz; "
+            f"day_0.tsv is accepted too).{hint}"
         )
     missing = sorted(set(range(max(days) + 1)) - days.keys())
     if missing:

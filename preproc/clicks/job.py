@@ -91,7 +91,8 @@ class ClicksJob:
 
     input: Path = setting(
         REQUIRED,
-        "Folder with day_0 ... day_N, with a schema of any files, or one file; plain or gzip.",
+        "Folder with day_0 ... day_N, with a schema of any files, or one file; plain, gzip, zstd, "
+        "bzip2 or xz.",
     )
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: ClicksSemantics = dataclasses.field(default_factory=ClicksSemantics)

@@ -67,7 +67,7 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
     `expected` is a noun for the error message, such as `a ratings file`.
 
     Raises:
-        PreprocError: a line is longer than 1 MiB, or the gzip data are damaged.
+        PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
     blocks: list[bytes] = []
     held, offset, line = 0, 0, 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from preproc import command
+from preproc.files.input_file import PLAIN_OR_COMPRESSED
 from preproc.ratings import pipeline as ratings_pipeline
 from preproc.ratings.header import NAMED
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
@@ -27,7 +28,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
         else ""
     )
     help_texts = {
-        "input": f"A ratings file, plain or gzip{folder}.",
+        "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}.",
         "format": f"Of the file: {', '.join(source.format_names)}.",
         "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}; with "
         f"names of its header, other columns are ignored{without_header}.",

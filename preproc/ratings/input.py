@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -88,7 +88,9 @@ def find_file(job: RatingsJob) -> InputFile:
             )
         path = present[0]
     if not path.is_file():
-        raise PreprocError(f"`input` {path}: is not a regular file; give a plain or gzip file")
+        raise PreprocError(
+            f"`input` {path}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}"
+        )
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
     return InputFile.open(path)
@@ -291,9 +293,12 @@ def _python(code: str) -> str:
     return f'python -c "{code}"'
 
 
+_READERS = {"none": "cat", "gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}
+
+
 def _told(file: InputFile, form: str, command: str, names: Sequence[str] = ()) -> str:
     """Returns an error message: a form, and the command that converts it."""
-    reader = "zcat" if file.compression == "gzip" else "cat"
+    reader = _READERS[file.compression]
     made = file.path.with_name(f"{file.path.name.partition('.')[0]}_converted")
     columns = f" with `columns` {suggestion(names)}" if names else ""
     return (

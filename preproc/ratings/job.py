@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from preproc.files.errors import PreprocError
+from preproc.files.input_file import PLAIN_OR_COMPRESSED
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
@@ -88,7 +89,7 @@ class RatingsJob:
     """Settings of a run; `source` is the family of files."""
 
     source: RatingsSource
-    input: Path = setting(REQUIRED, "A ratings file, plain or gzip.")
+    input: Path = setting(REQUIRED, f"A ratings file, {PLAIN_OR_COMPRESSED}.")
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     format: str = setting("auto", "Of the file.")
     columns: str = setting(

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
@@ -155,3 +156,10 @@ def stopped(target: object, name: str, after: int = 0) -> Iterator[None]:
         patch.setattr(target, name, limited)
         with pytest.raises(OSError, match="stop"):
             yield
+
+
+def zstd_compress(text: bytes) -> bytes:
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write(text)
+    return packed.getvalue().to_pybytes()

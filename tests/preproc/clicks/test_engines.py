@@ -5,10 +5,12 @@
 anew, from the reference engine; the diff is for review.
 """
 
+import bz2
 import dataclasses
 import functools
 import gzip
 import json
+import lzma
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -34,6 +36,7 @@ from tests.preproc.clicks.rows import (
     run,
     without_labels,
     write_days,
+    zstd_compress,
 )
 from tests.preproc.nvtabular import environment
 from tests.tools import needs
@@ -298,6 +301,22 @@ def test_spelling_of_the_input_changes_nothing(engine, tmp_path):
     assert made.files == run(days, tmp_path / "expected", "reference").files
 
 
+@needs("compiled Criteo kernel")
+def test_compressed_days_are_read_as_plain_ones(tmp_path):
+    """Two streams follow each other in each file."""
+    texts = [good_text(200, seed=seed) for seed in range(3)]
+    for name, packs in (
+        ("plain", [("", bytes)] * 3),
+        ("packed", [(".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd_compress)]),
+    ):
+        (tmp_path / name).mkdir()
+        for day, (text, (ending, pack)) in enumerate(zip(texts, packs, strict=True)):
+            path = tmp_path / name / f"day_{day}{ending}"
+            path.write_bytes(pack(text[:7777]) + pack(text[7777:]))
+    plain, packed = (run(tmp_path / n, tmp_path / f"made_{n}") for n in ("plain", "packed"))
+    assert packed.files == plain.files
+
+
 GOOD = good_text(200, seed=1)
 HEADER = b"\t".join([b"label", *(b"I%d" % i for i in range(13)), *(b"C%d" % i for i in range(26))])
 UNLABELLED = b"\n".join(line[2:] for line in GOOD.split(b"\n"))
@@ -315,9 +334,9 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
     "numbers": (b"1\t2\t3\n" * 500, "3 tab-separated fields: this is not a Criteo log"),
     "labels": (GOOD.replace(b"\n0", b"\n5").replace(b"\n1", b"\n6")[1:], r"40 fields as .*label"),
     "blank": (b"\n" * 300, "none of the first 100 rows is valid"),
-    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), "is zstd-compressed.*zstd -d"),
-    "bzip2": (b"BZh9" + bytes(100), "is bzip2-compressed.*bunzip2"),
-    "xz": (b"\xfd7zXZ\x00" + bytes(100), "is xz-compressed.*unxz"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), "the zstd data are damaged or end early"),
+    "bzip2": (b"BZh9" + bytes(100), "the bzip2 data are damaged or end early"),
+    "xz": (b"\xfd7zXZ\x00" + bytes(100), "the xz data are damaged or end early"),
     "zip": (b"PK\x03\x04" + bytes(100), "is zip-compressed.*unzip"),
     "empty": (b"", "is empty"),
     "gzip of nothing": (gzip.compress(b""), "none of the first"),

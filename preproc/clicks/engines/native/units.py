@@ -48,7 +48,7 @@ class TextUnit:
     """The rows of a file that start in a byte range.
 
     Attributes:
-        file: the raw file; a gzip file is one unit.
+        file: the raw file; a compressed one is one unit.
         row_format: fields of its rows.
         file_index: number of the file in the input, from 0.
         begin: first byte of the range.
@@ -68,8 +68,8 @@ class TextUnit:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text; an estimate for gzip."""
-        if self.file.compression == "gzip":
+        """Bytes of text; an estimate if the file is compressed."""
+        if self.file.compression != "none":
             return self.file.text_bytes
         return self.end - self.begin
 
@@ -81,7 +81,7 @@ def plan_units(engine_job: EngineJob, settings: NativeSettings) -> tuple[TextUni
     unit_bytes = settings.unit_bytes or default_unit_bytes(total)
     units = []
     for index, file in enumerate(inputs):
-        step = file.size if file.compression == "gzip" else unit_bytes
+        step = unit_bytes if file.compression == "none" else file.size
         units += [
             TextUnit(file, engine_job.formats[index], index, begin, min(begin + step, file.size))
             for begin in range(0, file.size, step)
@@ -114,7 +114,7 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
         PreprocError: a line is too long, or the text cannot be decompressed.
     """
     try:
-        if unit.file.compression == "gzip":
+        if unit.file.compression != "none":
             for block in _one_ahead(unit.file.blocks()):
                 reader.feed(block)
         else:

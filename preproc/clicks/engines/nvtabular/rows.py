@@ -103,7 +103,7 @@ class _Tally:
         self.rejected += lines - rows
 
     def end_file(self, file: InputFile) -> None:
-        self.bytes += file.text_bytes - self.file_bytes  # `text_bytes` of gzip is an estimate
+        self.bytes += file.text_bytes - self.file_bytes  # an estimate if compressed
         self.file_bytes = 0
         self._unread.remove(file)
 
@@ -121,7 +121,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
 
     Raises:
         TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
-        PreprocError: no row is valid, a line is too long, or gzip data are damaged.
+        PreprocError: no row is valid, a line is too long, or compressed data are damaged.
     """
     job, inputs = engine_job.job, engine_job.inputs
     folder = engine_job.work_folder("nvtabular_rows", chunk_bytes=CHUNK_BYTES)
