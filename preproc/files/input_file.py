@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file, plain or compressed."""
+"""A raw input file: text, plain or compressed, or parquet, which is read as csv."""
 
 import bz2
 import contextlib
@@ -15,7 +15,7 @@ from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
 
-Compression = Literal["none", "gzip", "zstd", "bzip2", "xz"]
+Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet"]
 
 _GzipError = cast("type[Exception]", isal_zlib.error)  # whose stub calls it an instance
 
@@ -27,9 +27,10 @@ _MAGIC: dict[bytes, Compression] = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
+    b"PAR1": "parquet",
 }
 _ZIP_MAGIC = b"PK\x03\x04"
-PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz"
+PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz, or parquet"
 
 
 def _open_zstd(path: Path) -> Any:
@@ -43,6 +44,7 @@ _OPENERS: dict[Compression, Callable[[Path], IO[bytes]]] = {
     "bzip2": bz2.open,
     "xz": lzma.open,
 }
+_PARQUET_ROWS = 10_000
 _TYPICAL_INFLATION = 5.0
 """Bytes of text per byte of a log that is not gzip: only progress and disk needs depend on it."""
 
@@ -122,8 +124,12 @@ class InputFile:
         """Yields the decompressed text in blocks of up to 512 KiB.
 
         Raises:
-            PreprocError: compressed data are damaged or end early.
+            PreprocError: compressed data are damaged or end early, or a column of parquet is no
+                text, number, truth value or time.
         """
+        if self.compression == "parquet":
+            yield from self._csv_of_parquet()
+            return
         if self.compression in _OPENERS:
             yield from self._unpack(_OPENERS[self.compression])
             return
@@ -133,6 +139,34 @@ class InputFile:
                     yield block
                 return
             yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
+
+    def _csv_of_parquet(self) -> Iterator[bytes]:
+        """Yields a header and the rows, a field in quotes where it needs some."""
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        options = csv.WriteOptions(include_header=False, quoting_style="needed")
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                for field in file.schema_arrow:
+                    if pa.types.is_nested(field.type):
+                        raise PreprocError(
+                            f"{self.path}: column {field.name} has the type {field.type}; columns "
+                            "of texts, numbers, truth values and times are read: leave it out"
+                        )
+                header = pa.table({name: pa.array([], "null") for name in file.schema_arrow.names})
+                text = pa.BufferOutputStream()
+                csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
+                for batch in file.iter_batches(_PARQUET_ROWS):
+                    plain = [
+                        c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c
+                        for c in batch.columns
+                    ]
+                    csv.write_csv(pa.record_batch(plain, batch.schema.names), text, options)
+                    yield text.getvalue().to_pybytes()
+                    text = pa.BufferOutputStream()
+        except (pa.ArrowException, OSError) as error:
+            raise PreprocError(f"{self.path}: cannot be read as parquet ({error})") from error
 
     def _unpack(self, opener: Callable[[Path], IO[bytes]]) -> Iterator[bytes]:
         try:

@@ -27,6 +27,7 @@ _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
+_BINARY = (("0", "1"), ("false", "true"), ("False", "True"))
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
 
@@ -127,17 +128,24 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
 
 def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, str]:
     """Returns the label's column, if it can be told, and its line."""
-    binary = [i for i, cells in enumerate(columns) if set(cells) <= {"0", "1"}]
-    chosen = [i for i in binary if names[i].lower() in _LABELS] or binary
+    binary = {
+        i: (no, yes)
+        for i, cells in enumerate(columns)
+        for no, yes in _BINARY
+        if set(cells) <= {no, yes}
+    }
+    chosen = [i for i in binary if names[i].lower() in _LABELS] or list(binary)
     if len(chosen) == 1:
-        cells = columns[chosen[0]]
-        line = f"{{column: {_quoted(names[chosen[0]])}}}  # {_percentage(cells['1'], cells)} are 1"
-        return chosen[0], line
+        (index,) = chosen
+        no, yes = binary[index]
+        texts = "" if yes == "1" else f', positive: ["{yes}"], negative: ["{no}"]'
+        clicks = _percentage(columns[index][yes], columns[index])
+        return index, f"{{column: {_quoted(names[index])}{texts}}}  # {clicks} are {yes}"
     of_few = []
     for name, cells in zip(names, columns, strict=True):
         if 2 <= len(cells) <= _MOST_LABELS:
-            texts = (f"{text} {_percentage(n, cells)}" for text, n in cells.most_common())
-            of_few.append(f"{name} ({', '.join(texts)})")
+            values = (f"{text} {_percentage(n, cells)}" for text, n in cells.most_common())
+            of_few.append(f"{name} ({', '.join(values)})")
     line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
     return None, line + ("; ".join(of_few) or "No column has few values.")
 

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts of schemas: what they say of logs whose columns are known, and that they can be used."""
 
+import datetime
 import gzip
 import random
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from preproc.clicks import __main__ as program
 from preproc.clicks.schema.infer import infer_schema
 from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
+from tests.preproc.clicks.test_schema import columns_of as columns_of_dataset
 
 
 def columns_of(draft: str) -> dict[str, dict[str, object]]:
@@ -108,6 +113,40 @@ def test_the_logs_of_avazu_and_criteo(real_data):
     kinds = [criteo[f"c{i}"]["role"] for i in range(40)]
     assert kinds == ["label", *["numerical"] * 9, "categorical", *["numerical"] * 3, *kinds[14:]]
     assert set(kinds[14:]) == {"categorical"}
+
+
+def test_parquet_is_read_as_csv(tmp_path):
+    """A label of truth values, texts with delimiters, nulls, integers beside nulls, and times."""
+    table = pa.table(
+        {
+            "click": [True, False, False, True] * 50,
+            "title": pa.array(["a, 1", 'b "2"', None, "größe"] * 50).dictionary_encode(),
+            "shop": [7, None, 9, 7] * 50,
+            "price": pa.array([24.9, 0.1, None, 1e-20] * 50, pa.float32()),
+            "at": [datetime.datetime(2026, 3, 1, 9, 15)] * 200,
+        }
+    )
+    parquet.write_table(table, tmp_path / "log.parquet", row_group_size=70)
+    schema = tmp_path / "schema.yaml"
+    prepare = [f"--input={tmp_path / 'log.parquet'}", "--progress=none"]
+    assert program.main(["prepare", *prepare, f"--infer={schema}"]) == 0
+    label = yaml.safe_load(schema.read_text())["label"]
+    assert label == {"column": "click", "positive": ["true"], "negative": ["false"]}
+    prepare += [f"--schema={schema}", f"--output={tmp_path / 'data'}"]
+    assert program.main(["prepare", *prepare]) == 0
+    assert Manifest.load(tmp_path / "data").positives == {"train": 80, "validation": 10, "test": 10}
+    spec, reader = columns_of_dataset(tmp_path / "data", "train")
+    rows = reader.read(0, 4)
+    assert [f.name for f in spec.categorical] == ["title", "shop", "at"]
+    assert [ids.tolist() for ids in rows.categorical[:2]] == [[1, 2, 0, 3], [1, 0, 2, 1]]
+    logs = np.log1p([24.9, 0.1, 0, 1e-20]).astype(np.float32)
+    assert rows.numerical[:, 0].tolist() == logs.tolist()
+
+
+def test_a_column_of_lists_in_parquet_is_named(tmp_path):
+    parquet.write_table(pa.table({"tags": [[1, 2], [3]]}), tmp_path / "log.parquet")
+    with pytest.raises(PreprocError, match=r"column tags has the type list<.*: leave it out"):
+        infer_schema(tmp_path / "log.parquet")
 
 
 def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
