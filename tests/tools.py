@@ -94,6 +94,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "compiled Triton backend": _native_backend,
     "aarch64 compiler and emulator": _programs(AARCH64_COMPILER, AARCH64_EMULATOR),
     "NVTabular": _nvtabular,
+    "Polars": lambda: importlib.util.find_spec("polars") is not None,
     "TorchRec": lambda: importlib.util.find_spec("torchrec") is not None,
     "built site": _site,
     "CUDA device": _cuda,

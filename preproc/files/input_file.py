@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file: text, plain or compressed, or parquet, which is read as csv."""
+"""A raw input file: text, perhaps compressed, or parquet, read as csv."""
 
 import bz2
 import contextlib
@@ -141,7 +141,7 @@ class InputFile:
             yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
 
     def _csv_of_parquet(self) -> Iterator[bytes]:
-        """Yields a header and the rows, a field in quotes where it needs some."""
+        """Yields a header and the rows, quoted where needed."""
         import pyarrow as pa
         from pyarrow import csv, parquet
 
@@ -158,10 +158,12 @@ class InputFile:
                 text = pa.BufferOutputStream()
                 csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
                 for batch in file.iter_batches(_PARQUET_ROWS):
-                    plain = [
-                        c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c
-                        for c in batch.columns
-                    ]
+                    plain = []
+                    for column in batch.columns:  # of types that pyarrow writes as csv
+                        if pa.types.is_dictionary(column.type):
+                            column = column.cast(column.type.value_type)
+                        is_view = pa.types.is_string_view(column.type)
+                        plain.append(column.cast("large_string") if is_view else column)
                     csv.write_csv(pa.record_batch(plain, batch.schema.names), text, options)
                     yield text.getvalue().to_pybytes()
                     text = pa.BufferOutputStream()

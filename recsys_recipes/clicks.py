@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Own click logs from Python: from a table to predictions.
+
+    schema = clicks.infer(frame, "schema.yaml")     # read each line of it
+    dataset = clicks.prepare(frame, "data/clicks", schema=schema)
+    run = clicks.train(dataset, "data/run", preset="small")
+    probabilities = clicks.predict(new, dataset, run)["probability"]
+
+Each function is a command of `recsys-recipes`, and its further settings are those of that command
+(docs/flags.md). A log is a path, or a table with `__arrow_c_stream__`: of pandas from 2.2, polars
+or pyarrow.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from absl import flags
+from pyarrow import parquet
+
+from dlrm.scripts import flags as dlrm_flags
+from dlrm.scripts import main as dlrm_main
+from preproc.clicks import __main__ as clicks_program
+from preproc.clicks import pipeline
+from preproc.clicks.schema.infer import infer_schema
+from recsys.data.whole_file import write_whole_file
+from recsys.errors import UserError
+from recsys.program import new_flags
+
+__all__ = ["infer", "predict", "prepare", "train"]
+
+
+def infer(log: Any, schema: str | Path) -> Path:
+    """Drafts a schema from a sample of a log.
+
+    Args:
+        log: a path or a table.
+        schema: the YAML file to write; one that is there is replaced.
+
+    Returns:
+        `schema`. Its label may be left open, and each line is to be read.
+
+    Raises:
+        UserError: the log cannot be read.
+    """
+    with _file_of(log) as path:
+        write_whole_file(Path(schema), infer_schema(path))
+    return Path(schema)
+
+
+def prepare(log: Any, output: str | Path, **settings: Any) -> Path:
+    """Makes a dataset from a log; returns its folder.
+
+    Args:
+        log: a path or a table.
+        output: the folder to make.
+        **settings: of `recsys-recipes prepare clicks`, such as `schema`, or `dictionaries` of a
+            dataset by whose ids new rows are read.
+
+    Raises:
+        UserError: a setting or the log is refused; names the file, line and column.
+    """
+    with _file_of(log) as path:
+        values = _parsed(clicks_program.define_flags(), input=path, output=output, **settings)
+        return pipeline.prepare(clicks_program.job_from_flags(values))
+
+
+def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
+    """Trains a DLRM; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        **settings: of `recsys-recipes train dlrm`, such as `preset` or `max_steps`.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+    folder = {"dataset": dataset, "save_checkpoint_path": run}
+    _run_dlrm(**{"mode": "train", "log_path": Path(run) / "log.json", **folder, **settings})
+    return Path(run)
+
+
+def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> pa.Table:
+    """Returns the click probabilities of new rows, whose label is not read.
+
+    Args:
+        log: a path or a table.
+        dataset: the dataset of the training, whose rules and ids the rows are read by.
+        run: folder of the checkpoints.
+        **settings: of `recsys-recipes predict`.
+
+    Returns:
+        A row for each row of the log that is not refused, in its order, with `probability` and
+        `logit`, and `line`: 2 is the first of a table.
+
+    Raises:
+        UserError: a setting or the log is refused.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"
+        prepare(log, rows, dictionaries=dataset, unlabelled=True)
+        files = {"dataset": rows, "load_checkpoint_path": run, "predictions": predictions}
+        _run_dlrm(**{"mode": "predict", "log_path": Path(folder) / "log", **files, **settings})
+        return parquet.read_table(predictions)
+
+
+def _run_dlrm(**settings: Any) -> None:
+    values = new_flags()
+    dlrm_flags.define_flags(values)
+    dlrm_main.run(_parsed(values, **settings))
+
+
+def _parsed(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
+    """Returns flags with these values.
+
+    Raises:
+        UserError: a flag is unknown, or has no such value.
+    """
+    arguments = []
+    for name, value in settings.items():
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        arguments.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+    try:
+        values(["recsys_recipes", *arguments])
+    except flags.Error as error:
+        raise UserError(str(error)) from error
+    return values
+
+
+@contextlib.contextmanager
+def _file_of(log: Any) -> Iterator[Path]:
+    """Keeps a table in a file while it is read."""
+    if isinstance(log, (str, Path)):
+        yield Path(log)
+        return
+    if not hasattr(log, "__arrow_c_stream__"):
+        raise UserError(
+            f"a log is a path or a table with __arrow_c_stream__, got {type(log).__name__}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        try:
+            with (
+                pa.RecordBatchReader.from_stream(log) as reader,
+                parquet.ParquetWriter(path, reader.schema) as writer,
+            ):
+                for batch in reader:
+                    writer.write_batch(batch)
+        except pa.ArrowException as error:
+            raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
+        yield path
