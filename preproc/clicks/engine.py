@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import RejectReason, Split
+from preproc.clicks.rules import RejectReason, Split, explained
 from preproc.clicks.schema.row_format import RowFormat
 from preproc.files.budget import Unit, Work, nothing
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, ProgressReporter, Tally
+from preproc.files.quarantine import RejectedRow
 from preproc.files.workspace import Workspace, settings_key
 
 WORK_VERSION = 1
@@ -41,6 +42,11 @@ class EngineJob:
         """Refuses files that changed since the run began, after each pass."""
         for file in self.inputs:
             file.check_unchanged()
+
+    def explained(self, row: RejectedRow) -> str:
+        """Returns what is wrong in a row of the input."""
+        names = (file.path.name for file in self.inputs)
+        return explained(row, dict(zip(names, self.formats, strict=True)))
 
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
         """Returns a digest of the text, the row rules and `own`.

@@ -3,7 +3,7 @@
 
 import csv
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from preproc.files.errors import TooManyRejectedRowsError
@@ -62,12 +62,22 @@ def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
             )
 
 
+def reason_and_row(row: RejectedRow) -> str:
+    """Returns the reason and the beginning of a row, for a message."""
+    return f"{row.reason}: {excerpt(row.row, _SHOWN_CHARACTERS)}"
+
+
 def check_rejected_rows(
-    bad: int, most_rows: float, max_bad_fraction: float, examples: Iterable[RejectedRow]
+    bad: int,
+    most_rows: float,
+    max_bad_fraction: float,
+    examples: Iterable[RejectedRow],
+    explained: Callable[[RejectedRow], str] = reason_and_row,
 ) -> None:
     """Stops the run if too many rows are rejected; shows examples.
 
-    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input.
+    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input; `explained`
+    says what is wrong in an example.
 
     Raises:
         TooManyRejectedRowsError: the fraction is exceeded even if all other rows are valid.
@@ -77,7 +87,7 @@ def check_rejected_rows(
     lines = []
     for row, _ in zip(examples, range(EXAMPLES), strict=False):
         where = f"{row.file}, line {row.line_number}, byte {row.byte_offset}"
-        lines.append(f"  {where}: {row.reason}: {excerpt(row.row, _SHOWN_CHARACTERS)}")
+        lines.append(f"  {where}: {explained(row)}")
     raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)

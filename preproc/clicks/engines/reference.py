@@ -221,7 +221,10 @@ def run(engine_job: EngineJob) -> EngineResult:
         counts = {r: sum(row.reason == r for row in rejected_rows) for r in REJECT_REASONS}
         files.append(FileRows(rows=valid, lines=valid + len(rejected_rows), rejected=counts))
     engine_job.check_inputs()
-    check_rejected_rows(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected)
+    check_rejected_rows(
+        *(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected),
+        engine_job.explained,
+    )
     rows = ParsedRows(
         *(
             np.concatenate([getattr(p, field.name) for p in parsed])

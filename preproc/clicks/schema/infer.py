@@ -157,7 +157,7 @@ def _entry(name: str, cells: Counter[str]) -> str:
     present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
-    kind = _kind(present)
+    kind = _kind(present, is_everywhere=not marks and not cells[""])
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -169,11 +169,13 @@ def _is_id(present: dict[str, int]) -> bool:
     return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
 
 
-def _kind(present: dict[str, int]) -> str:
+def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
     is_whole = all(_WHOLE.fullmatch(cell) for cell in present)
     if present and not is_whole and all(_FLOAT.fullmatch(cell) for cell in present):
         return "numerical, type: float"
     if not present or _is_id(present):
+        return "ignored"
+    if len(present) == 1 and is_everywhere:
         return "ignored"
     if all(_HASHED.fullmatch(cell) for cell in present) and any(
         not cell.isdigit() for cell in present

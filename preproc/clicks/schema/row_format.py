@@ -45,6 +45,7 @@ class RowFormat:
     Attributes:
         delimiter: one byte between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
+        names: of the fields; empty for Criteo's.
         roles: of each field.
         columns: of each field, its number among the features of its role; 0 for others.
         missing: of each field, texts that mean that it is missing, besides an empty one.
@@ -70,6 +71,7 @@ class RowFormat:
     has_header: bool = False
     has_label: bool = True
     quote: bytes = b""
+    names: tuple[str, ...] = ()
 
     @property
     def is_criteo(self) -> bool:

@@ -194,6 +194,7 @@ class Schema:
         return RowFormat(
             delimiter=self.delimiter.encode(),
             quote=self.quote.encode(),
+            names=tuple(column.name for column in columns),
             roles=tuple(column.role for column in columns),
             columns=tuple(numbers.get(column.name, 0) for column in columns),
             missing=tuple(tuple(map(str.encode, column.missing)) for column in columns),

@@ -18,7 +18,7 @@ from dlrm.model.weights import OpenedCheckpoint
 from preproc.clicks import __main__ as program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
-from preproc.files.errors import PreprocError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
 from recsys.data.split_binary import SplitBinaryReader
@@ -354,6 +354,26 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
     assert {n: f for n, f in made.files.items() if n not in names_of} == {
         n: f for n, f in plain.files.items() if n not in names_of
     }
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("weight", "n.a.", r'n.a. is refused \(number\); .* missing: \["n.a."\] says so'),
+        ("sku", "7x", r'7x is refused \(integer\); .* missing: \["7x"\]'),
+        ("bought", "maybe", r"maybe is refused \(label\); the label has neither"),
+        ("shop", "\x85", r"\\xc2\\x85 is refused \(encoding\)\nRepair"),
+    ],
+)
+def test_a_refused_row_tells_its_column(engine, column, value, message, tmp_path):
+    table = rows(200, seed=4)
+    table[150][column] = value
+    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
+    schema = write_schema(tmp_path)
+    with pytest.raises(TooManyRejectedRowsError, match=f"line 152.*: column {column}: {message}"):
+        prepare(tmp_path, tmp_path / "log.csv", schema, "made", engine=engine, max_bad_fraction=0)
 
 
 def test_files_of_each_split(tmp_path):

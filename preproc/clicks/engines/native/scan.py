@@ -132,7 +132,7 @@ def scan(
         if now.bad > job.max_bad_fraction * (
             now.lines + unread // units[0].row_format.shortest_row_bytes
         ):
-            _check_rejected(load(), units, job.max_bad_fraction)
+            _check_rejected(load(), units, engine_job)
 
     missing = [unit for unit in units if unit not in done]
     progress = Progress(before.text_bytes, before.rows)
@@ -140,7 +140,7 @@ def scan(
     with engine_job.reporter.stage("scan", total, progress.counters):
         executor.map(work, missing, least_scan_bytes(units[0]), progress, watch=watch)
     done = load()
-    _check_rejected(done, units, job.max_bad_fraction)
+    _check_rejected(done, units, engine_job)
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
@@ -215,7 +215,7 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
 
 
 def _check_rejected(
-    done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], max_bad_fraction: float
+    done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], engine_job: EngineJob
 ) -> None:
     """Refuses too many rejected rows, assuming that all unread rows are valid."""
     rejected = sum(u.rejected for u in done.values())
@@ -228,7 +228,8 @@ def _check_rejected(
     shortest = units[0].row_format.shortest_row_bytes
     most_rows += sum(u.text_bytes for u in unread) // shortest
     examples = rejected_rows([done[u] for u in units if u in done])
-    check_rejected_rows(rejected, most_rows, max_bad_fraction, examples)
+    limit = engine_job.job.max_bad_fraction
+    check_rejected_rows(rejected, most_rows, limit, examples, engine_job.explained)
 
 
 def rejected_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
