@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
 Column = Literal["user", "item", "rating", "timestamp"]
@@ -65,9 +66,8 @@ _ID_RULES = {
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a number of at most 18 digits before the point, without exponent; divide "
-    "nanoseconds by 10^9, write dates as seconds since 1970: "
-    "datetime.fromisoformat(text).timestamp() in Python",
+    "timestamp": "a number of at most 18 digits before the point, or a date by ISO 8601; divide "
+    "nanoseconds by 10^9",
 }
 _NEW_FRACTION = (
     "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "
@@ -81,6 +81,8 @@ _SHOWN_LENGTH = 60
 
 _PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 _CSV_FIELD = re.compile(rb'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
+_EXPONENT = re.compile(r"-?[0-9]{1,2}(?:\.[0-9]{1,18})?[eE][+]?[0-9]{1,2}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 _PATTERNS: dict[Column, str] = {"rating": RATING_PATTERN, "timestamp": TIMESTAMP_PATTERN}
 
@@ -197,6 +199,8 @@ class RatingsFormat:
             if _UNPRINTABLE.search(text):
                 unprintable = f"{column} {show(field)} holds bytes that are not printable UTF-8"
                 return Fault("encoding", unprintable)
+            if column == TIMESTAMP:
+                text = plain_time(text)
             pattern = _PATTERNS.get(column) or self.id_pattern
             if is_quoted and pattern == NAME_ID:
                 pattern = QUOTED_ID
@@ -252,6 +256,24 @@ class RatingsFormat:
                 return Fault("timestamp", f"timestamp {timestamp!r} {_NEW_FRACTION}")
             timestamp = int(timestamp)
         return Values(user, item, rating, timestamp)
+
+
+def plain_time(text: str) -> str:
+    """Writes ISO 8601 or an exponent as seconds since 1970.
+
+    A time without a zone is UTC.
+    """
+    if _EXPONENT.fullmatch(text):
+        seconds = float(text)
+    elif _DATE.match(text):
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            return text
+        seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    else:
+        return text
+    return str(int(seconds)) if seconds.is_integer() else f"{seconds:.6f}"
 
 
 def split_csv(row: bytes) -> list[tuple[bytes, bool]] | None:

@@ -16,19 +16,17 @@ from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     INTEGER_ID,
-    JSON_KEYS,
     NAME_ID,
     USER,
     Fault,
     RatingsFormat,
     Values,
-    load_json,
     show,
     split_csv,
 )
+from preproc.ratings.forms import ConvertedFile, as_csv
 from preproc.ratings.header import (
     header_names,
-    names_by_column,
     names_of,
     suggestion,
     with_names,
@@ -42,32 +40,9 @@ SAMPLE_ROWS = 100
 
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
-_PARQUET_MARK = b"PAR1"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_MARKS = (_PARQUET_MARK, *_UTF16_MARKS)
-"""First bytes of files whose text has no lines that end with LF."""
-
-_SEPARATORS = {b"\t": "tabs", b";": "semicolons", b"|": "bars"}
-_PARQUET = (
-    "import sys, pyarrow, pyarrow.csv, pyarrow.parquet; pyarrow.csv.write_csv(pyarrow.parquet."
-    "read_table(pyarrow.BufferReader(sys.stdin.buffer.read())), sys.stdout.buffer)"
-)
-_DICTIONARIES = (
-    "import ast, json, sys; "
-    "sys.stdout.writelines(json.dumps(ast.literal_eval(row)) + '\\n' for row in sys.stdin)"
-)
-_FIELDS = (
-    "import csv, sys; "
-    "csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}', quoting={}))"
-)
-_OBJECTS = (
-    "import csv, json, sys; keys = {}; out = csv.writer(sys.stdout); out.writerow(keys); "
-    "out.writerows([row[key] for key in keys] for row in map(json.loads, sys.stdin))"
-)
-
 
 def find_file(job: RatingsJob) -> InputFile:
-    """Finds the ratings file of a run.
+    """Finds the ratings file of a run, read as csv.
 
     Raises:
         PreprocError: it is missing, ambiguous, empty, or of an unsupported compression.
@@ -93,7 +68,7 @@ def find_file(job: RatingsJob) -> InputFile:
         )
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
-    return InputFile.open(path)
+    return as_csv(InputFile.open(path))
 
 
 def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:
@@ -102,14 +77,11 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     Raises:
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
-    head = next(file.blocks(), b"")
-    if head.startswith(_MARKS):
-        raise PreprocError(f"{_conversion(file, head)}")
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
     refuse_utf8_mark(file.path, rows[0])
-    candidates = _candidates(job, file, rows[0])
+    candidates = _candidates(job, rows[0])
     named = [f for f in candidates if f.is_header(rows[0])]
     if named:
         fitting = [f for f in named if any(map(f.is_good, rows[1:]))]
@@ -151,9 +123,6 @@ def _nothing_fits(
     best: RatingsFormat,
 ) -> PreprocError:
     """Returns the error of a file that no format fits."""
-    other = _conversion(file, rows[0]) if job.format in ("auto", "csv", "json") else None
-    if other:
-        return PreprocError(other)
     reason, text = cast(Fault, best.read(rows[0]))
     formats = ", ".join(dict.fromkeys(f.name for f in candidates))
     message = (
@@ -165,7 +134,7 @@ def _nothing_fits(
     return PreprocError(f"{message}. Give another file, or name its `format`")
 
 
-def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[RatingsFormat]:
+def _candidates(job: RatingsJob, first_row: bytes) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
@@ -176,10 +145,7 @@ def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[Rati
         csv = [f for f in formats if f.separator == "," and f.columns[0] == USER]
         if not csv:
             raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
-        try:
-            formats = [with_names(f, job.column_names, first_row) for f in csv]
-        except PreprocError as error:
-            raise PreprocError(_conversion(file, first_row) or str(error)) from error
+        formats = [with_names(f, job.column_names, first_row) for f in csv]
     if job.id_type == "auto":
         return formats
     wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
@@ -252,45 +218,14 @@ def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> Rating
     return orders["item,user" if first else "user,item"]
 
 
-def _conversion(file: InputFile, line: bytes) -> str | None:
-    """Returns the error of a file that has another form."""
-    if line.startswith(_PARQUET_MARK):
-        return _told(file, "is a parquet file", _python(_PARQUET))
-    if line.startswith(_UTF16_MARKS):
-        return _told(file, "is UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8")
-    if line.startswith(b"{"):
-        return _of_objects(file, line)
-    if b"\r" in line:
-        return _told(file, "has lines that end with CR alone", r"tr '\r' '\n'")
-    separator = max(_SEPARATORS, key=line.count)
-    if line.count(separator) <= line.count(b","):
-        return None
-    quoting = 3 if separator == b"\t" else 0  # quotes between tabs are text, as a rule
-    code = _FIELDS.format(separator.decode().replace("\t", r"\t"), quoting)
-    names = header_names(line.replace(separator, b","))
-    return _told(file, f"has {_SEPARATORS[separator]} between fields", _python(code), names)
-
-
-def _of_objects(file: InputFile, line: bytes) -> str | None:
-    row = load_json(line)
-    if isinstance(row, str):
-        form = row.partition(";")[0]
-        return _told(file, f"has {form}", _python(_DICTIONARIES)) if "Python" in form else None
-    if JSON_KEYS.keys() <= row.keys():
-        return None
-    keys = list(names_by_column(list(row)).values())
-    form = f"has objects with the keys {', '.join(row)}, needed are {', '.join(JSON_KEYS)}"
-    return _told(file, form, _python(_OBJECTS.format(keys)), keys)
-
-
 def _with_header(file: InputFile, line: bytes) -> str:
     """Returns an error message for a csv file that lacks a header."""
     names = [f"c{number}" for number, _ in enumerate(split_csv(line) or [], 1)]
-    return _told(file, "has no header", f"(echo {','.join(names)}; cat)", names)
-
-
-def _python(code: str) -> str:
-    return f'python -c "{code}"'
+    delimiter = file.delimiter if isinstance(file, ConvertedFile) else ","
+    if not delimiter:
+        return f"{file.path}: has no header; write the names of its columns as line 1"
+    header = delimiter.replace("\t", r"\t").join(names)
+    return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)
 
 
 _READERS = {"none": "cat", "gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}

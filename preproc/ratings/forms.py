@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ratings files of other forms, read as csv with commas: delimiters, UTF-16, JSON of any keys."""
+
+import ast
+import codecs
+import csv
+import dataclasses
+import functools
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from preproc.files.input_file import InputFile
+from preproc.ratings.format import JSON_KEYS
+from preproc.ratings.header import header_names
+
+Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
+
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_DELIMITERS = ("\t", ";", "|")
+_UDATA_FIELDS = 4
+_ROWS = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConvertedFile(InputFile):
+    """A file whose text is converted while it is read.
+
+    Attributes:
+        source: the file as it is.
+        convert: reads its text.
+        delimiter: between its fields; empty if it has no lines of fields.
+    """
+
+    source: InputFile
+    convert: Convert
+    delimiter: str
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yields the converted text."""
+        yield from self.convert(self.source.blocks())
+
+
+def as_csv(file: InputFile) -> InputFile:
+    """Returns a file as csv, if it has one of the other forms."""
+    head = next(file.blocks(), b"")
+    found = _conversion(head)
+    if found is None:
+        return file
+    convert, delimiter = found
+    fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
+    return as_csv(ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter))
+
+
+def _conversion(head: bytes) -> tuple[Convert, str] | None:
+    """Returns how to convert a text that begins so, and its delimiter."""
+    if head.startswith(_UTF16_MARKS):
+        return _from_utf16, ""
+    if b"\r" in head and b"\n" not in head:
+        return _with_line_feeds, ""
+    line = head.partition(b"\n")[0].removesuffix(b"\r")
+    if line.startswith(b"{"):
+        row = _object_of(line.decode(errors="replace"))
+        is_known = row is None or JSON_KEYS.keys() <= row.keys()
+        return None if is_known else (_from_objects, "")
+    delimiter = max(_DELIMITERS, key=lambda each: line.count(each.encode()))
+    count = line.count(delimiter.encode())
+    if count <= line.count(b","):
+        return None
+    has_header = bool(header_names(line.replace(delimiter.encode(), b",")))
+    if delimiter == "\t" and count == _UDATA_FIELDS - 1 and not has_header:
+        return None  # MovieLens' u.data
+    return functools.partial(_from_delimiter, delimiter), delimiter
+
+
+def _from_utf16(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    for block in blocks:
+        yield decoder.decode(block).encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    return (block.replace(b"\r", b"\n") for block in blocks)
+
+
+def _from_delimiter(delimiter: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    # Quotes between tabs are text, as a rule.
+    if delimiter == "\t":
+        return _csv_of(csv.reader(_lines(blocks), delimiter=delimiter, quoting=csv.QUOTE_NONE))
+    return _csv_of(csv.reader(_lines(blocks), delimiter=delimiter))
+
+
+def _from_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the values of the keys that have a text or number in the first object."""
+    lines = _lines(blocks)
+    first = next(lines)
+    row = _object_of(first) or {}
+    keys = [key for key, value in row.items() if isinstance(value, (str, int, float))]
+
+    def values(line: str) -> list[object]:
+        row = _object_of(line)
+        return [line] if row is None else [row.get(key, "") for key in keys]
+
+    yield from _csv_of(itertools.chain([keys], map(values, itertools.chain([first], lines))))
+
+
+def _object_of(line: str) -> dict[str, Any] | None:
+    """Returns a JSON object, or a dictionary as Python prints it."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            row = read(line)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return row if isinstance(row, dict) else None
+    return None
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[str]:
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode(errors="surrogateescape")
+    if rest:
+        yield rest.decode(errors="surrogateescape")
+
+
+def _csv_of(rows: Iterable[Iterable[object]]) -> Iterator[bytes]:
+    """Writes rows, each as one line."""
+    rows = iter(rows)
+    while several := list(itertools.islice(rows, _ROWS)):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([str(v).translate(_LINE_ENDS) for v in row] for row in several)
+        yield text.getvalue().encode(errors="surrogateescape")
+
+
+_LINE_ENDS = {ord("\r"): " ", ord("\n"): " "}
