@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from preproc.files.as_csv import ConvertedFile, as_csv
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
@@ -16,6 +17,7 @@ from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     INTEGER_ID,
+    JSON_KEYS,
     NAME_ID,
     USER,
     Fault,
@@ -24,7 +26,6 @@ from preproc.ratings.format import (
     show,
     split_csv,
 )
-from preproc.ratings.forms import ConvertedFile, as_csv
 from preproc.ratings.header import (
     header_names,
     names_of,
@@ -68,7 +69,7 @@ def find_file(job: RatingsJob) -> InputFile:
         )
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
-    return as_csv(InputFile.open(path))
+    return as_csv(InputFile.open(path), JSON_KEYS.keys(), lambda line: bool(header_names(line)))
 
 
 def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ratings files of other forms, read as csv with commas: delimiters, UTF-16, JSON of any keys."""
+"""Files of other forms, read as csv with commas.
+
+Other delimiters, UTF-16, CR line ends, objects of JSON and dictionaries of Python.
+"""
 
 import ast
 import codecs
@@ -9,12 +12,10 @@ import functools
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from preproc.files.input_file import InputFile
-from preproc.ratings.format import JSON_KEYS
-from preproc.ratings.header import header_names
 
 Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
 
@@ -43,18 +44,28 @@ class ConvertedFile(InputFile):
         yield from self.convert(self.source.blocks())
 
 
-def as_csv(file: InputFile) -> InputFile:
-    """Returns a file as csv, if it has one of the other forms."""
-    head = next(file.blocks(), b"")
-    found = _conversion(head)
-    if found is None:
+def as_csv(
+    file: InputFile, known_keys: Collection[str], is_header: Callable[[bytes], bool]
+) -> InputFile:
+    """Returns a file of another form as csv, others as they are.
+
+    Args:
+        file: the file.
+        known_keys: JSON objects that have them stay.
+        is_header: tells whether a line of csv has names of columns; `u.data` has none.
+    """
+    conversion = _conversion(next(file.blocks(), b""), known_keys, is_header)
+    if conversion is None:
         return file
-    convert, delimiter = found
+    convert, delimiter = conversion
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
-    return as_csv(ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter))
+    converted = ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter)
+    return as_csv(converted, known_keys, is_header)
 
 
-def _conversion(head: bytes) -> tuple[Convert, str] | None:
+def _conversion(
+    head: bytes, known_keys: Collection[str], is_header: Callable[[bytes], bool]
+) -> tuple[Convert, str] | None:
     """Returns how to convert a text that begins so, and its delimiter."""
     if head.startswith(_UTF16_MARKS):
         return _from_utf16, ""
@@ -63,13 +74,13 @@ def _conversion(head: bytes) -> tuple[Convert, str] | None:
     line = head.partition(b"\n")[0].removesuffix(b"\r")
     if line.startswith(b"{"):
         row = _object_of(line.decode(errors="replace"))
-        is_known = row is None or JSON_KEYS.keys() <= row.keys()
+        is_known = row is None or set(known_keys) <= row.keys()
         return None if is_known else (_from_objects, "")
     delimiter = max(_DELIMITERS, key=lambda each: line.count(each.encode()))
     count = line.count(delimiter.encode())
     if count <= line.count(b","):
         return None
-    has_header = bool(header_names(line.replace(delimiter.encode(), b",")))
+    has_header = is_header(line.replace(delimiter.encode(), b","))
     if delimiter == "\t" and count == _UDATA_FIELDS - 1 and not has_header:
         return None  # MovieLens' u.data
     return functools.partial(_from_delimiter, delimiter), delimiter
@@ -94,7 +105,7 @@ def _from_delimiter(delimiter: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _from_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the values of the keys that have a text or number in the first object."""
+    """Yields the texts and numbers of the first object's keys."""
     lines = _lines(blocks)
     first = next(lines)
     row = _object_of(first) or {}
