@@ -3,6 +3,7 @@
 
     python -m benchmark.run preprocessing
     python -m benchmark.run preprocessing --engines --rows 1000000   (make spark nvtabular)
+    python -m benchmark.run preprocessing --typed                    (30 columns with a schema)
 
 Generates the logs once (four days), then runs the candidates in turns, each in a process of its
 own: text -> counts over all days -> dictionary -> split binary. All must write the same bytes.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.case import Case, Group, Key, Values
+from benchmark.cases import typed_log
 from benchmark.commands import HERE
 from benchmark.processes import Usage, run_process
 from preproc.clicks import engines
@@ -67,6 +69,7 @@ class Preprocessing(Case):
     threads: int = setting(2, "Threads of each candidate")
     frequency_limit: int = setting(15, "Rarer categories get id 0")
     engines: bool = setting(False, "Our engines beside each other, with their start-up time")
+    typed: bool = setting(False, "A log of 30 typed columns beside Polars, in place of Criteo's")
     candidates: tuple[str, ...] = setting(
         (), "Candidates by commas, of which the first writes the expected bytes"
     )
@@ -76,21 +79,20 @@ class Preprocessing(Case):
     @property
     def name(self) -> str:
         """Name of the results."""
+        if self.typed:
+            return "preprocessing_typed"
         return "preprocessing_engines" if self.engines else "preprocessing"
 
     def config(self) -> dict[str, Any]:
         """Returns the sizes and the versions of other software."""
-        return {
-            "rows": self.rows,
-            "days": DAYS,
-            "threads": self.threads,
-            "frequency_limit": self.frequency_limit,
-            **self.versions,
-        }
+        criteo = {"days": DAYS, "frequency_limit": self.frequency_limit}
+        own = {"columns": "4 int, 4 float, 22 string"} if self.typed else criteo
+        return {"rows": self.rows, "threads": self.threads, **own, **self.versions}
 
     def compared(self) -> tuple[str, ...]:
         """Returns the names of the candidates."""
-        return self.candidates or (ENGINES if self.engines else CANDIDATES)
+        usual = CANDIDATES[:2] if self.typed else CANDIDATES
+        return self.candidates or (ENGINES if self.engines else usual)
 
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields the candidates over one generated log."""
@@ -99,8 +101,11 @@ class Preprocessing(Case):
             raise UserError("PySpark is not installed here: run `make spark`")
         raws = {folder / "raw": self.rows} | ({folder / "few": START_ROWS} if self.engines else {})
         for output, rows in raws.items():
-            generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
-        raw_bytes = sum(path.stat().st_size for path in (folder / "raw").glob("day_*"))
+            if self.typed:
+                typed_log.generate_typed(output, rows)
+            else:
+                generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
+        raw_bytes = sum(path.stat().st_size for path in (folder / "raw").glob("[dl]*"))
         expected: dict[Path, dict[str, str]] = {}
 
         def measure(candidate: str, _seed: int) -> Values:
@@ -148,14 +153,15 @@ class Preprocessing(Case):
         checksums = dataset_checksums(output)
         self.versions.update(foreign_versions(output))
         shutil.rmtree(output)
-        if len(checksums) != NUM_FILES:
-            raise DifferingBytesError(f"{candidate} wrote {len(checksums)} files, not {NUM_FILES}")
+        num_files = typed_log.NUM_FILES if self.typed else NUM_FILES
+        if len(checksums) != num_files:
+            raise DifferingBytesError(f"{candidate} wrote {len(checksums)} files, not {num_files}")
         first = expected.setdefault(raw, checksums)
         differing = [name for name in first if first[name] != checksums.get(name)]
         if differing:
             raise DifferingBytesError(
                 f"{candidate} differs from {self.compared()[0]} in {len(differing)} of "
-                f"{NUM_FILES} files: {', '.join(differing[:5])}"
+                f"{num_files} files: {', '.join(differing[:5])}"
             )
         return usage
 
@@ -163,12 +169,19 @@ class Preprocessing(Case):
         """Returns the command line of one run."""
         if candidate in engines.ENGINES:
             on_spark = f"--master=local[{self.threads}]"
+            log = raw / "log.csv" if self.typed else raw
+            rules = ("--preset=dlrm", f"--frequency_limit={self.frequency_limit}")
+            schema = (f"--schema={raw / 'schema.yaml'}",)
             return [
-                *(sys.executable, "-m", "preproc.clicks", f"--input={raw}", f"--output={output}"),
-                *("--preset=dlrm", f"--frequency_limit={self.frequency_limit}"),
+                *(sys.executable, "-m", "preproc.clicks", f"--input={log}", f"--output={output}"),
+                *(schema if self.typed else rules),
                 *(f"--engine={candidate}", "--format=split", "--progress=none"),
                 on_spark if candidate == "spark" else f"--threads={self.threads}",
             ]
+        if self.typed:
+            module = f"benchmark.peers.{candidate}_typed"
+            files = (str(raw / "log.csv"), str(output))
+            return [sys.executable, "-m", module, *files, str(self.threads), "2"]
         module = f"benchmark.peers.{candidate}_criteo"
         numbers = (str(self.threads), str(self.frequency_limit))
         return [sys.executable, "-m", module, str(raw), str(output), *numbers]

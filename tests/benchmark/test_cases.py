@@ -201,6 +201,13 @@ def test_native_and_both_peers_give_the_same_bytes(measured):
     assert records["duckdb", "time_over_native"].value == pytest.approx(native / duckdb)
 
 
+def test_polars_gives_the_bytes_of_a_typed_log(measured):
+    flags = ("--rows=4006", "--repeats=1", "--typed")
+    records = measured("preprocessing", *flags, positive=False)
+    assert {r.benchmark for r in records.values()} == {"preprocessing_typed"}
+    assert {row for row, _ in records} == {"native", "polars"}
+
+
 @pytest.mark.release
 def test_engines_beside_each_other(measured):
     """The Spark and NVTabular engines take minutes; their commands are held by the next test."""

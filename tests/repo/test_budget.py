@@ -11,14 +11,14 @@ from tests.harness import REPOSITORY, repository_files
 from tests.repo import flag_reference
 
 LINES = {
-    "benchmark": 6_630,
+    "benchmark": 6_760,
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
     "dlrm": 10_980,
     "preproc": 16_595,
     "recsys": 15_915,
     "recsys_recipes": 2_775,
-    "tests": 38_285,
+    "tests": 38_300,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
