@@ -246,7 +246,7 @@ def merge_runs(
     return result
 
 
-_BYTES_PER_CATEGORY: dict[KeyType, int] = {"uint32": 16, "int64": 64, "text": 64}
+_BYTES_PER_CATEGORY: dict[KeyType, int] = {"uint32": 16, "int64": 128, "text": 128}
 
 
 def dictionary_bytes(dictionaries: Dictionaries) -> int:
