@@ -45,8 +45,8 @@ NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 REMEDIES = (
-    ", or keep fewer categories (`frequency_limit`, `category_modulus`; in a schema frequency_limit, "
-    "max_ids, buckets)"
+    ", or keep fewer categories (`frequency_limit`, `category_modulus`; in a schema "
+    "frequency_limit, max_ids, buckets)"
 )
 """Further remedies where categories do not fit the memory limit, for error messages."""
 
