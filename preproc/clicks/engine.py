@@ -8,22 +8,43 @@ write parquet/ and publish the dataset; an engine never writes to the output pat
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import RejectReason, Split, explained
+from preproc.clicks.rules import RejectReason, Split, wrong_fields
 from preproc.clicks.schema.row_format import RowFormat
 from preproc.files.budget import Unit, Work, nothing
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, ProgressReporter, Tally
-from preproc.files.quarantine import RejectedRow
+from preproc.files.quarantine import RejectedRow, excerpt
 from preproc.files.workspace import Workspace, settings_key
 
 WORK_VERSION = 1
 """Version of kept work: raised with each change after which the same key would give other bytes."""
+
+
+_SHOWN_CHARACTERS, _SHOWN_OF_ROW = 40, 120
+
+
+def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
+    """Returns what is wrong in a row, and the remedy."""
+    fields, shown = row_format.fields(row), excerpt(row, _SHOWN_OF_ROW)
+    if not row_format.names or fields is None:
+        return f"{reason}: {shown}"
+    if reason == "columns":
+        return f"{len(fields)} fields, not {len(row_format.names)} (columns): {shown}"
+    _, number = next(wrong_fields(fields, row_format))
+    value = excerpt(fields[number], _SHOWN_CHARACTERS)
+    remedy = {
+        "label": "; the label has neither a positive nor a negative text like this",
+        "encoding": "; texts are UTF-8 without control characters",
+        "string": "; texts have 1,024 bytes at most",
+    }.get(reason, f"; if nothing is known then, missing: [{json.dumps(value)}] says so")
+    return f"column {row_format.names[number]}: {value} is refused ({reason}){remedy}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +67,7 @@ class EngineJob:
     def explained(self, row: RejectedRow) -> str:
         """Returns what is wrong in a row of the input."""
         names = (file.path.name for file in self.inputs)
-        return explained(row, dict(zip(names, self.formats, strict=True)))
+        return explained(row.row, row.reason, dict(zip(names, self.formats, strict=True))[row.file])
 
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
         """Returns a digest of the text, the row rules and `own`.

@@ -3,6 +3,7 @@
 
 from collections import Counter
 
+from preproc.clicks.engine import explained
 from preproc.clicks.input import find_inputs
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, reject_reason, split_bounds
@@ -106,7 +107,10 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
         guess = f"{wanted} fields as there should be, but the first row is refused ({reasons[0]})"
     else:
         label = "" if unlabelled else "label, "
-        guess = f"this is not a Criteo log ({label}13 integers, 26 hex categories)"
+        guess = (
+            f"this is not a Criteo log ({label}13 integers, 26 hex categories); a log of other "
+            "columns takes a `schema`, which `infer` drafts"
+        )
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
         f"fields: {guess}. Row 1: {excerpt(rows[0], 80)}"
@@ -125,7 +129,8 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     if not rows:
         raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB")
     examples = "".join(
-        f"\n  {reason}: {excerpt(row, 80)}" for row, reason in zip(rows[:3], reasons, strict=False)
+        f"\n  {explained(row, str(reason), row_format)}"
+        for row, reason in zip(rows[:3], reasons, strict=False)
     )
     lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {len(row_format.roles) - 1}
     hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""

@@ -13,7 +13,6 @@ is a preset in presets/, and every setting of it can be overridden.
 import dataclasses
 import decimal
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ from preproc.clicks.schema.row_format import (
     RowFormat,
 )
 from preproc.clicks.schema.schema import Schema
-from preproc.files.quarantine import RejectedRow, excerpt, reason_and_row
 from recsys.errors import UserError
 from recsys.settings import require_below, require_not_negative, setting
 
@@ -71,7 +69,6 @@ REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
 MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
-_SHOWN_CHARACTERS = 40
 FLOAT32_END = float.fromhex("0x1.ffffffp127")
 """Numbers from here on are nearer to infinity than to a float32."""
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
@@ -120,10 +117,10 @@ def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
         return "quote"
     if len(fields) != len(row_format.roles):
         return "columns"
-    return next((reason for reason, _ in _wrong_fields(fields, row_format)), None)
+    return next((reason for reason, _ in wrong_fields(fields, row_format)), None)
 
 
-def _wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[RejectReason, int]]:
+def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[RejectReason, int]]:
     """Yields reason and number of each wrong field, from the left."""
     kinds = zip(fields, row_format.roles, row_format.types, strict=True)
     for number, (field, role, kind) in enumerate(kinds):
@@ -133,27 +130,6 @@ def _wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[
             reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
         if reason is not None:
             yield reason, number
-
-
-def explained(rejected: RejectedRow, formats: Mapping[str, RowFormat]) -> str:
-    """Returns what is wrong in a row, and the remedy.
-
-    Args:
-        rejected: the row.
-        formats: file name -> fields of its rows.
-    """
-    row_format = formats[rejected.file]
-    fields = row_format.fields(rejected.row)
-    if not row_format.names or fields is None or rejected.reason == "columns":
-        return reason_and_row(rejected)
-    reason, number = next(_wrong_fields(fields, row_format))
-    value = excerpt(fields[number], _SHOWN_CHARACTERS)
-    remedy = ""
-    if reason == "label":
-        remedy = "; the label has neither a positive nor a negative text like this"
-    elif reason in ("integer", "hex", "number"):
-        remedy = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
-    return f"column {row_format.names[number]}: {value} is refused ({reason}){remedy}"
 
 
 def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:

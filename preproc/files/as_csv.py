@@ -100,8 +100,15 @@ def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _from_delimiter(delimiter: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
     # Quotes between tabs are text, as a rule.
     if delimiter == "\t":
-        return _csv_of(csv.reader(_lines(blocks), delimiter=delimiter, quoting=csv.QUOTE_NONE))
-    return _csv_of(csv.reader(_lines(blocks), delimiter=delimiter))
+        return _csv_of(line.split(delimiter) for line in _lines(blocks))
+    return _csv_of(_fields(line, delimiter) for line in _lines(blocks))
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return [line]
 
 
 def _from_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -62,8 +62,7 @@ def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
             )
 
 
-def reason_and_row(row: RejectedRow) -> str:
-    """Returns the reason and the beginning of a row, for a message."""
+def _reason_and_row(row: RejectedRow) -> str:
     return f"{row.reason}: {excerpt(row.row, _SHOWN_CHARACTERS)}"
 
 
@@ -72,7 +71,7 @@ def check_rejected_rows(
     most_rows: float,
     max_bad_fraction: float,
     examples: Iterable[RejectedRow],
-    explained: Callable[[RejectedRow], str] = reason_and_row,
+    explained: Callable[[RejectedRow], str] = _reason_and_row,
 ) -> None:
     """Stops the run if too many rows are rejected; shows examples.
 

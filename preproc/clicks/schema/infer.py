@@ -27,7 +27,7 @@ _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
-_BINARY = (("0", "1"), ("false", "true"), ("False", "True"))
+_BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
 
@@ -50,6 +50,9 @@ def infer_schema(path: Path) -> str:
     lines = [line for lines in (head, *others) for line in lines]
     rows = [row for row in (_fields(line, delimiter) for line in lines) if len(row) == len(first)]
     has_header = _is_header(first, rows[1:])
+    twice = sorted({name for name in first if first.count(name) > 1})
+    if has_header and twice:
+        raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
     names = first if has_header else [f"c{number}" for number in range(len(first))]
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns:
@@ -119,11 +122,18 @@ def _delimiter(lines: list[str]) -> str | None:
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     """Returns whether the first row has names, not values."""
-    if len(set(first)) < len(first) or any(_FLOAT.fullmatch(name) for name in first):
+    columns = [[cell for cell in cells if cell] for cells in zip(*rows[:100], strict=True)]
+    is_name_of_numbers = (
+        name and not _FLOAT.fullmatch(name) and cells and all(map(_FLOAT.fullmatch, cells))
+        for name, cells in zip(first, columns, strict=False)
+    )
+    if any(is_name_of_numbers):
+        return True
+    if "" in first or any(_FLOAT.fullmatch(name) for name in first):
         return False
     has_numbers = any(_FLOAT.fullmatch(cell) for row in rows[:100] for cell in row)
     are_names = len(rows) >= 10 and not any(set(first) & set(row) for row in rows)
-    return "" not in first and (has_numbers or are_names or not rows)
+    return has_numbers or are_names or not rows
 
 
 def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, str]:
@@ -157,7 +167,11 @@ def _entry(name: str, cells: Counter[str]) -> str:
     present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
+    negative = sum(n for cell, n in present.items() if cell.startswith("-"))
     kind = _kind(present, is_everywhere=not marks and not cells[""])
+    if kind.startswith("numerical") and negative:
+        evidence.append(f"{_percentage(negative, cells)} negative")
+        kind += ", transform: none" if "float" in kind else ""
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -206,8 +220,10 @@ def _percentage(count: int, cells: Counter[str]) -> str:
 
 
 def _quoted(text: str) -> str:
+    import yaml
+
     return (
-        text
-        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)
+        text  # unless YAML takes it for something else, as null or yes
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
         else '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
     )

@@ -149,7 +149,7 @@ class _Reader:
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
-                if not isinstance(name, str) or not name:
+                if not isinstance(name, str) or not (name or role == "ignored"):
                     raise self._error((*at, "name"), f"expected a text, got {name!r}")
                 yield from (
                     Column(
@@ -197,8 +197,8 @@ class _Reader:
         if not labels:
             raise self._error(
                 ("label", "column"),
-                f"{label!r}: without a header `columns` has one entry of `role: label`, where the "
-                "label stands in a row",
+                f"{label!r}: without a header the list of columns has one entry of `role: label`, "
+                "where the label stands in a row",
             )
         return columns
 

@@ -162,7 +162,11 @@ class Schema:
             }
             twice = sorted({name for name in names if names.count(name) > 1})
             unknown = [name for name in names if name not in declared]
-            lacking = [name for name in declared if name not in names]
+            lacking = [
+                name
+                for name, column in declared.items()
+                if name not in names and column.role != "ignored"
+            ]
             if twice:
                 raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
             if unknown or lacking:
@@ -173,7 +177,7 @@ class Schema:
                 raise PreprocError(
                     f"{path}: the header {' and '.join(problems)}; "
                     f"{_WITHOUT_LABEL if lacking == [label] else ''}correct the schema, where a "
-                    "column without use is declared with `role: ignored`, or its `delimiter`, "
+                    "column without use is declared with `role: ignored`, or its delimiter, "
                     f"{self.delimiter!r}"
                 )
             columns = [declared[name] for name in names]

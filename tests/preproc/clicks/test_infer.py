@@ -149,6 +149,38 @@ def test_a_column_of_lists_in_parquet_is_named(tmp_path):
         infer_schema(tmp_path / "log.parquet")
 
 
+def test_marks_and_names_that_yaml_reads_otherwise_are_quoted(tmp_path):
+    (tmp_path / "log").write_text("click,null,yes\n" + "1,NULL,a\n0,web,null\n" * 50)
+    (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
+    columns = {column.name: column for column in load_schema(tmp_path / "schema.yaml").columns}
+    assert columns["null"].missing == ("NULL",)
+    assert columns["yes"].missing == ("null",)
+
+
+def test_headers_of_an_index_and_of_a_number_are_told(tmp_path):
+    log, schema = tmp_path / "log.csv", tmp_path / "schema.yaml"
+    rows = "".join(f"{i},u{i % 7},{i % 3}.5,{i % 2}\n" for i in range(200))
+    for names in (",user,price,clicked", "7,user,price,clicked"):
+        log.write_text(f"{names}\n{rows}")
+        schema.write_text(infer_schema(log))
+        read = load_schema(schema)
+        assert (read.header, read.named("label")[0].name) == (True, "clicked")
+        assert read.columns[1].role == "ignored"
+        made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / names}"]
+        assert program.main([*made, "--progress=none"]) == 0
+    log.write_text(f"user,user,price,clicked\n{rows}")
+    with pytest.raises(PreprocError, match="the header names user more than once"):
+        infer_schema(log)
+
+
+def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
+    rows = "".join(f"{i % 2},{(i % 9 - 4) / 3:.3f},x\n" for i in range(200))
+    (tmp_path / "log").write_text("click,delta,a\n" + rows)
+    draft = infer_schema(tmp_path / "log")
+    assert columns_of(draft)["delta"]["transform"] == "none"
+    assert "45% negative" in draft
+
+
 def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
     """The edited line suffices: a column that `label` names is no feature."""
     log, schema = tmp_path / "log.csv", tmp_path / "schema.yaml"

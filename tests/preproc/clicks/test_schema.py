@@ -364,7 +364,7 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
         ("weight", "n.a.", r'n.a. is refused \(number\); .* missing: \["n.a."\] says so'),
         ("sku", "7x", r'7x is refused \(integer\); .* missing: \["7x"\]'),
         ("bought", "maybe", r"maybe is refused \(label\); the label has neither"),
-        ("shop", "\x85", r"\\xc2\\x85 is refused \(encoding\)\nRepair"),
+        ("shop", "\x85", r"\\xc2\\x85 is refused \(encoding\); texts are UTF-8"),
     ],
 )
 def test_a_refused_row_tells_its_column(engine, column, value, message, tmp_path):
@@ -454,7 +454,7 @@ def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
 
 HEADER = ";".join(NAMES)
 BAD_FILES = {
-    HEADER.replace(";note", ""): r"the header lacks 'note'; correct the schema",
+    HEADER.replace(";shop", ""): r"the header lacks 'shop'; correct the schema",
     HEADER + ";id": r"has 'id' besides; .*role: ignored",
     HEADER.replace(";", ","): r"the header lacks .*delimiter",
     HEADER.replace("price", "bought"): r"names bought more than once",

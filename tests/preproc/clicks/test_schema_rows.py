@@ -97,7 +97,8 @@ def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
 @pytest.mark.parametrize("form", ["labelled", "label_unread", "without_label"])
 def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(made, tmp_path, engine, form):
     dataset, table = made
-    names = [name for name in reversed(NAMES) if form != "without_label" or name != "bought"]
+    left_out = {"labelled": (), "label_unread": ("note",), "without_label": ("bought",)}[form]
+    names = [name for name in reversed(NAMES) if name not in left_out]
     (tmp_path / "new.csv").write_bytes(text_of(table, names))
     flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}"]
     flags += [f"--dictionaries={dataset}", f"--engine={engine}", "--progress=none"]
