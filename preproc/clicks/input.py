@@ -39,7 +39,8 @@ def find_inputs(
     elif by_days:
         raise PreprocError(
             f"`input` {path}: one file cannot be split by days; give `split_fractions`, for "
-            "example 0.8,0.1,0.1, or `preset` kaggle"
+            "example 0.8,0.1,0.1, or `preset` kaggle; for a log of other columns than Criteo's a "
+            "`schema`, which `infer` drafts"
         )
     else:
         files = [path]

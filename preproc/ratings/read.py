@@ -142,7 +142,7 @@ def _reject(
         if job.bad_rows == "refuse":
             raise TooManyRejectedRowsError(
                 f"{file.path}, line {number}, byte {offset}: {text} ({reason}). "
-                + _remedies(layout, reason, len(lines), chunk.num_lines)
+                + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
             )
         rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
@@ -153,7 +153,9 @@ def _reject(
             )
 
 
-def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) -> str:
+def _remedies(
+    layout: RatingsFormat, reason: str, num_bad: int, num_lines: int, max_bad_fraction: float
+) -> str:
     """Returns the ways to go on, and the rows that they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
@@ -169,5 +171,8 @@ def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) 
         )
     if is_rare:
         which = f"{num_bad:,} of the first {num_lines:,} lines"
-        ways.append(f"leave such rows out ({which}) with `bad_rows` quarantine")
+        limit = f" and `max_bad_fraction` {min(1, 2 * num_bad / num_lines):.1g}"
+        needs_limit = num_bad > max_bad_fraction * num_lines
+        limit = limit if needs_limit else ""
+        ways.append(f"leave such rows out ({which}) with `bad_rows` quarantine{limit}")
     return ", or ".join(ways)

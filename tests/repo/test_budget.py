@@ -15,7 +15,7 @@ LINES = {
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
     "dlrm": 10_980,
-    "preproc": 16_625,
+    "preproc": 16_630,
     "recsys": 15_915,
     "recsys_recipes": 2_775,
     "tests": 38_325,
