@@ -148,16 +148,20 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
             else:
                 drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
                 _store(self, shard, drawn)
-            if self._unknown_is_zero and shard.rows.start == 0:
-                view[:1].zero_()
+        if self._unknown_is_zero:
+            self.start_unknown_at_zero()
 
+    @torch.no_grad()
     def start_unknown_at_zero(self) -> None:
         """Lets row 0 of each table, of unknown categories, start at zero.
 
         Training may never see it: a random vector would then be served.
         """
         self._unknown_is_zero = True
-        self.reset_parameters()
+        stored = [table.values for table in self.stored_tables()]
+        for shard in self.shards().values():
+            if shard.rows.start == 0:
+                shard.view(stored)[:1].zero_()
 
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device.
