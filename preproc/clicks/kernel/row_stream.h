@@ -30,6 +30,13 @@ struct Cancelled : std::runtime_error {
   Cancelled() : std::runtime_error("cancelled") {}
 };
 
+// Counts bytes that were read; throws if the caller cancels. progress: null counts nothing.
+inline void report_bytes(Progress* progress, uint64_t bytes) {
+  if (progress == nullptr) return;
+  if (__atomic_load_n(&progress->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
+  __atomic_fetch_add(&progress->bytes, bytes, __ATOMIC_RELAXED);
+}
+
 struct LineTooLong : std::runtime_error {
   explicit LineTooLong(uint64_t line_offset)
       : std::runtime_error("line at byte " + std::to_string(line_offset) + " is longer than 1 MiB"),
@@ -113,10 +120,7 @@ class RowStream {
 
  private:
   void accept(size_t size) {
-    if (progress_ != nullptr) {
-      if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
-      __atomic_fetch_add(&progress_->bytes, size, __ATOMIC_RELAXED);
-    }
+    report_bytes(progress_, size);
     checksum_.add(buffer_.data() + filled_, size);
     filled_ += size;
     bytes_ += size;

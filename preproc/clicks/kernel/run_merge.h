@@ -74,7 +74,7 @@ class RunMerge {
       add_range(low, width_log2);
       keep_frequent();
       low += uint64_t{1} << width_log2;
-      report(total);
+      report_bytes(progress_, total * sizeof(uint64_t));
       // A range can be widened if it starts at a multiple of its new width.
       if (total < table_.size() / 8 && width_log2 < 32 && low % (uint64_t{2} << width_log2) == 0) {
         ++width_log2;
@@ -134,12 +134,6 @@ class RunMerge {
       }
       slot.count = 0;
     }
-  }
-
-  void report(uint64_t entries) {
-    if (progress_ == nullptr) return;
-    if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
-    __atomic_fetch_add(&progress_->bytes, entries * sizeof(uint64_t), __ATOMIC_RELAXED);
   }
 
   void write_dictionary(int fd) {

@@ -24,8 +24,8 @@ struct alignas(32) WideKey {
   uint64_t hash;
   uint32_t length;
   uint32_t value;
-  uint64_t
-      words[2];  // a key of up to 16 bytes, then zeros; of a longer one the first is its address
+  // A key of up to 16 bytes, then zeros; of a longer one the first is its address.
+  uint64_t words[2];
 
   // The bytes must stay where they are.
   static WideKey of(const uint8_t* bytes, uint32_t length) {

@@ -51,7 +51,7 @@ class WideMerge {
         ++num_kept_;
       }
       if (words >= kReportedWords || runs_.empty()) {
-        report(words);
+        report_bytes(progress_, words * sizeof(uint64_t));
         words = 0;
       }
     }
@@ -102,12 +102,6 @@ class WideMerge {
     std::memcpy(&x, a.bytes, sizeof(x));
     std::memcpy(&y, b.bytes, sizeof(y));
     return x < y;
-  }
-
-  void report(uint64_t words) {
-    if (progress_ == nullptr) return;
-    if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
-    __atomic_fetch_add(&progress_->bytes, words * sizeof(uint64_t), __ATOMIC_RELAXED);
   }
 
   void write_dictionary(int keys_fd, int ends_fd) {

@@ -69,33 +69,41 @@ class ServedRow:
 
     Attributes:
         row_format: of a whole line; of Criteo's log with the label, which its lines lack.
-        names: of the line's fields.
     """
 
     row_format: RowFormat
-    names: tuple[str, ...]
 
     @classmethod
     def of(cls, semantics: ClicksSemantics) -> "ServedRow":
         """Returns the row of a dataset's log."""
-        if semantics.schema is None:
-            integers = (f"I{number}" for number in range(1, NUM_NUMERICAL + 1))
-            categories = (f"C{number}" for number in range(1, NUM_CATEGORICAL + 1))
-            return cls(criteo_format(unlabelled=True), (*integers, *categories))
-        columns = (column for column in semantics.schema.columns if column.role != "label")
-        return cls(semantics.schema.line_format, tuple(column.name for column in columns))
+        if semantics.schema is not None:
+            return cls(semantics.schema.line_format)
+        integers = (f"I{number}" for number in range(1, NUM_NUMERICAL + 1))
+        categories = (f"C{number}" for number in range(1, NUM_CATEGORICAL + 1))
+        names = ("label", *integers, *categories)
+        return cls(dataclasses.replace(criteo_format(unlabelled=True), names=names))
+
+    @property
+    def _first(self) -> int:
+        """Returns the number of the line's first field in the format."""
+        return self.row_format.roles.count("label")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the line's fields."""
+        return self.row_format.names[self._first :]
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features, in the order of the line."""
-        roles = self.row_format.roles[-len(self.names) :]
+        roles = self.row_format.roles[self._first :]
         return tuple(n for n, role in zip(self.names, roles, strict=True) if role != "ignored")
 
     def packed(self) -> bytes:
         """Returns fields and texts as the file has them, after four numbers."""
-        row_format, first = self.row_format, len(self.row_format.roles) - len(self.names)
+        row_format = self.row_format
         fields, texts = b"", b""
-        for name, f in zip(self.names, range(first, len(row_format.roles)), strict=True):
+        for name, f in zip(self.names, range(self._first, len(row_format.roles)), strict=True):
             fields += _FIELD.pack(
                 *(row_format.buckets[f], *row_format.rules[f], len(texts)),
                 *(ROLES.index(row_format.roles[f]), row_format.columns[f]),
