@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.kernel.shared_library import EncodeTarget
-from preproc.clicks.rules import SPLITS, Split
+from preproc.clicks.rules import SPLITS, Bounds, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import marked_files, read_record, write_record
@@ -28,8 +28,8 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import DiskSync, map_array, write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 
-Bounds = dict[Split, tuple[int, int]]
-"""First row and end of each split, as global row numbers."""
+Ranges = Sequence[tuple[int, int]]
+"""First row and end of each range, as global row numbers."""
 
 _FLOAT32 = np.dtype("<f4")
 
@@ -178,19 +178,22 @@ class SplitColumnsWriter:
                     os.ftruncate(self._float32[split], (end - begin) * self._float32_row_bytes)
             self._files = closing.pop_all()
 
-    def _ranges(self, first: int, last: int) -> Iterator[tuple[Split, int, int]]:
-        """Cuts the global rows [first, last) at the bounds of the splits."""
+    def _ranges(self, rows: Ranges) -> Iterator[tuple[Split, int, int, int]]:
+        """Cuts ranges of global rows at the bounds of the splits.
+
+        Yields each split with the first row and end in it, and the rows of the range before them.
+        """
         for split, (begin, end) in sorted(self._bounds.items(), key=lambda item: item[1]):
-            start, stop = max(first, begin), min(last, end)
-            if start < stop:
-                yield split, start, stop
+            for first, last in rows:
+                start, stop = max(first, begin), min(last, end)
+                if start < stop:
+                    yield split, start - begin, stop - begin, start - first
 
     def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
         """Writes rows from a global number on; returns each split's clicks."""
         clicks = dict.fromkeys(SPLITS, 0)
-        for split, start, stop in self._ranges(first_row, first_row + len(rows)):
-            chosen = rows[start - first_row : stop - first_row]
-            out_row = start - self._bounds[split][0]
+        for split, out_row, end, before in self._ranges([(first_row, first_row + len(rows))]):
+            chosen = rows[before : before + end - out_row]
             self._writers[split].write(out_row, chosen)
             if split in self._float32:
                 values: npt.NDArray[Any] = chosen.numerical.astype(_FLOAT32, copy=False)
@@ -198,9 +201,9 @@ class SplitColumnsWriter:
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
 
-    def finish_unit(self, unit: str, first: int, last: int, clicks: dict[Split, int]) -> None:
-        """Marks the global rows [first, last) as encoded, once on disk."""
-        for split, _, _ in self._ranges(first, last):
+    def finish_unit(self, unit: str, rows: Ranges, clicks: dict[Split, int]) -> None:
+        """Marks ranges of global rows as encoded, once on disk."""
+        for split, *_ in self._ranges(rows):
             self._writers[split].sync()
             if split in self._float32:
                 self._float32_disk.sync([self._float32[split]])
@@ -208,20 +211,22 @@ class SplitColumnsWriter:
         write_record(record, {"positives": clicks})
         self._marked.append(record)
 
-    def targets(self, first: int, last: int) -> list[tuple[Split, EncodeTarget]]:
-        """Returns the open files for the global rows [first, last)."""
+    def targets(self, rows: Ranges) -> list[tuple[Split, EncodeTarget]]:
+        """Returns the open files for ranges of global rows."""
         targets = []
-        for split, start, stop in self._ranges(first, last):
+        for split, start, stop, before in self._ranges(rows):
             label, numerical, categorical = self._writers[split].file_descriptors()
             is_float16 = self._spec.numerical_dtype == "float16"
             target = EncodeTarget(
-                first_row=start - first,
+                first_row=before,
                 rows=stop - start,
-                out_row=start - self._bounds[split][0],
+                out_row=start,
                 label_fd=label,
                 float16_fd=numerical if is_float16 else -1,
                 float32_fd=self._float32.get(split, -1) if is_float16 else numerical,
+                group_fd=-1,
                 categorical_fds=tuple(categorical),
+                split=SPLITS.index(split),
                 id_bytes=tuple(f.dtype.itemsize for f in self._spec.categorical),
             )
             targets.append((split, target))

@@ -15,9 +15,19 @@ from typing import Any, Protocol
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import RejectReason, Split, wrong_fields
+from preproc.clicks.rules import (
+    SPLITS,
+    Bounds,
+    ClicksSemantics,
+    RejectReason,
+    Split,
+    split_bounds,
+    wrong_fields,
+)
 from preproc.clicks.schema.row_format import RowFormat
+from preproc.clicks.schema.time_rule import show_time
 from preproc.files.budget import Unit, Work, nothing
+from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, ProgressReporter, Tally
 from preproc.files.quarantine import RejectedRow, excerpt
@@ -39,11 +49,17 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         return f"{len(fields)} fields, not {len(row_format.names)} (columns): {shown}"
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
-    remedy = {
+    remedies = {
         "label": "; the label has neither a positive nor a negative text like this",
         "encoding": "; texts are UTF-8 without control characters",
         "string": "; texts have 1,024 bytes at most",
-    }.get(reason, f"; if nothing is known then, missing: [{json.dumps(value)}] says so")
+    }
+    rule, split = row_format.times[number], row_format.split
+    if split is not None and split.kind == "time" and split.field == number and rule is not None:
+        remedies["time"] = f"; it splits the rows, by times from 1970 to 2199 like {rule.format}"
+    remedy = remedies.get(
+        reason, f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
+    )
     return f"column {row_format.names[number]}: {value} is refused ({reason}){remedy}"
 
 
@@ -96,11 +112,37 @@ class EngineJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FileRows:
-    """Valid rows, lines and rejected rows of a raw file."""
+    """Valid rows, lines and rejected rows of a raw file.
+
+    `split_rows` are those of each split where what a row holds gives it to one, `split_values` the
+    least and the greatest value that did.
+    """
 
     rows: int
     lines: int
     rejected: dict[RejectReason, int]
+    split_rows: tuple[int, ...] = (0, 0, 0)
+    split_values: tuple[int, int] = (2**64 - 1, 0)
+
+
+def bounds_of(files: Sequence[FileRows], semantics: ClicksSemantics) -> Bounds:
+    """Returns the first row and the end of each split; see `split_bounds`.
+
+    Raises:
+        PreprocError: a split by times leaves one without rows.
+    """
+    split_rows = [sum(counts) for counts in zip(*(file.split_rows for file in files), strict=True)]
+    schema = semantics.schema
+    if schema is not None and schema.split == "time" and 0 in split_rows:
+        least = min(file.split_values[0] for file in files)
+        most = max(file.split_values[1] for file in files)
+        raise PreprocError(
+            f"the split by {schema.split_column} leaves no {SPLITS[split_rows.index(0)]} row: "
+            f"validation begins at {show_time(schema.cuts[0])} and test at "
+            f"{show_time(schema.cuts[1])}, and the times go from {show_time(least)} to "
+            f"{show_time(most)} (UTC)"
+        )
+    return split_bounds([file.rows for file in files], semantics, split_rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -68,9 +68,11 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
     kinds: tuple[SplitKind, ...] = ("fractions", "rows")
     for kind in kinds:
         if (given := overrides.pop(f"split_{kind}", None)) is not None:
-            schema = dataclasses.replace(schema, split=kind, values=given)
-    split: dict[str, Any] = {f"split_{schema.split}": schema.values}
-    if schema.split == "files":
+            schema = dataclasses.replace(schema, split=kind, values=given, split_column="")
+    split: dict[str, Any] = {}
+    if schema.split in kinds:
+        split = {f"split_{schema.split}": schema.values}
+    elif schema.split == "files":
         split = {"split_days": tuple(len(cast("Any", names)) for names in schema.values)}
     try:
         return ClicksSemantics(

@@ -50,9 +50,11 @@ REMEDIES = (
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+Bounds = dict[Split, tuple[int, int]]
+"""First row and end of each split, as global row numbers."""
 
 RejectReason = Literal[
-    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote"
+    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time"
 ]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
@@ -62,10 +64,12 @@ schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]
 schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
 as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
 minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
-most 64 bytes, or beyond float32. `quote`, before all others: a field begins with a quote, and none
-that closes it stands before a delimiter or the row's end.
+most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
+2199, or if the one that splits the rows is missing. `quote`, before all others: a field begins with
+a quote, and none that closes it stands before a delimiter or the row's end.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
+_CRITEO_REASONS = 5
 
 
 MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
@@ -126,6 +130,8 @@ def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[R
     for number, (field, role, kind) in enumerate(kinds):
         if role == "label":
             reason = _label_reason(field, row_format)
+        elif role == "timestamp":
+            reason = _time_reason(field, number, row_format)
         else:
             reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
         if reason is not None:
@@ -137,6 +143,44 @@ def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
     if field in row_format.positive or negative is None or field in negative:
         return None
     return "encoding" if _NOT_PRINTABLE.search(field) else "label"
+
+
+def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
+    rule, split = row_format.times[number], row_format.split
+    if not field:
+        splits = split is not None and split.kind == "time" and split.field == number
+        return "time" if splits else None
+    assert rule is not None
+    if rule.milliseconds(field) is not None:
+        return None
+    return "encoding" if _NOT_PRINTABLE.search(field) else "time"
+
+
+def split_values(
+    rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
+) -> npt.NDArray[np.uint64]:
+    """Returns what gives valid rows to their splits: times or hashes.
+
+    Args:
+        rows: bytes of each row, and its fields.
+        row_format: has a rule for splits.
+    """
+    rule = row_format.split
+    assert rule is not None
+    if rule.kind == "time":
+        assert rule.field is not None
+        time = row_format.times[rule.field]
+        assert time is not None
+        times = [time.milliseconds(fields[rule.field]) or 0 for _, fields in rows]
+        return np.array(times, np.uint64)
+    texts = (row if rule.field is None else fields[rule.field] or row for row, fields in rows)
+    hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
+    return shuffle_keys(rule.seed, hashes) >> np.uint64(1)
+
+
+def group_of(field: bytes) -> int:
+    """Returns the group of a row by a field: 63 bits, -1 if missing."""
+    return xxhash.xxh64_intdigest(field) >> 1 if field else -1
 
 
 def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:
@@ -267,8 +311,8 @@ class ClicksSemantics:
 
     @property
     def reject_reasons(self) -> tuple[RejectReason, ...]:
-        """Reasons that the manifest counts; Criteo's logs lack three."""
-        return REJECT_REASONS[: None if self.schema else -3]
+        """Reasons that the manifest counts; Criteo's logs have the first ones."""
+        return REJECT_REASONS[: None if self.schema else _CRITEO_REASONS]
 
     @property
     def key_types(self) -> tuple[KeyType, ...]:
@@ -304,9 +348,17 @@ class ClicksSemantics:
         return {"modulus": self.category_modulus, **binned, **unlabelled, **schema}
 
     @property
+    def splits_by_row(self) -> bool:
+        """Whether what a row holds gives it to a split, not its number."""
+        return self.schema is not None and self.schema.splits_by_row
+
+    @property
     def halves_last_day(self) -> bool:
         """Whether the last day becomes validation and test."""
-        return self.split_fractions is self.split_rows is self.split_days is None
+        return (
+            not self.splits_by_row
+            and self.split_fractions is self.split_rows is self.split_days is None
+        )
 
 
 SPLIT_SETTINGS = ("split_fractions", "split_rows", "split_days")
@@ -434,7 +486,7 @@ def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:
     return list(itertools.accumulate(others if count < 0 else count for count in counts))
 
 
-def _ranges(train_end: int, validation_end: int, total: int) -> dict[Split, tuple[int, int]]:
+def _ranges(train_end: int, validation_end: int, total: int) -> Bounds:
     return {
         "train": (0, train_end),
         "validation": (train_end, validation_end),
@@ -443,12 +495,13 @@ def _ranges(train_end: int, validation_end: int, total: int) -> dict[Split, tupl
 
 
 def split_bounds(
-    rows_per_day: list[int], semantics: ClicksSemantics
-) -> dict[Split, tuple[int, int]]:
+    rows_per_day: list[int], semantics: ClicksSemantics, rows_per_split: Sequence[int] = ()
+) -> Bounds:
     """Returns the first row and the end of each split.
 
     Args:
         rows_per_day: valid rows of each input file, in input order.
+        rows_per_split: where each row has its own split; then rows are numbered split by split.
         semantics: gives the fractions, or the order and rounding of the last day's halves.
 
     Returns:
@@ -458,6 +511,9 @@ def split_bounds(
         UserError: `split_rows` or `split_days` do not add up to what there is.
     """
     total = sum(rows_per_day)
+    if semantics.splits_by_row:
+        train_rows, validation_rows, _ = rows_per_split
+        return _ranges(train_rows, train_rows + validation_rows, total)
     if semantics.split_rows is not None:
         return _ranges(*_ends("split_rows", semantics.split_rows, total, "valid rows"))
     if semantics.split_days is not None:

@@ -16,17 +16,19 @@ import numpy.typing as npt
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
-from preproc.clicks.engine import EngineJob, EngineResult, FileRows
+from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
 from preproc.clicks.rules import (
     REJECT_REASONS,
+    SPLITS,
     ClicksSemantics,
     bin_categories,
+    group_of,
     order_dictionary,
     order_wide_keys,
     read_category,
     reject_reason,
     shuffle_keys,
-    split_bounds,
+    split_values,
     transform_decimal,
     transform_numerical,
 )
@@ -49,6 +51,9 @@ class ParsedRows:
         categories: [n, F]; 0 where the field is empty, or the category no number of 32 bits.
         wide_keys: [n, F], texts and other integers; None elsewhere.
         categories_missing: [n, F], True where the field is empty.
+        split: [n] number of each row's split; 0 where its own number decides.
+        split_value: [n] what gave the row to its split.
+        group: [n] group of each row.
     """
 
     label: npt.NDArray[np.bool_]
@@ -58,6 +63,9 @@ class ParsedRows:
     categories: npt.NDArray[np.uint32]
     wide_keys: npt.NDArray[np.object_]
     categories_missing: npt.NDArray[np.bool_]
+    split: npt.NDArray[np.int64]
+    split_value: npt.NDArray[np.uint64]
+    group: npt.NDArray[np.int64]
 
 
 def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int, bytes]]:
@@ -93,13 +101,14 @@ def read_rows(
 
     Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
     """
-    valid, rejected = [], []
+    valid, valid_rows, rejected = [], [], []
     for number, (offset, row) in enumerate(iterate_lines(file, row_format), start=1):
         if number == 1 and row_format.has_header:
             continue
         reason = reject_reason(row, row_format)
         if reason is None:
             valid.append(row_format.fields(row) or [])
+            valid_rows.append(row)
         else:
             rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
 
@@ -110,29 +119,43 @@ def read_rows(
         cells = [[fields[number] for number in numbers] for fields in valid]
         return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
 
-    numbers, categorical = texts("numerical"), texts("categorical")
-    integers_missing, categories_missing = numbers == b"", categorical == b""
+    numbers = texts("numerical")
+    integers_missing = numbers == b""
     is_decimal = decimal_columns(row_format)
     filled = np.where(integers_missing, b"0", numbers)
     integers = np.where(is_decimal, b"0", filled).astype(np.int64)
     decimals = np.where(is_decimal, filled, b"0").astype(np.float64) + 0.0  # -0 is 0
-    categories = np.zeros(categorical.shape, np.uint32)
-    wide_keys = np.full((len(valid), semantics.num_categorical), None, np.object_)
+    num_ids = semantics.num_categorical - semantics.bin_numerical * numbers.shape[1]
+    categories = np.zeros((len(valid), num_ids), np.uint32)
+    wide_keys = np.full(categories.shape, None, np.object_)
+    categories_missing = np.zeros(categories.shape, np.bool_)
     for field, role in enumerate(row_format.roles):
+        column, cells = row_format.columns[field], [fields[field] for fields in valid]
         if role == "categorical":
             kind, buckets = row_format.types[field], row_format.buckets[field]
-            column = row_format.columns[field]
             is_narrow = semantics.key_types[column] == "uint32"
             target = categories if is_narrow else wide_keys
             target[:, column] = [
-                read_category(text, kind, buckets) if text else 0 for text in categorical[:, column]
+                read_category(text, kind, buckets) if text else 0 for text in cells
             ]
+            categories_missing[:, column] = [not text for text in cells]
+        time = row_format.times[field]
+        if time is not None and time.features:
+            columns = slice(column, column + len(time.features))
+            times = [time.milliseconds(text) for text in cells]
+            categories[:, columns] = [time.categories(each or 0) for each in times]
+            categories_missing[:, columns] = np.array([[not text] for text in cells])
     if semantics.category_modulus is not None:
         categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
     if semantics.bin_numerical:
         bins = np.where(integers_missing, 0, bin_categories(integers, semantics))
         categories = np.hstack([categories, bins.astype(np.uint32)])
         categories_missing = np.hstack([categories_missing, integers_missing])
+    split_value = np.zeros(len(valid), np.uint64)
+    if row_format.split is not None:
+        split_value = split_values(list(zip(valid_rows, valid, strict=True)), row_format)
+    cuts = row_format.split.cuts if row_format.split else ()
+    group = row_format.group_field
     labels = texts("label")[:, 0] if "label" in row_format.roles else [b""] * len(integers)
     return ParsedRows(
         label=np.array([f in row_format.positive for f in labels], np.bool_),
@@ -142,6 +165,9 @@ def read_rows(
         categories=categories,
         wide_keys=wide_keys,
         categories_missing=categories_missing,
+        split=np.searchsorted(np.array(cuts, np.uint64), split_value, side="right"),
+        split_value=split_value,
+        group=np.array([-1 if group is None else group_of(f[group]) for f in valid], np.int64),
     ), rejected
 
 
@@ -219,21 +245,31 @@ def run(engine_job: EngineJob) -> EngineResult:
         rejected += rejected_rows
         valid = len(rows.label)
         counts = {r: sum(row.reason == r for row in rejected_rows) for r in REJECT_REASONS}
-        files.append(FileRows(rows=valid, lines=valid + len(rejected_rows), rejected=counts))
+        values = rows.split_value.tolist()
+        files.append(
+            FileRows(
+                rows=valid,
+                lines=valid + len(rejected_rows),
+                rejected=counts,
+                split_rows=tuple(np.bincount(rows.split, minlength=len(SPLITS)).tolist()),
+                split_values=(min(values, default=2**64 - 1), max(values, default=0)),
+            )
+        )
     engine_job.check_inputs()
     check_rejected_rows(
         *(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected),
         engine_job.explained,
     )
+    order = np.argsort(np.concatenate([p.split for p in parsed]), kind="stable")
     rows = ParsedRows(
         *(
-            np.concatenate([getattr(p, field.name) for p in parsed])
+            np.concatenate([getattr(p, field.name) for p in parsed])[order]
             for field in dataclasses.fields(ParsedRows)
         )
     )
     if len(rows.label) == 0:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
-    bounds = split_bounds([f.rows for f in files], job.semantics)
+    bounds = bounds_of(files, job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     given = engine_job.dictionaries
     dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)

@@ -27,6 +27,8 @@ from preproc.clicks.kernel.shared_library import (
     RawRun,
     RawRunSlice,
     RawScanSummary,
+    RawSplitRule,
+    RawTimeRule,
     check,
     check_handle,
     is_built,
@@ -34,7 +36,15 @@ from preproc.clicks.kernel.shared_library import (
     load,
 )
 from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
-from preproc.clicks.schema.row_format import FIELD_TYPES, KEY_TYPES, ROLES, KeyType, RowFormat
+from preproc.clicks.schema.row_format import (
+    FIELD_TYPES,
+    KEY_TYPES,
+    ROLES,
+    KeyType,
+    RowFormat,
+    SplitRule,
+)
+from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.progress import Progress
 
 __all__ = [
@@ -52,6 +62,7 @@ __all__ = [
 ]
 
 NO_LIMIT = 2**64 - 1
+_NO_FIELD = 2**32 - 1
 
 RUN_WORD = np.dtype("<u8")
 """Word of a sorted run: count_table.h describes its entries."""
@@ -82,6 +93,8 @@ class ScanResult:
     checksum: int
     rejected: dict[RejectReason, int]
     runs: tuple[Run, ...]
+    split_rows: tuple[int, ...]
+    split_values: tuple[int, int]
 
 
 class _Reader:
@@ -132,12 +145,13 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         of_label = (row_format.positive, row_format.negative or ())
         for group in of_label if role == "label" else (missing,):
             texts += bytes([len(group)]) + b"".join(bytes([len(t)]) + t for t in group)
+    split, group_field = row_format.split, row_format.group_field
     return RawRowFormat(
         delimiter=row_format.delimiter[0],
         quote=int.from_bytes(row_format.quote),
         num_fields=len(row_format.roles),
         num_numerical=row_format.roles.count("numerical"),
-        num_categorical=row_format.roles.count("categorical"),
+        num_categorical=row_format.num_categorical,
         is_criteo=row_format.is_criteo,
         has_label=row_format.has_label,
         has_header=row_format.has_header,
@@ -149,6 +163,25 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         types=bytes(map(FIELD_TYPES.index, row_format.types)),
         buckets=(ctypes.c_uint64 * len(texts_at))(*row_format.buckets),
         rules=(RawNumberRule * len(texts_at))(*(RawNumberRule(*rule) for rule in row_format.rules)),
+        times=(RawTimeRule * len(texts_at))(*map(_raw_time, row_format.times)),
+        split=RawSplitRule(field=_NO_FIELD) if split is None else _raw_split(split),
+        group_field=_NO_FIELD if group_field is None else group_field,
+    )
+
+
+def _raw_time(rule: TimeRule | None) -> RawTimeRule:
+    if rule is None:
+        return RawTimeRule()
+    return RawTimeRule(rule.format.encode(), rule.zone_minutes, rule.feature_bits)
+
+
+def _raw_split(rule: SplitRule) -> RawSplitRule:
+    return RawSplitRule(
+        kind=1 if rule.kind == "time" else 2,
+        field=_NO_FIELD if rule.field is None else rule.field,
+        seed=rule.seed,
+        cuts=rule.cuts,
+        counts_train=rule.counts_train,
     )
 
 
@@ -207,6 +240,8 @@ class Scanner(_Reader):
             checksum=self.checksum(),
             rejected=dict(zip(REJECT_REASONS, summary.rejected, strict=True)),
             runs=tuple(Run(r.column, r.first_word, r.words) for r in runs),
+            split_rows=tuple(summary.split_rows),
+            split_values=(summary.split_values[0], summary.split_values[1]),
         )
 
 

@@ -68,12 +68,21 @@ class RowScanner final : public RowSink {
   RowScanner(const RowRule& rule, const RowFormat& format, size_t table_bytes, uint64_t row_limit,
              int runs_fd, int rejects_fd)
       : counts_(rule, format, table_bytes, runs_fd),
+        split_(format.split),
         row_limit_(row_limit),
         rejects_fd_(rejects_fd) {}
 
-  bool rows(const RowBatch& batch) override {
+  bool rows(RowBatch& batch) override {
     const int count =
         static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - rows_));
+    for (int r = 0; r < count && split_.kind != SplitRule::kNone; ++r) {
+      const uint64_t value = batch.split_value[r];
+      ++split_rows_[split_.split_of(value)];
+      least_ = std::min(least_, value);
+      most_ = std::max(most_, value);
+      // As if all its categories were missing: they are not counted.
+      if (split_.counts_train && split_.split_of(value) != 0) batch.id_present[r] = 0;
+    }
     counts_.add(batch, count);
     rows_ += static_cast<uint64_t>(count);
     for (int r = 0; r < count; ++r) positives_ += batch.label[r];
@@ -89,6 +98,10 @@ class RowScanner final : public RowSink {
   }
 
   CategoryCounts counts_;
+  SplitRule split_;
+  uint64_t split_rows_[kNumSplits] = {};
+  uint64_t least_ = ~uint64_t{0};  // of the values that split
+  uint64_t most_ = 0;
   uint64_t row_limit_;
   int rejects_fd_;
   uint64_t rows_ = 0;
@@ -105,6 +118,9 @@ struct ScanSummary {
   uint64_t bytes;
   uint64_t rejected[kNumReasons];
   uint64_t num_runs;
+  // Rows of each split, and the least and the greatest value that split them.
+  uint64_t split_rows[kNumSplits];
+  uint64_t split_values[2];
 };
 
 // Text on its way to a scanner or an encoder.
@@ -126,7 +142,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 10; }
+CLICKS_API int clicks_kernel_version() { return 11; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -163,6 +179,9 @@ CLICKS_API int clicks_scan_finish(Reader* scan, ScanSummary* summary) {
     summary->bytes = scan->stream.bytes();
     std::copy(std::begin(sink.rejected_), std::end(sink.rejected_), summary->rejected);
     summary->num_runs = sink.counts_.runs().size();
+    std::copy(std::begin(sink.split_rows_), std::end(sink.split_rows_), summary->split_rows);
+    summary->split_values[0] = sink.least_;
+    summary->split_values[1] = sink.most_;
   });
 }
 
@@ -205,15 +224,21 @@ CLICKS_API ColumnDictionary* clicks_dictionary_open(uint32_t type, const uint8_t
 
 CLICKS_API void clicks_dictionary_close(ColumnDictionary* dictionary) { delete dictionary; }
 
-// targets: ascending, disjoint row ranges of the text; must outlive the handle, as the format's
-// arrays must. offset: byte of the file at which the text begins.
+// targets: ascending, disjoint row ranges of the text, or all rows of each split; must outlive the
+// handle, as the format's arrays must. offset: byte of the file at which the text begins.
 CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionaries,
                                       const RowRule* row_rule, const RowFormat* format,
                                       const NumericalRule* rule, EncodeTarget* targets,
                                       uint64_t num_targets, uint64_t offset, Progress* progress) {
   return guarded_make<Reader>([&] {
-    auto sink =
-        std::make_unique<RowEncoder>(*row_rule, *format, dictionaries, *rule, targets, num_targets);
+    std::unique_ptr<EncodingSink> sink;
+    if (format->split.kind == SplitRule::kNone) {
+      sink = std::make_unique<RowEncoder>(*row_rule, *format, dictionaries, *rule, targets,
+                                          num_targets);
+    } else {
+      sink = std::make_unique<SplitEncoder>(*row_rule, *format, dictionaries, *rule, targets,
+                                            num_targets);
+    }
     return new Reader(std::move(sink), progress, offset, *format);
   });
 }
@@ -222,9 +247,8 @@ CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionarie
 CLICKS_API int clicks_encode_finish(Reader* encode, uint64_t* rows) {
   return guarded([&] {
     encode->stream.finish();
-    auto& sink = static_cast<RowEncoder&>(*encode->sink);
-    sink.flush();
-    sink.start_writeback_of_targets();
+    auto& sink = static_cast<EncodingSink&>(*encode->sink);
+    sink.finish();
     *rows = sink.seen();
   });
 }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -55,6 +56,7 @@ struct FeatureHeader {
 struct FeatureField {
   uint64_t buckets;
   NumberRule rule;
+  TimeRule time;
   uint32_t text_at;
   uint8_t role;
   uint8_t column;
@@ -62,7 +64,7 @@ struct FeatureField {
   uint8_t unused;
 };
 
-constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '3'};
+constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '4'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
 // Maps a category to its id. The highest bits of a category's hash are its bucket, the next ones
@@ -137,6 +139,7 @@ class RowFields {
     types_.push_back(field.type);
     buckets_.push_back(field.buckets);
     rules_.push_back(field.rule);
+    times_.push_back(field.time);
     texts_at_.push_back(static_cast<uint32_t>(texts_.size()));
     texts_ += texts;
   }
@@ -151,6 +154,9 @@ class RowFields {
     format.num_fields = static_cast<uint32_t>(names_.size());
     format.num_numerical = count(kNumericalRole);
     format.num_categorical = count(kCategoricalRole);
+    for (size_t f = 0; f < roles_.size(); ++f) {
+      if (roles_[f] == kTimestampRole) format.num_categorical += time_features(times_[f]);
+    }
     format.roles = roles_.data();
     format.columns = columns_.data();
     format.texts = reinterpret_cast<const uint8_t*>(texts_.data());
@@ -158,6 +164,8 @@ class RowFields {
     format.types = types_.data();
     format.buckets = buckets_.data();
     format.rules = rules_.data();
+    format.times = times_.data();
+    format.group_field = kNoField;
     return format;
   }
 
@@ -172,6 +180,7 @@ class RowFields {
   std::vector<uint8_t> types_;
   std::vector<uint64_t> buckets_;
   std::vector<NumberRule> rules_;
+  std::vector<TimeRule> times_;
   std::vector<uint32_t> texts_at_;
   std::string texts_;
 };
@@ -290,14 +299,18 @@ class FeatureFile {
       const std::string missing_texts(missing, at);
       line_.add(field, name, missing_texts);
       if (field.role == kIgnored) continue;
-      const bool is_number = field.role == kNumericalRole;
+      const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
+      const uint32_t columns = is_time ? time_features(field.time) : 1;
       // Numbers of columns have no gap and no twin.
-      if ((field.role != kNumericalRole && field.role != kCategoricalRole) ||
-          field.type > kDecimal || field.type == (is_number ? kText : kDecimal) ||
-          field.column >= kMaxColumns || (used[is_number] >> field.column & 1) != 0) {
+      const uint64_t bits = columns == 0 ? 0 : ~uint64_t{0} >> (64 - columns);
+      if (field.role == kLabelRole || field.role > kTimestampRole || field.type > kDecimal ||
+          (!is_time && field.type == (is_number ? kText : kDecimal)) ||
+          field.column >= kMaxColumns || field.column + columns > kMaxColumns ||
+          (used[is_number] & bits << field.column) != 0 ||
+          std::abs(field.time.zone_minutes) >= 24 * 60) {
         throw damaged();
       }
-      used[is_number] |= uint64_t{1} << field.column;
+      used[is_number] |= bits << field.column;
       used_.add(field, name, missing_texts);
     }
     for (const uint64_t columns : used) {

@@ -67,7 +67,7 @@ class LineTransform final : private RowSink {
   }
 
  private:
-  bool rows(const RowBatch& batch) override {
+  bool rows(RowBatch& batch) override {
     if (is_rejected_) return false;
     if (rows_ + static_cast<uint64_t>(batch.rows) > limit_) {
       throw std::runtime_error("a line holds a line feed");
@@ -122,8 +122,8 @@ class LineTransform final : private RowSink {
            "): expected " + expected(row.reason, format, row.field);
   }
 
-  static constexpr const char* kReasons[] = {"columns",  "label",  "integer", "hex",
-                                             "encoding", "string", "number",  "quote"};
+  static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex", "encoding",
+                                             "string",  "number", "quote",   "time"};
 
   static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
     const std::string or_nothing = ", or nothing if it is missing";
@@ -135,6 +135,11 @@ class LineTransform final : private RowSink {
         return "up to 8 hexadecimal digits" + or_nothing;
       case kNumber:
         return "a decimal number within float32" + or_nothing;
+      case kTime:
+        return "a time from 1970 to 2199 of the form " +
+               std::string(format.times[field].format,
+                           strnlen(format.times[field].format, sizeof(TimeRule::format))) +
+               or_nothing;
       case kString:
         return "at most " + std::to_string(kMaxTextBytes) + " bytes";
       default:

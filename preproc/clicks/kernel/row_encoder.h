@@ -135,11 +135,23 @@ struct EncodeTarget {
   int32_t label_fd;
   int32_t float16_fd;  // -1: not written
   int32_t float32_fd;  // -1: not written
+  int32_t group_fd;    // -1: not written
   int32_t categorical_fds[kMaxColumns];
   uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
+  uint32_t split;                 // where the format splits rows: the only one of its rows
 };
 
-class RowEncoder final : public RowSink {
+// Writes rows to the columns of a dataset.
+class EncodingSink : public RowSink {
+ public:
+  void rejected(const RejectedRow&, const uint8_t*) override {}
+  // Writes buffered rows; nothing may follow.
+  virtual void finish() = 0;
+  // Rows of the text so far.
+  virtual uint64_t seen() const = 0;
+};
+
+class RowEncoder final : public EncodingSink {
  public:
   RowEncoder(const RowRule& row_rule, const RowFormat& format,
              const ColumnDictionary* const* dictionaries, const NumericalRule& rule,
@@ -152,13 +164,14 @@ class RowEncoder final : public RowSink {
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
+        group_(format.group_field == kNoField ? 1 : kBufferRows),
         float16_(kBufferRows * numericals_ + 1),
         float32_(kBufferRows * numericals_ + 1),
         ids_(static_cast<size_t>(kBufferRows * columns_.count())) {
     for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
   }
 
-  bool rows(const RowBatch& batch) override {
+  bool rows(RowBatch& batch) override {
     int from = 0;
     while (from < batch.rows) {
       const uint64_t row = seen_ + static_cast<uint64_t>(from);
@@ -182,7 +195,15 @@ class RowEncoder final : public RowSink {
     return true;
   }
 
-  void rejected(const RejectedRow&, const uint8_t*) override {}
+  void finish() override {
+    flush();
+    start_writeback_of_targets();
+  }
+
+  uint64_t seen() const override { return seen_; }
+
+ private:
+  static constexpr int kBufferRows = 16 * kBatchRows;
 
   void flush() {
     if (buffered_ == 0) return;
@@ -196,6 +217,7 @@ class RowEncoder final : public RowSink {
     if (target.float32_fd >= 0) {
       pwrite_all(target.float32_fd, float32_.data(), 4 * numericals_ * n, 4 * numericals_ * row);
     }
+    if (target.group_fd >= 0) pwrite_all(target.group_fd, group_.data(), 8 * n, 8 * row);
     for (int c = 0; c < columns_.count(); ++c) {
       const uint64_t width = target.id_bytes[c];
       pwrite_all(target.categorical_fds[c], column(c), width * n, width * row);
@@ -205,7 +227,6 @@ class RowEncoder final : public RowSink {
     if (flushed_ == target.rows) flushed_ = 0;
   }
 
-  // Call after the last flush.
   void start_writeback_of_targets() const {
     for (size_t t = 0; t < num_targets_; ++t) {
       const EncodeTarget& target = targets_[t];
@@ -215,15 +236,11 @@ class RowEncoder final : public RowSink {
       start(target.label_fd, 1);
       start(target.float16_fd, 2 * numericals_);
       start(target.float32_fd, 4 * numericals_);
+      start(target.group_fd, 8);
       for (int c = 0; c < columns_.count(); ++c)
         start(target.categorical_fds[c], target.id_bytes[c]);
     }
   }
-
-  uint64_t seen() const { return seen_; }
-
- private:
-  static constexpr int kBufferRows = 16 * kBatchRows;
 
   uint64_t end_of(size_t target) const {
     return targets_[target].first_row + targets_[target].rows;
@@ -237,6 +254,9 @@ class RowEncoder final : public RowSink {
     const size_t at = static_cast<size_t>(buffered_);
     std::memcpy(&label_[at], batch.label + from, static_cast<size_t>(count));
     for (int r = from; r < from + count; ++r) target.positives += batch.label[r];
+    if (target.group_fd >= 0) {
+      std::memcpy(&group_[at], batch.group + from, 8 * static_cast<size_t>(count));
+    }
     const bool want_float32 = target.float32_fd >= 0;
     for (int r = 0; r < count; ++r) {
       const size_t out = (at + static_cast<size_t>(r)) * numericals_;
@@ -313,11 +333,53 @@ class RowEncoder final : public RowSink {
   uint64_t flushed_ = 0;  // rows of the target that were written
   int buffered_ = 0;
   Pages<uint8_t> label_;
+  Pages<int64_t> group_;
   Pages<uint16_t> float16_;
   Pages<float> float32_;
   Pages<int32_t> ids_;
   uint32_t categories_[kBatchRows];  // of one column, and their keys
   uint32_t keys_[kBatchRows];
+};
+
+// Writes each row to the target of its split.
+class SplitEncoder final : public EncodingSink {
+ public:
+  SplitEncoder(const RowRule& row_rule, const RowFormat& format,
+               const ColumnDictionary* const* dictionaries, const NumericalRule& rule,
+               EncodeTarget* targets, size_t num_targets)
+      : rule_(format.split), part_(format) {
+    for (size_t t = 0; t < num_targets; ++t) {
+      encoders_[targets[t].split] =
+          std::make_unique<RowEncoder>(row_rule, format, dictionaries, rule, targets + t, 1);
+    }
+  }
+
+  bool rows(RowBatch& batch) override {
+    for (int split = 0; split < kNumSplits; ++split) {
+      int count = 0;
+      for (int r = 0; r < batch.rows; ++r) {
+        if (rule_.split_of(batch.split_value[r]) == split) part_.copy_row(batch, r, count++);
+      }
+      part_.batch().rows = count;
+      if (encoders_[split] != nullptr) encoders_[split]->rows(part_.batch());
+    }
+    seen_ += static_cast<uint64_t>(batch.rows);
+    return true;
+  }
+
+  void finish() override {
+    for (const auto& encoder : encoders_) {
+      if (encoder != nullptr) encoder->finish();
+    }
+  }
+
+  uint64_t seen() const override { return seen_; }
+
+ private:
+  SplitRule rule_;
+  BatchBuffers part_;
+  std::unique_ptr<RowEncoder> encoders_[kNumSplits];
+  uint64_t seen_ = 0;
 };
 
 }  // namespace clicks

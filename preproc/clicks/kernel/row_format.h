@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "number.h"
+#include "timestamp.h"
 
 namespace clicks {
 
@@ -26,12 +27,29 @@ enum RejectReason : uint32_t {
   kString,
   kNumber,
   kQuote,
+  kTime,
   kNumReasons
 };
 
 enum FieldType : uint8_t { kHexadecimal, kText, kWholeNumber, kDecimal };
 
-enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole };
+enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole, kTimestampRole };
+
+constexpr int kNumSplits = 3;  // training, validation, test
+constexpr uint32_t kNoField = ~uint32_t{0};
+
+// How each row is given to a split: by its value, a time or a hash of 63 bits.
+struct SplitRule {
+  enum Kind : uint32_t { kNone, kByTime, kAtRandom };
+
+  uint32_t kind;
+  uint32_t field;  // whose time, or hash, it is; kNoField: the hash of the row
+  uint64_t seed;
+  uint64_t cuts[kNumSplits - 1];  // the least values of validation and test rows
+  uint32_t counts_train;          // categories are counted in training rows alone
+
+  int split_of(uint64_t value) const { return (value >= cuts[0]) + (value >= cuts[1]); }
+};
 
 // Fields of a row: as binding.py hands them over.
 struct RowFormat {
@@ -57,6 +75,9 @@ struct RowFormat {
   const uint8_t* types;
   const uint64_t* buckets;
   const NumberRule* rules;  // [num_fields] of decimal numbers
+  const TimeRule* times;    // [num_fields] of times
+  SplitRule split;
+  uint32_t group_field;  // hashed to the group of a row; kNoField: none
 };
 
 constexpr uint32_t kMaxTextBytes = 1024;
@@ -105,6 +126,7 @@ constexpr RowFormat make_unlabelled_criteo() {
   format.is_criteo = 1;
   format.roles = kCriteoFields.roles;
   format.columns = kCriteoFields.columns;
+  format.group_field = kNoField;
   return format;
 }
 

@@ -51,8 +51,10 @@ struct RowBatch {
   int32_t* numerical;                      // [kBatchRows, num_numerical]
   double* decimal;                         // as `numerical`, of columns of decimal numbers
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
-  WideKey* keys;       // as `categorical`, of columns of wide keys, each of value 1
-  KeyArena* unquoted;  // fields with quotes in them
+  WideKey* keys;                     // as `categorical`, of columns of wide keys, each of value 1
+  KeyArena* unquoted;                // fields with quotes in them
+  uint64_t split_value[kBatchRows];  // see SplitRule; not read where it has no kind
+  int64_t group[kBatchRows];         // 63 bits of a hash, -1 if missing; likewise
 };
 
 // Offsets of the fields in those rows of a batch that have the right number of fields.
@@ -406,6 +408,28 @@ CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFo
   return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
 }
 
+// Sort keys of `shuffle_keys` of rules.py.
+inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
+  uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+// Writes the features of a time into `categories`; a missing one has none.
+CLICKS_INLINE bool read_time(const uint8_t* field, uint32_t length, bool is_present,
+                             const TimeRule& rule, int64_t& time, uint32_t* categories,
+                             uint64_t& present) {
+  if (is_present && !parse_time(field, length, rule, time)) return false;
+  uint32_t count = 0;
+  for (int feature = 0; feature < kNumTimeFeatures; ++feature) {
+    if ((rule.features >> feature & 1) == 0) continue;
+    categories[count] = time_feature(time, rule, static_cast<TimeFeature>(feature));
+    present |= uint64_t{is_present} << count++;
+  }
+  return true;
+}
+
 // Parses rows of any format; see `parse_rows`.
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
@@ -422,6 +446,12 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     bool valid = true;
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
+    const auto hash_of_row = [&] {
+      return TextHash::of(text + fields.start[r], ends[format.num_fields - 1] - fields.start[r]);
+    };
+    if (format.split.kind == SplitRule::kAtRandom && format.split.field == kNoField) {
+      batch.split_value[r] = shuffle_key(format.split.seed, hash_of_row()) >> 1;
+    }
     for (uint32_t f = 0; f < format.num_fields; ++f) {
       uint32_t length = ends[f] - begin;
       const uint8_t* field = text + begin;
@@ -430,7 +460,28 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         unquote(field, length, format.quote, *batch.unquoted);
       }
       begin = ends[f] + 1;
+      if (f == format.group_field) {
+        const bool is_absent = is_missing(field, length, format, f);
+        batch.group[r] = is_absent ? -1 : static_cast<int64_t>(TextHash::of(field, length) >> 1);
+      }
+      if (f == format.split.field && format.split.kind == SplitRule::kAtRandom) {
+        const bool is_absent = is_missing(field, length, format, f);
+        const uint64_t hash = is_absent ? hash_of_row() : TextHash::of(field, length);
+        batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;
+      }
       switch (format.roles[f]) {
+        case kTimestampRole: {
+          const bool is_present = !is_missing(field, length, format, f);
+          const bool splits = format.split.kind == SplitRule::kByTime && f == format.split.field;
+          int64_t time = 0;
+          uint64_t present = 0;
+          valid &= (is_present || !splits) &&
+                   read_time(field, length, is_present, format.times[f], time,
+                             batch.categorical + first_category + column, present);
+          id_present |= present << column;
+          if (splits) batch.split_value[r] = static_cast<uint64_t>(time);
+          break;
+        }
         case kLabelRole:
           valid &= read_label(field, length, format, f, batch.label[r]);
           break;
@@ -513,6 +564,13 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     const uint8_t role = format.roles[f];
     start = ends[f] + 1;
     if (role == kIgnored) continue;
+    if (role == kTimestampRole) {
+      const bool is_absent = is_missing(begin, length, format, f);
+      const bool splits = format.split.kind == SplitRule::kByTime && f == format.split.field;
+      int64_t time;
+      if (is_absent ? !splits : parse_time(begin, length, format.times[f], time)) continue;
+      return {std::any_of(begin, end, is_not_printable) ? kEncoding : kTime, f};
+    }
     if (!format.is_criteo) {
       uint8_t label;
       const bool fits = role == kLabelRole ? read_label(begin, length, format, f, label)

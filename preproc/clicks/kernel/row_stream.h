@@ -47,9 +47,60 @@ struct LineTooLong : std::runtime_error {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Returns false to end the reading.
-  virtual bool rows(const RowBatch& batch) = 0;
+  // Returns false to end the reading. What is changed in the batch is lost.
+  virtual bool rows(RowBatch& batch) = 0;
   virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
+};
+
+// A batch with room for rows of a format.
+class BatchBuffers {
+ public:
+  explicit BatchBuffers(const RowFormat& format)
+      : numericals_(format.num_numerical),
+        categoricals_(format.num_categorical),
+        numerical_(kBatchRows * numericals_ + 1),
+        decimal_(kBatchRows * numericals_ + 1),
+        categorical_(kBatchRows * categoricals_ + 1),
+        keys_(kBatchRows * categoricals_ + 1, Pages<WideKey>::kOnUse),
+        batch_(1) {
+    batch_[0].numerical = numerical_.data();
+    batch_[0].decimal = decimal_.data();
+    batch_[0].categorical = categorical_.data();
+    batch_[0].keys = keys_.data();
+    batch_[0].unquoted = &unquoted_;
+  }
+
+  RowBatch& batch() { return batch_[0]; }
+
+  // Copies row `from` of a batch, which may be this one, to row `to`.
+  void copy_row(const RowBatch& source, int from, int to) {
+    RowBatch& batch = batch_[0];
+    batch.label[to] = source.label[from];
+    batch.numerical_present[to] = source.numerical_present[from];
+    batch.id_present[to] = source.id_present[from];
+    batch.split_value[to] = source.split_value[from];
+    batch.group[to] = source.group[from];
+    copy_values(source.numerical, batch.numerical, numericals_, from, to);
+    copy_values(source.decimal, batch.decimal, numericals_, from, to);
+    copy_values(source.categorical, batch.categorical, categoricals_, from, to);
+    copy_values(source.keys, batch.keys, categoricals_, from, to);
+  }
+
+ private:
+  template <typename T>
+  static void copy_values(const T* source, T* target, size_t width, int from, int to) {
+    std::memcpy(target + static_cast<size_t>(to) * width,
+                source + static_cast<size_t>(from) * width, width * sizeof(T));
+  }
+
+  size_t numericals_;
+  size_t categoricals_;
+  Pages<int32_t> numerical_;
+  Pages<double> decimal_;
+  Pages<uint32_t> categorical_;
+  Pages<WideKey> keys_;
+  KeyArena unquoted_;
+  Pages<RowBatch> batch_;
 };
 
 class RowStream {
@@ -63,18 +114,10 @@ class RowStream {
         is_header_(format.has_header != 0 && offset == 0),
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         ends_(size_of_ends(format.num_fields)),
-        numerical_(kBatchRows * format.num_numerical + 1),
-        decimal_(kBatchRows * format.num_numerical + 1),
-        categorical_(kBatchRows * format.num_categorical + 1),
-        keys_(kBatchRows * format.num_categorical + 1, Pages<WideKey>::kOnUse),
         fields_(1),
-        batch_(1) {
+        buffers_(format),
+        batch_(buffers_.batch()) {
     fields_[0].ends = ends_.data();
-    batch_[0].numerical = numerical_.data();
-    batch_[0].decimal = decimal_.data();
-    batch_[0].categorical = categorical_.data();
-    batch_[0].keys = keys_.data();
-    batch_[0].unquoted = &unquoted_;
   }
 
   void feed(const uint8_t* text, size_t size) {
@@ -152,26 +195,25 @@ class RowStream {
       const auto split = has_quotes ? split_quoted_rows : kernels_.split_rows;
       const uint32_t read = split(text + at, static_cast<uint32_t>(size - at), format_, lines_,
                                   fields_[0], rejected_);
-      if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_[0], is_rejected_)) {
+      if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_, is_rejected_)) {
         drop_rejected_rows(text + at, first_line);
       }
       report_rejected(text + at, at);
-      if (batch_[0].rows > 0) {
+      if (batch_.rows > 0) {
         if (progress_ != nullptr) {
-          __atomic_fetch_add(&progress_->rows, static_cast<uint64_t>(batch_[0].rows),
+          __atomic_fetch_add(&progress_->rows, static_cast<uint64_t>(batch_.rows),
                              __ATOMIC_RELAXED);
         }
-        done_ = !sink_.rows(batch_[0]);
+        done_ = !sink_.rows(batch_);
       }
       at += read;
     }
   }
 
   void drop_rejected_rows(const uint8_t* text, uint64_t first_line) {
-    RowBatch& batch = batch_[0];
     const FieldEnds& fields = fields_[0];
     int kept = 0;
-    for (int r = 0; r < batch.rows; ++r) {
+    for (int r = 0; r < batch_.rows; ++r) {
       if (is_rejected_[r]) {
         const uint32_t start = fields.start[r];
         const size_t num_fields = format_.num_fields;
@@ -181,24 +223,10 @@ class RowStream {
                              wrong.reason, wrong.field});
         continue;
       }
-      if (kept != r) {
-        batch.label[kept] = batch.label[r];
-        batch.numerical_present[kept] = batch.numerical_present[r];
-        batch.id_present[kept] = batch.id_present[r];
-        move_row(batch.numerical, format_.num_numerical, r, kept);
-        move_row(batch.decimal, format_.num_numerical, r, kept);
-        move_row(batch.categorical, format_.num_categorical, r, kept);
-        move_row(batch.keys, format_.num_categorical, r, kept);
-      }
+      if (kept != r) buffers_.copy_row(batch_, r, kept);
       ++kept;
     }
-    batch.rows = kept;
-  }
-
-  template <typename T>
-  static void move_row(T* values, size_t width, int from, int to) {
-    std::memcpy(values + static_cast<size_t>(to) * width,
-                values + static_cast<size_t>(from) * width, width * sizeof(T));
+    batch_.rows = kept;
   }
 
   void report_rejected(const uint8_t* text, size_t at) {
@@ -221,13 +249,9 @@ class RowStream {
   const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;
-  Pages<int32_t> numerical_;
-  Pages<double> decimal_;
-  Pages<uint32_t> categorical_;
-  Pages<WideKey> keys_;
-  KeyArena unquoted_;
   Pages<FieldEnds> fields_;
-  Pages<RowBatch> batch_;
+  BatchBuffers buffers_;
+  RowBatch& batch_;
   uint8_t is_rejected_[kBatchRows];
   std::vector<RejectedRow> rejected_;
   size_t filled_ = 0;

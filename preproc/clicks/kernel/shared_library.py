@@ -7,6 +7,7 @@ from ctypes import (
     POINTER,
     Structure,
     byref,
+    c_char,
     c_char_p,
     c_double,
     c_int,
@@ -19,15 +20,16 @@ from ctypes import (
 )
 from pathlib import Path
 
-from preproc.clicks.rules import REJECT_REASONS
+from preproc.clicks.rules import REJECT_REASONS, SPLITS
 from preproc.clicks.schema.row_format import MAX_FEATURES
+from preproc.clicks.schema.time_rule import MAX_FORMAT_BYTES
 from preproc.files.errors import CancelledError, KernelError
 
 LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 10
+_VERSION = 11
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -69,6 +71,8 @@ class RawScanSummary(Structure):
         ("bytes", c_uint64),
         ("rejected", c_uint64 * len(REJECT_REASONS)),
         ("num_runs", c_uint64),
+        ("split_rows", c_uint64 * len(SPLITS)),
+        ("split_values", c_uint64 * 2),
     )
 
 
@@ -117,6 +121,28 @@ class RawNumberRule(Structure):
     _fields_ = (("takes_log", c_uint64), ("minimum", c_double), ("offset", c_double))
 
 
+class RawTimeRule(Structure):
+    """struct TimeRule."""
+
+    _fields_ = (
+        ("format", c_char * (MAX_FORMAT_BYTES + 1)),
+        ("zone_minutes", c_int32),
+        ("features", c_uint32),
+    )
+
+
+class RawSplitRule(Structure):
+    """struct SplitRule."""
+
+    _fields_ = (
+        ("kind", c_uint32),
+        ("field", c_uint32),
+        ("seed", c_uint64),
+        ("cuts", c_uint64 * 2),
+        ("counts_train", c_uint32),
+    )
+
+
 class RawRowFormat(Structure):
     """struct RowFormat."""
 
@@ -137,6 +163,9 @@ class RawRowFormat(Structure):
         ("types", c_char_p),
         ("buckets", POINTER(c_uint64)),
         ("rules", POINTER(RawNumberRule)),
+        ("times", POINTER(RawTimeRule)),
+        ("split", RawSplitRule),
+        ("group_field", c_uint32),
     )
 
 
@@ -161,8 +190,10 @@ class EncodeTarget(Structure):
         ("label_fd", c_int32),
         ("float16_fd", c_int32),
         ("float32_fd", c_int32),
+        ("group_fd", c_int32),
         ("categorical_fds", c_int32 * MAX_FEATURES),
         ("id_bytes", c_uint8 * MAX_FEATURES),
+        ("split", c_uint32),
     )
 
 

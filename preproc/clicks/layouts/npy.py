@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preproc.clicks.columns import Bounds, ColumnsReader
+from preproc.clicks.columns import ColumnsReader
 from preproc.clicks.engine import EngineJob, EngineResult
 from preproc.clicks.layouts.torchrec import ROW_BYTES, dataset_spec
-from preproc.clicks.rules import split_bounds
+from preproc.clicks.rules import Bounds, split_bounds
 from preproc.clicks.schema.row_format import NUM_NUMERICAL
 from preproc.files.workspace import atomic_file
 from recsys.data.npy_days import FOLDER, array_paths

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicks.schema.row_format import AS_IT_IS, MAX_FEATURES, MAX_FIELDS, NumberRule
-from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema, SplitKind
+from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema
+from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 
 _TOP = ("dialect", "missing", "label", "numbers", "defaults", "columns", "split")
@@ -25,10 +26,16 @@ _COLUMN = (
     "max_ids",
     "missing",
     "buckets",
+    "format",
+    "time_zone",
+    "features",
+    "group",
 )
 _TYPES = {"numerical": ("int", "float"), "categorical": ("hex", "string", "int")}
 _MAX_TEXTS = 255
 _SPLITS = ("train", "validation", "test")
+_TIME_SPLIT = ("validation", "test", "column")
+_RANDOM_SPLIT = ("fractions", "by", "seed")
 _RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
 
 
@@ -82,20 +89,25 @@ class _Reader:
             if both := set(positive) & set(negative):
                 raise self._error(("label", "negative"), f"{both.pop()!r} is positive too")
         columns = self._with_label(columns, label.get("column"), header)
-        twice = sorted({c.name for c in columns if [d.name for d in columns].count(c.name) > 1})
+        names = [name for c in columns for name in (c.name, *(f.name for f in c.time_features))]
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
         if len(columns) > MAX_FIELDS:
             raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
         for role in ("numerical", "categorical"):
-            count = sum(column.role == role for column in columns)
+            count = sum(
+                each.role == role for column in columns for each in (column, *column.time_features)
+            )
             if count > MAX_FEATURES:
                 raise self._error(
                     ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
                 )
-        if not any(column.role == "categorical" for column in columns):
+        if not any(c.role == "categorical" or c.time_features for c in columns):
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
-        split, values = self._split(top.get("split"))
+        if sum(column.group for column in columns) > 1:
+            raise self._error(("columns",), "several have `group`; rows have one group alone")
+        split = self._split(top.get("split"), columns)
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
         if numbers == "float16" and any(column.type == "float" for column in columns):
             raise self._error(("numbers",), "decimal numbers are written as float32 alone so far")
@@ -113,8 +125,7 @@ class _Reader:
             min=self._common(defaults, "min", 0),
             offset=self._common(defaults, "offset", 1),
             count=count_of,
-            split=split,
-            values=values,
+            **split,
         )
 
     def _columns(
@@ -126,7 +137,7 @@ class _Reader:
         for i, values in enumerate(entries):
             at = ("columns", i)
             entry = self._mapping(at, values, _COLUMN)
-            roles = ("numerical", "categorical", "ignored", "label")
+            roles = ("numerical", "categorical", "timestamp", "ignored", "label")
             role = self._one_of((*at, "role"), entry.get("role"), roles)
             known = _TYPES.get(role)
             kind: Any = entry.get("type")
@@ -146,6 +157,8 @@ class _Reader:
             for key, value in (("frequency_limit", own), ("max_ids", max_ids)):
                 if value < 0:
                     raise self._error((*at, key), f"must not be negative, got {value}")
+            time = self._time_rule(at, entry) if role == "timestamp" else None
+            group = self._one_of((*at, "group"), entry.get("group", False), (True, False))
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
@@ -158,9 +171,11 @@ class _Reader:
                         type=kind if known else "hex",
                         rule=rule,
                         buckets=buckets,
-                        missing=own_missing if known else (),
-                        frequency_limit=own if role == "categorical" else 0,
+                        missing=own_missing if role != "label" else (),
+                        frequency_limit=own if role in ("categorical", "timestamp") else 0,
                         max_ids=max_ids,
+                        time=time,
+                        group=group,
                     )
                     for each in _spelled_out(name)
                 )
@@ -178,6 +193,25 @@ class _Reader:
         if transform == "log" and not 0 < low + offset < float("inf"):
             raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
         return NumberRule(transform == "log", float(low), float(offset))
+
+    def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:
+        zone = read_zone(str(entry.get("time_zone", "UTC")))
+        if zone is None:
+            raise self._error(
+                (*at, "time_zone"),
+                f'expected UTC or a fixed offset such as "+01:00", got {entry["time_zone"]!r}; '
+                "rules of other zones differ between libraries",
+            )
+        features = entry.get("features", [])
+        if not isinstance(features, list) or not set(features) <= set(TIME_FEATURES):
+            raise self._error(
+                (*at, "features"), f"expected a list of {', '.join(TIME_FEATURES)}, got {features}"
+            )
+        chosen = tuple(feature for feature in TIME_FEATURES if feature in features)
+        rule = TimeRule(str(entry.get("format", "iso8601")), zone, chosen)
+        if problem := rule.problem():
+            raise self._error((*at, "format"), f"{problem}, got {rule.format!r}")
+        return rule
 
     def _with_label(
         self, columns: tuple[Column, ...], label: Any, header: bool
@@ -202,7 +236,8 @@ class _Reader:
             )
         return columns
 
-    def _split(self, value: Any) -> tuple[SplitKind, Any]:
+    def _split(self, value: Any, columns: tuple[Column, ...]) -> dict[str, Any]:
+        """Returns the settings of the split."""
         if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in SPLIT_KINDS:
             raise self._error(
                 ("split",), f"expected one of {', '.join(SPLIT_KINDS)}, got {value!r}"
@@ -215,15 +250,63 @@ class _Reader:
             lists = tuple(tuple(f) if isinstance(f, list) else (f,) for f in files)
             if not all(isinstance(f, str) for names in lists for f in names) or not lists[0]:
                 raise self._error(at, "expected the file names of train, validation and test")
-            return kind, lists
-        numbers = (int, float) if kind == "fractions" else (int,)
+            return {"split": kind, "values": lists}
+        if kind == "time":
+            return self._time_split(at, given, columns)
+        if kind == "random":
+            return self._random_split(at, given, columns)
+        return {
+            "split": kind,
+            "values": self._three(at, given, (int, float)[: 1 + (kind != "rows")]),
+        }
+
+    def _time_split(
+        self, at: tuple[Any, ...], given: Any, columns: tuple[Column, ...]
+    ) -> dict[str, Any]:
+        named = self._mapping(at, given, _TIME_SPLIT)
+        times = {column.name: column.time for column in columns if column.time is not None}
+        name = named.get("column", next(iter(times), None))
+        if name not in times or (len(times) > 1 and "column" not in named):
+            raise self._error(
+                at,
+                f"`column` must be one of the timestamps, {', '.join(times) or 'of which is none'}",
+            )
+        rule = TimeRule("iso8601", times[name].zone_minutes)
+        validation, test = (
+            rule.milliseconds(str(named.get(key)).encode()) for key in _TIME_SPLIT[:2]
+        )
+        if validation is None or test is None or validation >= test:
+            raise self._error(
+                at,
+                "expected the first times of `validation` and `test`, the earlier one first, as "
+                f'{{validation: "2026-03-01", test: "2026-03-02T12:00"}}, got {given}',
+            )
+        return {"split": "time", "values": (validation, test), "split_column": name}
+
+    def _random_split(
+        self, at: tuple[Any, ...], given: Any, columns: tuple[Column, ...]
+    ) -> dict[str, Any]:
+        named = self._mapping(at, given, _RANDOM_SPLIT)
+        values = self._three(at, named.get("fractions"), (int, float))
+        if any(value < 0 for value in values) or abs(sum(values) - 1) > 1e-6:
+            raise self._error((*at, "fractions"), f"must be from 0 and add up to 1, got {values}")
+        by = named.get("by", "row")
+        if by != "row" and by not in (column.name for column in columns):
+            raise self._error((*at, "by"), f"expected row or the name of a column, got {by!r}")
+        seed = self._integer((*at, "seed"), named.get("seed", 0))
+        if not 0 <= seed < 2**64:
+            raise self._error((*at, "seed"), f"must lie in [0, 2**64), got {seed}")
+        column = "" if by == "row" else by
+        return {"split": "random", "values": values, "split_column": column, "seed": seed}
+
+    def _three(self, at: tuple[Any, ...], given: Any, types: tuple[type, ...]) -> tuple[Any, ...]:
         if (
             not isinstance(given, list)
             or len(given) != 3
-            or not all(type(number) in numbers for number in given)
+            or not all(type(number) in types for number in given)
         ):
             raise self._error(at, f"expected three numbers (train, validation, test), got {given}")
-        return kind, tuple(given)
+        return tuple(given)
 
     def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
         """Returns what all columns of integers have."""

@@ -4,7 +4,9 @@
 import dataclasses
 from typing import Literal, NamedTuple, get_args
 
-Role = Literal["ignored", "label", "numerical", "categorical"]
+from preproc.clicks.schema.time_rule import TimeRule
+
+Role = Literal["ignored", "label", "numerical", "categorical", "timestamp"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
 
@@ -38,6 +40,24 @@ class NumberRule(NamedTuple):
 AS_IT_IS = NumberRule()
 
 
+class SplitRule(NamedTuple):
+    """How each row is given to a split: by a time, or by a hash of 63 bits.
+
+    Attributes:
+        kind: `time` or `random`.
+        field: whose time, or hash, it is; None: the hash of the row.
+        seed: of the hash.
+        cuts: the least values of validation and test rows.
+        counts_train: categories are counted in training rows alone.
+    """
+
+    kind: Literal["time", "random"]
+    field: int | None
+    seed: int
+    cuts: tuple[int, int]
+    counts_train: bool
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
     """Fields of the rows of a file.
@@ -53,6 +73,9 @@ class RowFormat:
         buckets: of each field, the number of which hashes of its categories are taken modulo; 0
             keeps them as they are.
         rules: of each field, the transform of decimal numbers.
+        times: of each field, how its times are read; None for others.
+        split: how each row is given to a split; None if its number decides.
+        group_field: number of the field whose hash is the group of a row.
         positive: labels of a click.
         negative: labels of none; None for all others.
         has_header: the first line is none of the rows.
@@ -66,6 +89,9 @@ class RowFormat:
     types: tuple[FieldType, ...]
     buckets: tuple[int, ...]
     rules: tuple[NumberRule, ...]
+    times: tuple[TimeRule | None, ...]
+    split: SplitRule | None = None
+    group_field: int | None = None
     positive: tuple[bytes, ...] = (b"1",)
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
@@ -82,8 +108,16 @@ class RowFormat:
             and not any((*self.missing, *self.buckets))
             and "float" not in self.types
             and not self.quote
+            and self.split is None
+            and self.group_field is None
             and (self.positive, self.negative) == ((b"1",), (b"0",))
         )
+
+    @property
+    def num_categorical(self) -> int:
+        """Categorical features, those of times among them."""
+        of_times = sum(len(time.features) for time in self.times if time is not None)
+        return self.roles.count("categorical") + of_times
 
     @property
     def shortest_row_bytes(self) -> int:
@@ -163,5 +197,6 @@ def criteo_format(*, unlabelled: bool = False) -> RowFormat:
         types=_HEX * len(_CRITEO_ROLES),
         buckets=(0,) * len(_CRITEO_ROLES),
         rules=(AS_IT_IS,) * len(_CRITEO_ROLES),
+        times=(None,) * len(_CRITEO_ROLES),
         has_label=not unlabelled,
     )

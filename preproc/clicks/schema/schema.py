@@ -18,8 +18,10 @@ from preproc.clicks.schema.row_format import (
     NumberRule,
     Role,
     RowFormat,
+    SplitRule,
     split_fields,
 )
+from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.errors import PreprocError
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _WITHOUT_LABEL = (
     "rows without a label are read by `unlabelled` and the `dictionaries` of a dataset; else "
 )
 
-SplitKind = Literal["files", "rows", "fractions"]
+SplitKind = Literal["files", "rows", "fractions", "time", "random"]
 SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
 
 
@@ -39,13 +41,15 @@ class Column:
 
     Attributes:
         name: as the header has it.
-        role: `label`, `numerical`, `categorical` or `ignored`.
+        role: `label`, `numerical`, `categorical`, `timestamp` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
         max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.
         rule: transform of decimal numbers.
         buckets: hashes of categories are taken modulo this; 0 keeps them.
         missing: texts that mean that a field is missing, besides an empty one.
+        time: how the times of a timestamp are read.
+        group: rows of the same value are a group, for GAUC.
     """
 
     name: str
@@ -56,6 +60,17 @@ class Column:
     missing: tuple[str, ...] = ()
     frequency_limit: int = 0
     max_ids: int = 0
+    time: TimeRule | None = None
+    group: bool = False
+
+    @property
+    def time_features(self) -> tuple["Column", ...]:
+        """The categorical features of a timestamp."""
+        return tuple(
+            dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
+            for feature in TIME_FEATURES
+            if self.time is not None and feature in self.time.features
+        )
 
     @property
     def key_type(self) -> KeyType:
@@ -81,7 +96,11 @@ class Schema:
         offset: added before the natural logarithm.
         count: rows whose categories are counted.
         split: how rows become training, validation and test rows.
-        values: of each split: files, rows or a fraction.
+        values: of each split: files, rows or a fraction; of `time` the least times of validation
+            and test rows, in milliseconds since 1970 UTC.
+        split_column: of `time` the timestamp, of `random` the column whose rows stay together;
+            empty: equal rows do.
+        seed: of a `random` split.
     """
 
     delimiter: str
@@ -96,6 +115,8 @@ class Schema:
     count: Literal["all", "train"]
     split: SplitKind
     values: tuple[tuple[str, ...], ...] | tuple[float, ...]
+    split_column: str = ""
+    seed: int = 0
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Schema":
@@ -104,6 +125,7 @@ class Schema:
             Column(
                 **column
                 | {"rule": NumberRule(*column["rule"]), "missing": tuple(column["missing"])}
+                | {"time": _time_rule(column.get("time"))}
             )
             for column in values["columns"]
         )
@@ -117,8 +139,18 @@ class Schema:
         return cls(**{**values, **given})
 
     def named(self, role: Role) -> tuple[Column, ...]:
-        """Returns the columns of a role."""
-        return tuple(column for column in self.columns if column.role == role)
+        """Returns the columns of a role; features of times are categorical."""
+        return tuple(
+            each
+            for column in self.columns
+            for each in (column, *column.time_features)
+            if each.role == role
+        )
+
+    @property
+    def splits_by_row(self) -> bool:
+        """Whether what a row holds gives it to a split, not its number."""
+        return self.split in ("time", "random")
 
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
@@ -165,7 +197,7 @@ class Schema:
             lacking = [
                 name
                 for name, column in declared.items()
-                if name not in names and column.role != "ignored"
+                if name not in names and (column.role != "ignored" or self._is_used(column))
             ]
             if twice:
                 raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
@@ -181,12 +213,45 @@ class Schema:
                     f"{self.delimiter!r}"
                 )
             columns = [declared[name] for name in names]
-        return self._format_of(columns, has_header=self.header)
+        row_format = self._format_of(columns, has_header=self.header)
+        names = list(row_format.names)
+        groups = [number for number, column in enumerate(columns) if column.group]
+        rule = None
+        if self.splits_by_row:
+            rule = SplitRule(
+                kind="time" if self.split == "time" else "random",
+                field=names.index(self.split_column) if self.split_column else None,
+                seed=self.seed,
+                cuts=self.cuts,
+                counts_train=self.count == "train",
+            )
+        return dataclasses.replace(
+            row_format, split=rule, group_field=groups[0] if groups else None
+        )
+
+    def _is_used(self, column: Column) -> bool:
+        """Returns whether a column without features groups or splits the rows."""
+        return column.group or (self.splits_by_row and column.name == self.split_column)
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """The least values of validation and test rows."""
+        values: Any = self.values
+        if self.split == "time":
+            return values[0], values[1]
+        train, validation, _ = values
+        return round(train * 2**63), round(min(train + validation, 1) * 2**63)
 
     @property
     def line_format(self) -> RowFormat:
         """The fields of a served line: all columns but the label."""
-        columns = [column for column in self.columns if column.role != "label"]
+        columns = [
+            dataclasses.replace(column, role="ignored")
+            if column.role == "timestamp" and not column.time_features
+            else column
+            for column in self.columns
+            if column.role != "label"
+        ]
         return self._format_of(columns, has_header=False)
 
     def _format_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:
@@ -194,6 +259,11 @@ class Schema:
             column.name: number
             for role in ("numerical", "categorical")
             for number, column in enumerate(self.named(role))
+        }
+        numbers |= {
+            column.name: numbers[column.time_features[0].name]
+            for column in columns
+            if column.time_features
         }
         return RowFormat(
             delimiter=self.delimiter.encode(),
@@ -205,7 +275,15 @@ class Schema:
             types=tuple(column.type for column in columns),
             buckets=tuple(column.buckets for column in columns),
             rules=tuple(column.rule for column in columns),
+            times=tuple(column.time for column in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
         )
+
+
+def _time_rule(values: Any) -> TimeRule | None:
+    if values is None:
+        return None
+    time_format, zone, features = values
+    return TimeRule(time_format, zone, tuple(features))

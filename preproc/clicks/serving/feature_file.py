@@ -4,7 +4,7 @@
 A server transforms raw rows by it; all its processes map the same file. Its integers are little
 endian:
 
-    magic CLICKSF3, then uint64: bytes of the file
+    magic CLICKSF4, then uint64: bytes of the file
     RowRule          uint64 category_modulus (0: none), uint64 bin_numerical, int64 numerical_min
     NumericalRule    int64 numerical_offset, int64 numerical_min, uint64 output_zero
     uint64           1 if the numbers of the dataset are float16
@@ -13,7 +13,9 @@ endian:
     uint16 x 2       delimiter and quote, 0 without one
     uint32 x 2       fields of a line, bytes of all texts
     for each field   uint64 buckets, uint64 takes_log, float64 minimum and offset of its logarithm,
-                     uint32 where its texts begin, uint8 role, uint8 column, uint8 type, 0
+                     format of its times in 32 bytes, int32 minutes of their zone, uint32 bits
+                     of their features, uint32 where its texts begin, uint8 role, uint8 column,
+                     uint8 type, 0
     texts            of each field: its name; the number of texts that mean that it is missing;
                      these. Each text is a byte with its length, then UTF-8.
     for each column  uint64 categories, uint64 offset of its buckets, uint64 offset of its entries,
@@ -51,11 +53,12 @@ from preproc.clicks.schema.row_format import (
     RowFormat,
     criteo_format,
 )
+from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.workspace import atomic_file
 
-_MAGIC = b"CLICKSF3"
+_MAGIC = b"CLICKSF4"
 _HEADER = struct.Struct("<8sQ QQq qqQ QQ")
-_FIELD = struct.Struct("<QQddIBBBx")
+_FIELD = struct.Struct("<QQdd32siIIBBBx")
 _COLUMN = struct.Struct("<QQQQQQIHH")
 _PADDING = 8
 
@@ -104,8 +107,10 @@ class ServedRow:
         row_format = self.row_format
         fields, texts = b"", b""
         for name, f in zip(self.names, range(self._first, len(row_format.roles)), strict=True):
+            time = row_format.times[f] or TimeRule("")
             fields += _FIELD.pack(
-                *(row_format.buckets[f], *row_format.rules[f], len(texts)),
+                *(row_format.buckets[f], *row_format.rules[f]),
+                *(time.format.encode(), time.zone_minutes, time.feature_bits, len(texts)),
                 *(ROLES.index(row_format.roles[f]), row_format.columns[f]),
                 FIELD_TYPES.index(row_format.types[f]),
             )

@@ -71,6 +71,33 @@ static void run(const std::string& text, std::mt19937& random) {
   NumberRule rules[kFields];
   std::fill(rules, rules + kFields, NumberRule{random() % 2, 0.0, 1.0});
   format.rules = rules;
+  // Categories of the first numbers are times, or what their features are: those that follow.
+  static const char* const kFormats[] = {"unix_s", "iso8601", "%Y%m%d", "%y-%m-%d %H:%M:%S"};
+  uint8_t roles[kFields];
+  std::copy(std::begin(kCriteoFields.roles), std::end(kCriteoFields.roles), roles);
+  TimeRule times[kFields] = {};
+  for (uint32_t f = kFields - 3; f < kFields && !format.is_criteo; ++f) {
+    if (random() % 2) continue;
+    roles[f] = kTimestampRole;
+    std::strncpy(times[f].format, kFormats[random() % std::size(kFormats)], 31);
+    times[f].zone_minutes = static_cast<int32_t>(random() % 2879) - 1439;
+    times[f].features = 1u << random() % 3;
+  }
+  format.roles = roles;
+  format.times = times;
+  if (!format.is_criteo && random() % 2) {
+    const uint32_t field = 1 + random() % (kFields - 1);
+    const bool by_time = roles[kFields - 1] == kTimestampRole && random() % 2;
+    format.split = {by_time ? SplitRule::kByTime : SplitRule::kAtRandom,
+                    by_time             ? kFields - 1
+                    : random() % 2 != 0 ? field
+                                        : kNoField,
+                    random(),
+                    {uint64_t{1} << 62, uint64_t{3} << 61},
+                    random() % 2};
+    if (by_time) format.split.cuts[0] = 1000000000000, format.split.cuts[1] = 1700000000000;
+    format.group_field = random() % 2 ? field : kNoField;
+  }
   const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);
@@ -143,6 +170,12 @@ static void run(const std::string& text, std::mt19937& random) {
     target = EncodeTarget{};
     target.first_row = i * (rows / 3);
     target.rows = i == 0 ? rows / 3 : rows / 2;
+    target.group_fd = format.group_field == kNoField ? -1 : null;
+    if (format.split.kind != SplitRule::kNone) {
+      target.first_row = 0;
+      target.rows = summary.split_rows[i];
+      target.split = static_cast<uint32_t>(i);
+    }
     target.label_fd = target.float16_fd = target.float32_fd = null;
     for (int c = 0; c < columns; ++c) {
       target.categorical_fds[c] = null;

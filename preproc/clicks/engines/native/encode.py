@@ -8,13 +8,13 @@ import functools
 import threading
 from pathlib import Path
 
-from preproc.clicks.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
+from preproc.clicks.columns import EncodeStage, SplitColumnsWriter, open_stage
 from preproc.clicks.dictionaries import Dictionaries
-from preproc.clicks.engine import EngineJob, Executor
+from preproc.clicks.engine import EngineJob, Executor, bounds_of
 from preproc.clicks.engines.native.scan import ScannedInput, ScannedUnit
 from preproc.clicks.engines.native.units import first_byte, read_unit, stream_bytes
 from preproc.clicks.kernel import binding
-from preproc.clicks.rules import REMEDIES, SPLITS, ClicksSemantics, Split, split_bounds
+from preproc.clicks.rules import REMEDIES, SPLITS, Bounds, ClicksSemantics, Split
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.input_file import changed
 from preproc.files.progress import Progress, Tally
@@ -24,7 +24,7 @@ from preproc.files.progress import Progress, Tally
 class EncodePlan:
     """State of the encode stage, units in row order; can be pickled.
 
-    `first_rows` are [units + 1] global numbers of the units' first rows, then of the end.
+    `row_ranges` are the global rows of each unit, in one range or one of each split.
     """
 
     stage: EncodeStage
@@ -32,7 +32,7 @@ class EncodePlan:
     semantics: ClicksSemantics
     bounds: Bounds
     units: tuple[ScannedUnit, ...]
-    first_rows: tuple[int, ...]
+    row_ranges: tuple[tuple[tuple[int, int], ...], ...]
 
 
 def encode(
@@ -44,7 +44,7 @@ def encode(
         PreprocError: the dictionaries do not fit the memory limit, or the input changed.
     """
     semantics = engine_job.job.semantics
-    bounds = split_bounds([file.rows for file in scanned.files], semantics)
+    bounds = bounds_of(scanned.files, semantics)
     stage = open_stage(engine_job, dictionaries, scan=scanned.key)
     plan = EncodePlan(
         stage=stage,
@@ -54,7 +54,7 @@ def encode(
         semantics=semantics,
         bounds=bounds,
         units=scanned.units,
-        first_rows=scanned.first_rows,
+        row_ranges=scanned.row_ranges(bounds, by_row=semantics.splits_by_row),
     )
     missing = [i for i, u in enumerate(plan.units) if stage.record(u.unit.name) is None]
     if missing:
@@ -71,7 +71,8 @@ def _encode_units(
 ) -> None:
     todo = sum((plan.units[i].tally for i in missing), Tally())
     total = sum(u.result.text_bytes for u in plan.units)
-    progress = Progress(total - todo.text_bytes, plan.first_rows[-1] - todo.rows)
+    all_rows = sum(u.result.rows for u in plan.units)
+    progress = Progress(total - todo.text_bytes, all_rows - todo.rows)
     work = functools.partial(_encode_unit, plan)
     stream = stream_bytes(plan.units[0].unit.row_format)
     prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit, stream)
@@ -127,10 +128,10 @@ def check_encode_memory(memory_limit: int, dictionaries: Dictionaries, stream: i
 
 
 def _encode_unit(plan: EncodePlan, index: int, _budget: int, progress: Progress) -> Tally:
-    name, (first, last) = plan.units[index].unit.name, plan.first_rows[index : index + 2]
+    name = plan.units[index].unit.name
     with plan.columns.open() as columns:
         clicks = _write_rows(plan, index, progress)
-        columns.finish_unit(name, first, last, clicks)
+        columns.finish_unit(name, plan.row_ranges[index], clicks)
     return plan.units[index].tally
 
 
@@ -140,8 +141,7 @@ def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split,
     Raises:
         PreprocError: the input changed since it was scanned.
     """
-    unit, first = plan.units[index], plan.first_rows[index]
-    targets = plan.columns.targets(first, first + unit.result.rows)
+    unit, targets = plan.units[index], plan.columns.targets(plan.row_ranges[index])
     with binding.Encoder(
         dictionaries=_tables.opened,
         semantics=plan.semantics,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.dictionaries import Dictionaries
-from preproc.clicks.engine import EngineJob, Executor
+from preproc.clicks.engine import EngineJob, Executor, bounds_of
 from preproc.clicks.engines.native.scan import (
     ScannedInput,
     ScannedUnit,
@@ -21,7 +21,7 @@ from preproc.clicks.engines.native.scan import (
 )
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.kernel import binding
-from preproc.clicks.rules import REMEDIES, ClicksSemantics, split_bounds
+from preproc.clicks.rules import REMEDIES, ClicksSemantics
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
@@ -75,9 +75,9 @@ def _counted_units(
     Where the training split ends inside a unit, the first rows of this unit are scanned again.
     """
     semantics = engine_job.job.semantics
-    if semantics.dictionary_days == "all":
-        return list(scanned.units)
-    _, end = split_bounds([file.rows for file in scanned.files], semantics)["train"]
+    _, end = bounds_of(scanned.files, semantics)["train"]
+    if semantics.dictionary_days == "all" or semantics.splits_by_row:
+        return list(scanned.units)  # of which the scan counted the right rows
     counted = []
     for index, unit in enumerate(scanned.units):
         first, last = scanned.first_rows[index : index + 2]

@@ -19,7 +19,7 @@ from preproc.clicks.engines.native.units import (
     stream_bytes,
 )
 from preproc.clicks.kernel import binding
-from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics
+from preproc.clicks.rules import REJECT_REASONS, SPLITS, Bounds, ClicksSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
@@ -93,9 +93,30 @@ class ScannedInput:
                 rows=sum(r.rows for r in of_file),
                 lines=sum(r.lines for r in of_file),
                 rejected={why: sum(r.rejected[why] for r in of_file) for why in REJECT_REASONS},
+                split_rows=tuple(map(sum, zip(*(r.split_rows for r in of_file), strict=True))),
+                split_values=(
+                    min(r.split_values[0] for r in of_file),
+                    max(r.split_values[1] for r in of_file),
+                ),
             )
             for of_file in results
         )
+
+    def row_ranges(
+        self, bounds: Bounds, *, by_row: bool
+    ) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Returns the global rows of each unit.
+
+        They are one range, or one of each split where that depends on what a row holds.
+        """
+        if not by_row:
+            return tuple((pair,) for pair in itertools.pairwise(self.first_rows))
+        counts = [unit.result.split_rows for unit in self.units]
+        of_splits = []
+        for number, split in enumerate(SPLITS):
+            ends = itertools.accumulate((c[number] for c in counts), initial=bounds[split][0])
+            of_splits.append(tuple(itertools.pairwise(ends)))
+        return tuple(zip(*of_splits, strict=True))
 
 
 def scan(
@@ -210,6 +231,7 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
     if record is None:
         return None
     runs = tuple(binding.Run(**run) for run in record.pop("runs"))
+    record |= {name: tuple(record[name]) for name in ("split_rows", "split_values")}
     result = binding.ScanResult(runs=runs, **record)
     return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
 

@@ -38,9 +38,11 @@ class NativeSettings:
 def stream_bytes(row_format: RowFormat) -> int:
     """Returns the memory of one scanner or encoder.
 
-    A schema may have 128 features of 1,000 columns.
+    A schema may have 128 features of 1,000 columns, and an encoder of each split.
     """
-    return STREAM_BYTES * (1 if row_format.is_criteo else 2)
+    if row_format.is_criteo:
+        return STREAM_BYTES
+    return STREAM_BYTES * (2 if row_format.split is None else 6)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

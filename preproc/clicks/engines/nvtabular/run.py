@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from preproc.clicks.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
+from preproc.clicks.columns import EncodeStage, SplitColumnsWriter, open_stage
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EngineJob, EngineResult
 from preproc.clicks.engines.nvtabular.dictionary import build_dictionaries
@@ -31,7 +31,7 @@ from preproc.clicks.engines.nvtabular.rows import (
     category_columns,
     read_rows,
 )
-from preproc.clicks.rules import ClicksSemantics, Split, split_bounds
+from preproc.clicks.rules import Bounds, ClicksSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
 from preproc.nvtabular.counts import (
     GroupProgress,
@@ -113,7 +113,7 @@ def _encode(
                     ):
                         clicks.update(writer.write(first, columns))
                         first += len(columns)
-                    writer.finish_unit(_group_name(index), before, first, clicks)
+                    writer.finish_unit(_group_name(index), [(before, first)], clicks)
     shutil.rmtree(scratch)
     return stage, stage.clicks(_group_name(i) for i in range(len(groups)))
 

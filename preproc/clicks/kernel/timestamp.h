@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times: milliseconds since 1970 of a text, and what of them are features.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+namespace clicks {
+
+// How the times of a column are read.
+struct TimeRule {
+  // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %M %S; then zeros.
+  char format[32];
+  int32_t zone_minutes;  // east of UTC, of times that do not say it and of the features
+  uint32_t features;     // bit i: TimeFeature i is one
+};
+
+enum TimeFeature { kHour, kWeekday, kWeekend, kNumTimeFeatures };
+
+inline uint32_t time_features(const TimeRule& rule) {
+  return static_cast<uint32_t>(__builtin_popcount(rule.features & ((1u << kNumTimeFeatures) - 1)));
+}
+
+constexpr int64_t kDayMs = 86400000;
+constexpr int64_t kEndOfTimes = 7258118400000;  // 2200-01-01
+
+// Reads the digits, letters and marks of a time, one after the other.
+class TimeReader {
+ public:
+  TimeReader(const uint8_t* text, uint32_t length) : at_(text), end_(text + length) {}
+
+  bool is_at_end() const { return at_ == end_; }
+  bool take(uint8_t byte) {
+    if (at_ == end_ || *at_ != byte) return false;
+    ++at_;
+    return true;
+  }
+  // Takes exactly so many digits.
+  bool number(int digits, int64_t& value) {
+    if (end_ - at_ < digits) return false;
+    uint64_t number = 0;  // 19 digits fit
+    for (; digits > 0; --digits, ++at_) {
+      if (*at_ < '0' || *at_ > '9') return false;
+      number = 10 * number + (*at_ - '0');
+    }
+    value = static_cast<int64_t>(number);
+    return true;
+  }
+  int digits() const {
+    return static_cast<int>(std::find_if(at_, end_, [](uint8_t b) { return b < '0' || b > '9'; }) -
+                            at_);
+  }
+  // Takes digits, of which the first ones are a number of `kept` digits, as if zeros followed.
+  int64_t fraction(int kept) {
+    int64_t value = 0;
+    for (int i = digits(); i > 0; --i, ++at_) {
+      if (kept <= 0) continue;
+      value = 10 * value + (*at_ - '0');
+      --kept;
+    }
+    for (; kept > 0; --kept) value *= 10;
+    return value;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+};
+
+struct CivilTime {
+  int64_t year = 1970, month = 1, day = 1, hour = 0, minute = 0, second = 0;
+
+  // Whether there is such a time; leap seconds are none.
+  bool is_valid() const {
+    static constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    if (month < 1 || month > 12 || hour > 23 || minute > 59 || second > 59) return false;
+    return day >= 1 && day <= kDays[month - 1] + (month == 2 && is_leap(year));
+  }
+  int64_t milliseconds() const {
+    static constexpr int kBefore[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
+    const int64_t past = year - 1;
+    const int64_t leaps = past / 4 - past / 100 + past / 400;
+    const int64_t days =
+        365 * past + leaps - 719162 + kBefore[month - 1] + (month > 2 && is_leap(year)) + day - 1;
+    return kDayMs * days + 1000 * (3600 * hour + 60 * minute + second);
+  }
+
+ private:
+  static bool is_leap(int64_t y) { return y % 4 == 0 && (y % 100 != 0 || y % 400 == 0); }
+};
+
+// Reads [0-9]{1,19}(\.[0-9]*)? of a unit of which `per_second` make a second.
+inline bool parse_unix_time(TimeReader reader, int64_t per_second, int64_t& milliseconds) {
+  const int digits = reader.digits();
+  int64_t value;
+  if (digits < 1 || digits > 19 || !reader.number(digits, value)) return false;
+  if (value < 0 || value / per_second > kEndOfTimes) return false;
+  milliseconds = per_second == 1 ? value * 1000 : value / (per_second / 1000);
+  if (reader.take('.')) {
+    const int64_t cut = reader.fraction(3);
+    if (per_second == 1) milliseconds += cut;
+  }
+  return reader.is_at_end();
+}
+
+// Reads YYYY-MM-DD([T ]HH:MM(:SS(\.[0-9]+)?)?(Z|[+-]HH(:?MM)?)?)?
+inline bool parse_iso_time(TimeReader reader, int64_t zone_minutes, int64_t& milliseconds) {
+  CivilTime time;
+  int64_t fraction = 0;
+  if (!reader.number(4, time.year) || !reader.take('-') || !reader.number(2, time.month) ||
+      !reader.take('-') || !reader.number(2, time.day)) {
+    return false;
+  }
+  if (!reader.is_at_end()) {
+    if (!(reader.take('T') || reader.take(' ')) || !reader.number(2, time.hour) ||
+        !reader.take(':') || !reader.number(2, time.minute)) {
+      return false;
+    }
+    if (reader.take(':')) {
+      if (!reader.number(2, time.second)) return false;
+      if (reader.take('.')) {
+        if (reader.digits() == 0) return false;
+        fraction = reader.fraction(3);
+      }
+    }
+    const bool is_west = reader.take('-');
+    if (is_west || reader.take('+')) {
+      int64_t hours, minutes = 0;
+      if (!reader.number(2, hours) || hours > 23) return false;
+      if (!reader.is_at_end()) {
+        reader.take(':');
+        if (!reader.number(2, minutes) || minutes > 59) return false;
+      }
+      zone_minutes = (is_west ? -1 : 1) * (60 * hours + minutes);
+    } else if (reader.take('Z')) {
+      zone_minutes = 0;
+    }
+  }
+  if (!reader.is_at_end() || !time.is_valid()) return false;
+  milliseconds = time.milliseconds() + fraction - 60000 * zone_minutes;
+  return true;
+}
+
+// Reads a time of a format with directives.
+inline bool parse_formatted_time(TimeReader reader, const TimeRule& rule, int64_t& milliseconds) {
+  CivilTime time;
+  for (const char* at = rule.format; at < std::end(rule.format) && *at != 0; ++at) {
+    if (*at != '%' || at + 1 == std::end(rule.format)) {
+      if (!reader.take(static_cast<uint8_t>(*at))) return false;
+      continue;
+    }
+    bool is_read;
+    switch (*++at) {
+      case 'Y':
+        is_read = reader.number(4, time.year);
+        break;
+      case 'y':  // as POSIX has it
+        is_read = reader.number(2, time.year);
+        time.year += time.year < 69 ? 2000 : 1900;
+        break;
+      case 'm':
+        is_read = reader.number(2, time.month);
+        break;
+      case 'd':
+        is_read = reader.number(2, time.day);
+        break;
+      case 'H':
+        is_read = reader.number(2, time.hour);
+        break;
+      case 'M':
+        is_read = reader.number(2, time.minute);
+        break;
+      default:
+        is_read = reader.number(2, time.second);
+    }
+    if (!is_read) return false;
+  }
+  if (!reader.is_at_end() || !time.is_valid()) return false;
+  milliseconds = time.milliseconds() - int64_t{60000} * rule.zone_minutes;
+  return true;
+}
+
+// Reads a time; returns whether it is one from 1970 to 2199.
+inline bool parse_time(const uint8_t* field, uint32_t length, const TimeRule& rule,
+                       int64_t& milliseconds) {
+  static constexpr struct {
+    const char* name;
+    int64_t per_second;
+  } kUnits[] = {{"unix_s", 1}, {"unix_ms", 1000}, {"unix_us", 1000000}, {"unix_ns", 1000000000}};
+  const TimeReader reader(field, length);
+  const auto is_format = [&](const char* name) {
+    return std::strncmp(rule.format, name, sizeof(rule.format)) == 0;
+  };
+  const auto* const unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                        [&](const auto& each) { return is_format(each.name); });
+  bool is_time;
+  if (unit != std::end(kUnits)) {
+    is_time = parse_unix_time(reader, unit->per_second, milliseconds);
+  } else if (is_format("iso8601")) {
+    is_time = parse_iso_time(reader, rule.zone_minutes, milliseconds);
+  } else {
+    is_time = parse_formatted_time(reader, rule, milliseconds);
+  }
+  return is_time && milliseconds >= 0 && milliseconds < kEndOfTimes;
+}
+
+// A feature of a time as a category: the hour, the weekday from Monday at 0, whether it is one of
+// Saturday and Sunday.
+inline uint32_t time_feature(int64_t milliseconds, const TimeRule& rule, TimeFeature feature) {
+  // Zones are less than a day; a whole week keeps the sum positive, and 1970 began on a Thursday.
+  const int64_t local = milliseconds + int64_t{60000} * rule.zone_minutes + 7 * kDayMs;
+  const auto weekday = static_cast<uint32_t>((local / kDayMs + 3) % 7);
+  switch (feature) {
+    case kHour:
+      return static_cast<uint32_t>(local / 3600000 % 24);
+    case kWeekday:
+      return weekday;
+    default:
+      return weekday >= 5;
+  }
+}
+
+}  // namespace clicks

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of a log: how they are read, and what of them are features.
+
+A time is a number of milliseconds since 1970 UTC; zones are UTC or a fixed offset, since rules of
+other zones differ between libraries and hosts.
+"""
+
+import datetime
+import re
+from typing import Literal, NamedTuple, get_args
+
+TimeFeature = Literal["hour", "weekday", "weekend"]
+TIME_FEATURES: tuple[TimeFeature, ...] = get_args(TimeFeature)
+"""In the order of the kernel's bits."""
+
+_UNITS = {"unix_s": 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": 10**9}
+NAMED_FORMATS = (*_UNITS, "iso8601")
+MAX_FORMAT_BYTES = 31
+END_OF_TIMES = 7_258_118_400_000
+"""2200-01-01."""
+
+_UNIX = re.compile(rb"([0-9]{1,19})(?:\.([0-9]*))?")
+_ISO = re.compile(
+    rb"(?P<Y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)(?:[T ](?P<H>\d\d):(?P<M>\d\d)"
+    rb"(?::(?P<S>\d\d)(?:\.(?P<fraction>\d+))?)?"
+    rb"(?P<zone>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?"
+)
+_DIRECTIVES = {"Y": rb"(?P<Y>\d{4})"} | {
+    name: rb"(?P<%b>\d\d)" % name.encode() for name in "ymdHMS"
+}
+
+
+class TimeRule(NamedTuple):
+    """How the times of a column are read.
+
+    Attributes:
+        format: a name of `NAMED_FORMATS`, or text with %Y, %y, %m, %d, %H, %M, %S.
+        zone_minutes: east of UTC, of times that do not say it and of the features.
+        features: what of a time are features.
+    """
+
+    format: str
+    zone_minutes: int = 0
+    features: tuple[TimeFeature, ...] = ()
+
+    @property
+    def feature_bits(self) -> int:
+        """The features as the kernel has them."""
+        return sum(1 << TIME_FEATURES.index(feature) for feature in self.features)
+
+    def problem(self) -> str:
+        """Returns what is wrong with the format; empty if nothing."""
+        if self.format in NAMED_FORMATS:
+            return ""
+        directives = re.findall("%(.?)", self.format, re.DOTALL)
+        unknown = [name for name in directives if name not in _DIRECTIVES]
+        if unknown or not directives:
+            allowed = ", ".join(f"%{name}" for name in _DIRECTIVES)
+            return f"expected {', '.join(NAMED_FORMATS)} or text with {allowed}"
+        if len(set(directives)) < len(directives) or {"Y", "y"} <= set(directives):
+            return "says the same twice"
+        if not {"m", "d"} <= set(directives) or not {"Y", "y"} & set(directives):
+            return "needs year, month and day"
+        if not self.format.isascii() or not self.format.isprintable():
+            return "may have printable ASCII alone"
+        if len(self.format) > MAX_FORMAT_BYTES:
+            return f"may have {MAX_FORMAT_BYTES} characters at most"
+        return ""
+
+    def milliseconds(self, field: bytes) -> int | None:
+        """Returns the time of a field; None if it is none from 1970 to 2199."""
+        if self.format in _UNITS:
+            time = _read_unix(field, _UNITS[self.format])
+        else:
+            time = self._read_civil(field)
+        return time if time is not None and 0 <= time < END_OF_TIMES else None
+
+    def _read_civil(self, field: bytes) -> int | None:
+        match = (_ISO if self.format == "iso8601" else _pattern(self.format)).fullmatch(field)
+        if match is None:
+            return None
+        found = {name: text for name, text in match.groupdict().items() if text is not None}
+        year = int(found.get("Y", b"0"))
+        if "y" in found:  # as POSIX has it
+            year = int(found["y"]) + (2000 if int(found["y"]) < 69 else 1900)
+        rest = (int(found.get(name, b"0")) for name in "mdHMS")
+        try:
+            civil = datetime.datetime(year, *rest)  # type: ignore[arg-type]
+        except ValueError:
+            return None
+        days = civil.toordinal() - datetime.date(1970, 1, 1).toordinal()
+        seconds = 86400 * days + 3600 * civil.hour + 60 * civil.minute + civil.second
+        fraction = int(found.get("fraction", b"")[:3].ljust(3, b"0"))
+        return 1000 * seconds + fraction - 60_000 * self._zone(found.get("zone"))
+
+    def _zone(self, zone: bytes | None) -> int:
+        if zone is None:
+            return self.zone_minutes
+        if zone == b"Z":
+            return 0
+        digits = zone[1:].replace(b":", b"")
+        minutes = 60 * int(digits[:2]) + int(digits[2:] or b"0")
+        return -minutes if zone.startswith(b"-") else minutes
+
+    def categories(self, time: int) -> tuple[int, ...]:
+        """Returns the features of a time: hour, weekday from Monday at 0, whether a weekend's."""
+        local = time + 60_000 * self.zone_minutes
+        weekday = (local // 86_400_000 + 3) % 7
+        values = {"hour": local // 3_600_000 % 24, "weekday": weekday, "weekend": weekday >= 5}
+        return tuple(int(values[feature]) for feature in TIME_FEATURES if feature in self.features)
+
+
+def _read_unix(field: bytes, per_second: int) -> int | None:
+    match = _UNIX.fullmatch(field)
+    if match is None:
+        return None
+    number = int(match[1])
+    if per_second > 1:
+        return number * 1000 // per_second
+    return number * 1000 + int((match[2] or b"")[:3].ljust(3, b"0"))
+
+
+def _pattern(text: str) -> re.Pattern[bytes]:
+    """Returns the pattern of a format with directives."""
+    before, *parts = text.split("%")
+    pattern = re.escape(before.encode())
+    for part in parts:
+        pattern += _DIRECTIVES[part[0]] + re.escape(part[1:].encode())
+    return re.compile(pattern)
+
+
+def read_zone(text: str) -> int | None:
+    """Returns the minutes east of UTC of `UTC` or `+01:00`; None of others."""
+    match = re.fullmatch(r"([+-])([01]\d|2[0-3]):([0-5]\d)", text)
+    if match is None:
+        return 0 if text == "UTC" else None
+    minutes = 60 * int(match[2]) + int(match[3])
+    return -minutes if match[1] == "-" else minutes
+
+
+def show_time(milliseconds: int) -> str:
+    """Returns a time as ISO 8601 in UTC."""
+    epoch = datetime.datetime(1970, 1, 1)
+    return (epoch + datetime.timedelta(milliseconds=milliseconds)).isoformat(timespec="seconds")

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times, and splits by what a row holds: every engine makes the same bytes."""
+
+import datetime
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+import yaml
+
+from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.rules import shuffle_keys
+from preproc.clicks.schema.time_rule import TimeRule
+from preproc.files.errors import PreprocError
+from recsys.data.manifest import Manifest
+from tests.preproc.clicks.rows import assert_same, run
+from tests.preproc.clicks.test_engines import ENGINES
+from tests.preproc.clicks.test_schema import columns_of
+from tests.tools import needs
+
+FORMATS = {
+    "iso8601": lambda t: t.isoformat(),
+    "unix_s": lambda t: f"{t.timestamp():.3f}",
+    "unix_ms": lambda t: str(round(t.timestamp() * 1000)),
+    "unix_ns": lambda t: str(round(t.timestamp() * 1000) * 10**6),
+    "%d.%m.%y %H:%M:%S": lambda t: t.strftime("%d.%m.%y %H:%M:%S"),
+}
+ENGINES_HERE = pytest.mark.parametrize(
+    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
+)
+UTC = datetime.UTC
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+START = datetime.datetime(2026, 2, 26, tzinfo=UTC)
+
+
+def times(count: int, seed: int = 0) -> list[datetime.datetime]:
+    """Times of a week in their order, some of them twice."""
+    rng = random.Random(seed)
+    seconds = sorted(rng.randrange(7 * 86400) for _ in range(count))
+    return [START + datetime.timedelta(seconds=s) for s in seconds]
+
+
+def write(folder: Path, lines: list[str], **changes: object) -> tuple[Path, Path]:
+    """Writes a log of time, user, item, label and its schema."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.csv").write_text("\n".join(["ts,user,item,click", *lines]) + "\n")
+    values = {
+        "label": {"column": "click"},
+        "columns": [
+            {"name": "user", "role": "ignored"},
+            {"name": "ts", "role": "timestamp", "features": ["weekend", "hour", "weekday"]},
+            {"name": "item", "role": "categorical", "type": "string"},
+        ],
+        "split": {"time": {"validation": "2026-03-03", "test": "2026-03-04T12:00"}},
+    }
+    (folder / "schema.yaml").write_text(yaml.safe_dump(values | changes))
+    return folder / "log.csv", folder / "schema.yaml"
+
+
+def prepare(log: Path, schema: Path, output: Path, **fields: object) -> Manifest:
+    return run(log, output, semantics=semantics_of_schema(schema, {}), schema=schema, **fields)
+
+
+def lines_of(moments: list[datetime.datetime], form="iso8601", seed: int = 1) -> list[str]:
+    rng = random.Random(seed)
+    return [
+        f"{FORMATS[form](t)},u{rng.randrange(40)},i{int(rng.paretovariate(0.8)) % 90},"
+        f"{rng.randrange(2)}"
+        for t in moments
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
+)
+def test_features_of_times_and_splits_by_them(form, engine, tmp_path):
+    """In a zone east of UTC, of rows that are not in the order of their times."""
+    moments = times(900)
+    random.Random(3).shuffle(moments)
+    columns = [
+        {
+            **{"name": "ts", "role": "timestamp", "format": form, "time_zone": "+05:30"},
+            "features": ["weekend", "hour", "weekday"],
+        },
+        {"name": ["user", "item"], "role": "categorical", "type": "string"},
+    ]
+    if form.startswith("%"):  # which says no zone
+        local = [t.astimezone(datetime.timezone(datetime.timedelta(minutes=330))) for t in moments]
+        lines = lines_of(local, form)
+    else:
+        lines = lines_of(moments, form)
+    log, schema = write(tmp_path, lines, columns=columns)
+    made = prepare(log, schema, tmp_path / "made", engine=engine)
+    local = [t + datetime.timedelta(minutes=330) for t in moments]
+    cut = datetime.datetime(2026, 3, 3, tzinfo=UTC), datetime.datetime(2026, 3, 4, 12, tzinfo=UTC)
+    split_of = [(t >= cut[0]) + (t >= cut[1]) for t in local]
+    assert list(made.rows.values()) == [split_of.count(i) for i in range(3)]
+    spec, reader = columns_of(tmp_path / "made", "validation")
+    names = ["ts_hour", "ts_weekday", "ts_weekend", "user", "item"]
+    assert [f.name for f in spec.categorical] == names
+    stored = reader.read(0, reader.num_rows).categorical
+    wanted = [t for t, split in zip(local, split_of, strict=True) if split == 1]
+    for ids, of in zip(
+        stored, (lambda t: t.hour, lambda t: t.weekday(), lambda t: t.weekday() >= 5), strict=False
+    ):
+        pairs = set(zip(ids.tolist(), map(of, wanted), strict=True))
+        # One id a value; those that training rows do not have are 0 together.
+        assert len({i for i, _ in pairs}) == len({v for i, v in pairs if i}) + (0 in dict(pairs))
+    train = [t for t, split in zip(local, split_of, strict=True) if split == 0]
+    kept = {h for h in range(24) if sum(t.hour == h for t in train) >= 2}
+    assert spec.categorical[0].cardinality == len(kept) + 1
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
+)
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"time": {"validation": "2026-03-03", "test": "2026-03-04T12:00"}},
+        {"random": {"fractions": [0.7, 0.1, 0.2], "seed": 2**64 - 1}},
+        {"random": {"fractions": [0.5, 0.5, 0.0], "by": "user"}},
+    ],
+    ids=["time", "rows", "users"],
+)
+@pytest.mark.parametrize("count", ["train", "all"])
+def test_every_engine_makes_the_same_bytes(engine, split, count, tmp_path):
+    lines = lines_of(times(4000))
+    for number, bad in enumerate(
+        ["", "2026-02-30", "2200-01-01", "1969-12-31T23:59:59Z", "2026-03-01T24:00", "2026-03-01 "]
+    ):
+        lines[number * 600] = lines[number * 600].replace(lines[number * 600].split(",")[0], bad)
+    for number in range(50, 90):  # rows without a user, and equal rows
+        lines[number] = f"2026-03-01T10:00:00.999-05,,i{number % 7},1"
+    log, schema = write(
+        *(tmp_path, lines), split=split, defaults={"frequency_limit": 2, "count": count}
+    )
+    fields = {"format": ("split", "parquet")}
+    expected = prepare(log, schema, tmp_path / "reference", engine="reference", **fields)
+    assert expected.rejected["time"] == 5 + ("time" in split)
+    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
+    made = prepare(log, schema, tmp_path / "made", engine=engine, settings=small, **fields)
+    assert_same(made, expected)
+    if "random" in split:
+        rows = [row for row in lines if len(row.split(",")[0]) not in (10, 16, 11)]
+        rows = [r for r in rows if not r.startswith(("2200", "1969"))]
+        keys = [row.split(",")[1] or row if "by" in split["random"] else row for row in rows]
+        hashes = np.array([xxhash.xxh64_intdigest(k.encode()) for k in keys], np.uint64)
+        train = shuffle_keys(split["random"].get("seed", 0), hashes) >> np.uint64(1)
+        least = round(split["random"]["fractions"][0] * 2**63)
+        assert abs(expected.rows["train"] - int((train < least).sum())) <= 1
+
+
+@needs("compiled Criteo kernel")
+def test_odd_times_are_read_alike(tmp_path):
+    """Of times with a few bytes changed."""
+    rng = random.Random(5)
+    for form in [*FORMATS, "unix_us", "%Y%m%d%H", "T%Y-%m-%dT%H:%M%%"[:-2]]:
+        spelled = FORMATS.get(form) or (
+            (lambda t: str(round(t.timestamp() * 10**6)))
+            if form == "unix_us"
+            else lambda t, form=form: t.strftime(form)
+        )
+        texts = []
+        for moment in times(600):
+            text = spelled(moment.replace(year=rng.choice([1970, 1999, 2000, 2026, 2199])))
+            for _ in range(rng.randrange(3)):
+                at = rng.randrange(len(text) + 1)
+                piece = rng.choice(["0", "9", "2", "-", "+", ":", ".", "Z", " ", "T", "é", "30"])
+                text = text[:at] + piece + text[at + rng.randrange(2) :]
+            texts.append(text)
+        lines = [f"{text},u,i,1" for text in texts]
+        columns = [
+            {
+                **{"name": "ts", "role": "timestamp", "format": form, "time_zone": "-03:30"},
+                "features": ["hour", "weekday"],
+            },
+            {"name": ["user", "item"], "role": "categorical", "type": "string"},
+        ]
+        name = str(abs(hash(form)))
+        log, schema = write(tmp_path / name, lines, columns=columns, split={"fractions": [1, 0, 0]})
+        expected = prepare(log, schema, tmp_path / name / "reference", engine="reference")
+        assert expected.rejected["time"] > 50
+        assert expected.rejected["encoding"] > 10
+        assert_same(prepare(log, schema, tmp_path / name / "made"), expected)
+
+
+def test_times_are_those_of_the_standard_library():
+    rng = random.Random(1)
+    for _ in range(3000):
+        moment = START + datetime.timedelta(milliseconds=rng.randrange(-(10**12), 5 * 10**12))
+        zone = datetime.timezone(datetime.timedelta(minutes=rng.randrange(-1439, 1440)))
+        local = moment.astimezone(zone)
+        exact = round(
+            (moment - datetime.datetime(1970, 1, 1, tzinfo=UTC))
+            / datetime.timedelta(milliseconds=1)
+        )
+        assert TimeRule("iso8601").milliseconds(local.isoformat().encode()) == exact
+        minutes = int(local.utcoffset() / datetime.timedelta(minutes=1))
+        text = local.strftime("%d/%m/%Y %H:%M:%S").encode()
+        rule = TimeRule("%d/%m/%Y %H:%M:%S", minutes, ("hour", "weekday", "weekend"))
+        assert rule.milliseconds(text) == exact // 1000 * 1000
+        assert rule.categories(exact) == (local.hour, local.weekday(), local.weekday() >= 5)
+
+
+BAD_ENTRIES = {
+    '{name: ts, role: timestamp, format: "%Y-%m"}': "columns.format: needs year, month and day",
+    '{name: ts, role: timestamp, format: "%Y%m%d%j"}': "columns.format: expected unix_s, .*%H",
+    '{name: ts, role: timestamp, format: "%Y%m%d%Y"}': "columns.format: says the same twice",
+    "{name: ts, role: timestamp, time_zone: Europe/Berlin}": "columns.time_zone: expected UTC or",
+    "{name: ts, role: timestamp, features: [month]}": "columns.features: expected a list of hour",
+}
+BAD_SPLITS = {
+    "{time: {validation: 2026-03-03, test: 2026-03-01}}": "split.time: expected the first times",
+    "{time: {validation: 2026-03-03}}": "split.time: expected the first times",
+    "{time: {validation: 2026-03-03, test: 2026-03-04, column: x}}": "split.time: .column. must be",
+    "{random: {fractions: [0.5, 0.4, 0.2]}}": "split.random.fractions: must be from 0 and add up",
+    "{random: {fractions: [1, 0, 0], by: x}}": "split.random.by: expected row or the name",
+    "{random: {fractions: [1, 0, 0], seed: -1}}": r"split.random.seed: must lie in",
+}
+
+
+@pytest.mark.parametrize("text", [*BAD_ENTRIES, *BAD_SPLITS])
+def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
+    entry = text if text in BAD_ENTRIES else "{name: ts, role: timestamp}"
+    split = text if text in BAD_SPLITS else "{fractions: [1, 0, 0]}"
+    path = tmp_path / "schema.yaml"
+    path.write_text(
+        f"label: {{column: click}}\ncolumns:\n- {entry}\n"
+        f"- {{name: a, role: categorical, type: hex}}\nsplit: {split}\n"
+    )
+    line = 3 if text in BAD_ENTRIES else 5
+    with pytest.raises(
+        PreprocError, match=f"schema.yaml:{line}: {(BAD_ENTRIES | BAD_SPLITS)[text]}"
+    ):
+        semantics_of_schema(path, {})
+
+
+@pytest.mark.parametrize(
+    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
+)
+def test_a_split_without_rows_says_what_times_there_are(engine, tmp_path):
+    split = {"time": {"validation": "2026-03-03", "test": "2026-04-01"}}
+    log, schema = write(tmp_path, lines_of(times(300)), split=split)
+    message = (
+        "the split by ts leaves no test row: validation begins at 2026-03-03T00:00:00 and test at "
+        "2026-04-01T00:00:00, and the times go from 2026-02-26T.* to 2026-03-04T"
+    )
+    with pytest.raises(PreprocError, match=message):
+        prepare(log, schema, tmp_path / "made", engine=engine)
+
+
+@pytest.mark.parametrize(
+    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
+)
+def test_a_row_without_the_time_that_splits_is_refused(engine, tmp_path):
+    lines = lines_of(times(300))
+    lines[200] = ",u1,i1,0"
+    log, schema = write(tmp_path, lines)
+    message = r"column ts: .* is refused \(time\); it splits the rows, by times .* like iso8601"
+    with pytest.raises(PreprocError, match=message):
+        prepare(log, schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
