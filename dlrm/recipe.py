@@ -35,7 +35,7 @@ from dlrm.train.checkpoint import (
     saved_state,
 )
 from dlrm.train.devices import build_model, build_train_step, open_batches
-from dlrm.train.evaluate import SplitScores, check_auc, score_split
+from dlrm.train.evaluate import SplitScores, check_auc, groups_in_order, score_split
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.predict import check_predictions_path, write_predictions
@@ -267,10 +267,14 @@ class DlrmRecipe:
     def _groups_by(self, feature: str) -> Callable[[Batch[Any]], Tensor]:
         """Returns the groups of rows: their ids, -1 for a shared one."""
         names = [categorical.name for categorical in self.dataset.spec.categorical]
+        if feature == self.dataset.group_column:
+            return groups_in_order(
+                torch.from_numpy(self.dataset.groups(self.config.data.eval_split))
+            )
         if feature not in names:
             raise UserError(
-                f"`gauc_by` {feature}: no categorical feature of the dataset; they are "
-                f"{', '.join(names)}"
+                f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
+                f"are {', '.join(names)}"
             )
         column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
 
@@ -292,15 +296,18 @@ class DlrmRecipe:
             self.machine.print_line(_undefined_auc(self.config.data.eval_split, only_class))
         gauc: dict[str, float] = {}
         if (within := scores.within_groups) is not None:
-            left_out = (
-                "; without id 0, the missing, rare and unseen values: "
-                f"{within.num_left_out:,} rows, {within.num_left_out / metrics.num_rows:.1%}"
-                if self.dataset.shares_id_zero
-                else ""
-            )
+            by, left_out = self.config.run.gauc_by, ""
+            if by == self.dataset.group_column or self.dataset.shares_id_zero:
+                without = "rows without one"
+                if by != self.dataset.group_column:
+                    without = "id 0, the missing, rare and unseen values"
+                left_out = (
+                    f"; without {without}: {within.num_left_out:,} rows, "
+                    f"{within.num_left_out / metrics.num_rows:.1%}"
+                )
             self.machine.print_line(
-                f"AUC within the rows of each id of {self.config.run.gauc_by}: {within.auc:.6f}, "
-                f"the mean over {within.num_groups:,} ids ({within.num_rows:,} rows) with clicks "
+                f"AUC within the rows of each {by}: {within.auc:.6f}, "
+                f"the mean over {within.num_groups:,} ({within.num_rows:,} rows) with clicks "
                 f"and without{left_out}"
             )
             gauc = {

@@ -91,8 +91,8 @@ class RunConfig:
     )
     gauc_by: str | None = setting(
         None,
-        "Also report the AUC grouped by this categorical feature (GAUC), such as the user. Id 0 is "
-        "skipped if it means missing, rare or unseen",
+        "Also report the AUC grouped by this categorical feature (GAUC), such as the user, or by "
+        "the group of a schema. Id 0 is skipped if it means missing, rare or unseen",
         resumable=True,
     )
     predictions: str | None = setting(

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's click log, opened once: folder, manifest and features."""
 
+import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from dlrm.config import DataConfig
 from dlrm.data.sources import ParquetRows, RowSource
@@ -20,8 +25,10 @@ from recsys.data.manifest import (
 )
 from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
+from recsys.data.positioned_io import open_for_reading, read_array
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import Access, SplitBinaryReader
+from recsys.data.split_layout import GROUP_FILE, find_split
 from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
@@ -107,6 +114,25 @@ class OpenedDataset:
         The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
         """
         return self.manifest is not None and self.manifest.kind in (CRITEO_KIND, CLICKS_KIND)
+
+    @property
+    def group_column(self) -> str | None:
+        """Column whose values group the rows, for GAUC; None if the schema names none."""
+        schema = (self.manifest.semantics.get("schema") if self.manifest else None) or {}
+        groups = (column["name"] for column in schema.get("columns", ()) if column.get("group"))
+        return next(groups, None)
+
+    def groups(self, split: str) -> npt.NDArray[np.int64]:
+        """Returns [rows] the group of each row of a split, -1 where it has none.
+
+        Raises:
+            DatasetError: the file of groups is missing or cut short.
+        """
+        path = find_split(self.root, split) / GROUP_FILE
+        with contextlib.ExitStack() as closing:
+            fd = open_for_reading(path)
+            closing.callback(os.close, fd)
+            return read_array(fd, path, np.dtype("<i8"), 0, os.fstat(fd).st_size // 8)
 
     def with_features(self, features: Sequence[int]) -> "OpenedDataset":
         """Returns the dataset with some of its categorical features."""

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,3 +119,19 @@ def check_auc(metrics: ClickMetrics) -> None:
             f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}; "
             "check the data with python -m dataspec.verify"
         )
+
+
+def groups_in_order(groups: Tensor) -> Callable[[Batch[Any]], Tensor]:
+    """Returns `groups_of` for batches in the order of the rows.
+
+    Args:
+        groups: [rows] integers, of all rows of the split.
+    """
+    rest = groups
+
+    def groups_of(batch: Batch[Any]) -> Tensor:
+        nonlocal rest
+        of_batch, rest = rest[: len(batch)], rest[len(batch) :]
+        return of_batch
+
+    return groups_of

@@ -27,11 +27,13 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import DiskSync, map_array, write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
+from recsys.data.split_layout import GROUP_FILE
 
 Ranges = Sequence[tuple[int, int]]
 """First row and end of each range, as global row numbers."""
 
 _FLOAT32 = np.dtype("<f4")
+_GROUP = np.dtype("<i8")
 
 
 class EncodeStage:
@@ -42,6 +44,7 @@ class EncodeStage:
         dataset: the staged dataset.
         columns: see `EncodedColumns.folder`.
         float32: see `EncodedColumns`.
+        has_groups: rows have groups, in a file beside the columns.
     """
 
     def __init__(self, folder: Path, job: ClicksJob) -> None:
@@ -52,6 +55,7 @@ class EncodeStage:
         is_only_format = is_format and len(job.format) == 1
         schema = job.semantics.schema
         has_float32 = schema is not None and schema.numbers == "float32"
+        self.has_groups = schema is not None and any(column.group for column in schema.columns)
         self.float32 = None if is_only_format or has_float32 else folder / "float32"
         self._records = folder / "records"
         self.dataset.mkdir(exist_ok=True)
@@ -134,6 +138,7 @@ class SplitColumnsWriter:
         self._float32_row_bytes = _FLOAT32.itemsize * len(spec.numerical)
         self._writers: dict[Split, SplitBinaryWriter] = {}
         self._float32: dict[Split, int] = {}
+        self._groups: dict[Split, int] = {}
         self._marked: list[Path] = []
         self._files = contextlib.ExitStack()
         self._lock = threading.Lock()
@@ -165,7 +170,7 @@ class SplitColumnsWriter:
 
     def _open_files(self) -> None:
         with contextlib.ExitStack() as closing:
-            self._float32_disk = DiskSync()
+            self._further_disk = DiskSync()
             self._marked = []
             files = closing.enter_context(marked_files(self._marked))
             for split, (begin, end) in self._bounds.items():
@@ -176,6 +181,11 @@ class SplitColumnsWriter:
                     opened = open_fd(self._stage.float32 / split, os.O_RDWR | os.O_CREAT)
                     self._float32[split] = files.enter_context(opened)
                     os.ftruncate(self._float32[split], (end - begin) * self._float32_row_bytes)
+                if self._stage.has_groups:
+                    path = self._stage.columns / split / GROUP_FILE
+                    opened = open_fd(path, os.O_RDWR | os.O_CREAT)
+                    self._groups[split] = files.enter_context(opened)
+                    os.ftruncate(self._groups[split], (end - begin) * _GROUP.itemsize)
             self._files = closing.pop_all()
 
     def _ranges(self, rows: Ranges) -> Iterator[tuple[Split, int, int, int]]:
@@ -189,7 +199,9 @@ class SplitColumnsWriter:
                 if start < stop:
                     yield split, start - begin, stop - begin, start - first
 
-    def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
+    def write(
+        self, first_row: int, rows: ClickColumns, groups: npt.NDArray[np.int64] | None = None
+    ) -> dict[Split, int]:
         """Writes rows from a global number on; returns each split's clicks."""
         clicks = dict.fromkeys(SPLITS, 0)
         for split, out_row, end, before in self._ranges([(first_row, first_row + len(rows))]):
@@ -198,6 +210,9 @@ class SplitColumnsWriter:
             if split in self._float32:
                 values: npt.NDArray[Any] = chosen.numerical.astype(_FLOAT32, copy=False)
                 write_at(self._float32[split], values, out_row * self._float32_row_bytes)
+            if split in self._groups and groups is not None:
+                values = groups[before : before + end - out_row].astype(_GROUP, copy=False)
+                write_at(self._groups[split], values, out_row * _GROUP.itemsize)
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
 
@@ -205,8 +220,9 @@ class SplitColumnsWriter:
         """Marks ranges of global rows as encoded, once on disk."""
         for split, *_ in self._ranges(rows):
             self._writers[split].sync()
-            if split in self._float32:
-                self._float32_disk.sync([self._float32[split]])
+            for files in (self._float32, self._groups):
+                if split in files:
+                    self._further_disk.sync([files[split]])
         record = self._stage.record_path(unit)
         write_record(record, {"positives": clicks})
         self._marked.append(record)
@@ -224,7 +240,7 @@ class SplitColumnsWriter:
                 label_fd=label,
                 float16_fd=numerical if is_float16 else -1,
                 float32_fd=self._float32.get(split, -1) if is_float16 else numerical,
-                group_fd=-1,
+                group_fd=self._groups.get(split, -1),
                 categorical_fds=tuple(categorical),
                 split=SPLITS.index(split),
                 id_bytes=tuple(f.dtype.itemsize for f in self._spec.categorical),

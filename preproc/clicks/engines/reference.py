@@ -67,6 +67,10 @@ class ParsedRows:
     split_value: npt.NDArray[np.uint64]
     group: npt.NDArray[np.int64]
 
+    def taken(self, order: npt.NDArray[np.int64]) -> "ParsedRows":
+        """Returns the rows in another order."""
+        return ParsedRows(*(getattr(self, field.name)[order] for field in dataclasses.fields(self)))
+
 
 def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int, bytes]]:
     """Yields byte offset and row of every line, without its line end.
@@ -223,16 +227,13 @@ def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantic
     return ClickColumns(rows.label, numerical, tuple(ids))
 
 
-def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:
-    """Returns all rows, with those of `train` sorted by shuffle key."""
-    if seed is None:
-        return columns
-    order = np.arange(len(columns))
-    keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
-    order[slice(*train)] = train[0] + np.argsort(keys, kind="stable")
-    return ClickColumns(
-        columns.label[order], columns.numerical[order], tuple(c[order] for c in columns.categorical)
-    )
+def _final_order(num_rows: int, train: tuple[int, int], seed: int | None) -> npt.NDArray[np.int64]:
+    """Returns the order of all rows, those of `train` by shuffle key."""
+    order = np.arange(num_rows)
+    if seed is not None:
+        keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
+        order[slice(*train)] = train[0] + np.argsort(keys, kind="stable")
+    return order
 
 
 def run(engine_job: EngineJob) -> EngineResult:
@@ -263,18 +264,19 @@ def run(engine_job: EngineJob) -> EngineResult:
     order = np.argsort(np.concatenate([p.split for p in parsed]), kind="stable")
     rows = ParsedRows(
         *(
-            np.concatenate([getattr(p, field.name) for p in parsed])[order]
+            np.concatenate([getattr(p, field.name) for p in parsed])
             for field in dataclasses.fields(ParsedRows)
         )
-    )
+    ).taken(order)
     if len(rows.label) == 0:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
     bounds = bounds_of(files, job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     given = engine_job.dictionaries
     dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)
+    order = _final_order(len(rows.label), bounds["train"], job.semantics.shuffle_seed)
+    rows = rows.taken(order)
     columns = encode(rows, dictionaries, job.semantics)
-    columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
 
     staging = engine_job.workspace.staging_dir("reference")
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
@@ -285,7 +287,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         saved.save(column, keys)
     spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
-        clicks = writer.write(0, columns)
+        clicks = writer.write(0, columns, rows.group)
     return stage.finish(
         engine={"name": "reference"},
         files=tuple(files),

@@ -16,6 +16,7 @@ from preproc.clicks.rules import shuffle_keys
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
+from tests.dlrm.conftest import DlrmProgram
 from tests.preproc.clicks.rows import assert_same, run
 from tests.preproc.clicks.test_engines import ENGINES
 from tests.preproc.clicks.test_schema import columns_of
@@ -61,7 +62,9 @@ def write(folder: Path, lines: list[str], **changes: object) -> tuple[Path, Path
 
 
 def prepare(log: Path, schema: Path, output: Path, **fields: object) -> Manifest:
-    return run(log, output, semantics=semantics_of_schema(schema, {}), schema=schema, **fields)
+    return run(
+        log, output, schema=schema, **{"semantics": semantics_of_schema(schema, {}), **fields}
+    )
 
 
 def lines_of(moments: list[datetime.datetime], form="iso8601", seed: int = 1) -> list[str]:
@@ -136,23 +139,34 @@ def test_every_engine_makes_the_same_bytes(engine, split, count, tmp_path):
         lines[number * 600] = lines[number * 600].replace(lines[number * 600].split(",")[0], bad)
     for number in range(50, 90):  # rows without a user, and equal rows
         lines[number] = f"2026-03-01T10:00:00.999-05,,i{number % 7},1"
-    log, schema = write(
-        *(tmp_path, lines), split=split, defaults={"frequency_limit": 2, "count": count}
-    )
-    fields = {"format": ("split", "parquet")}
+    columns = [
+        {"name": "user", "role": "ignored", "group": True, "missing": ["u7"]},
+        {"name": "ts", "role": "timestamp", "features": ["hour"]},
+        {"name": "item", "role": "categorical", "type": "string"},
+    ]
+    defaults = {"frequency_limit": 2, "count": count}
+    log, schema = write(tmp_path, lines, split=split, defaults=defaults, columns=columns)
+    semantics = semantics_of_schema(schema, {"shuffle_seed": 5 if count == "all" else None})
+    fields = {"format": ("split", "parquet"), "semantics": semantics}
     expected = prepare(log, schema, tmp_path / "reference", engine="reference", **fields)
     assert expected.rejected["time"] == 5 + ("time" in split)
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
     made = prepare(log, schema, tmp_path / "made", engine=engine, settings=small, **fields)
     assert_same(made, expected)
+    assert "train/group.bin" in made.files
     if "random" in split:
         rows = [row for row in lines if len(row.split(",")[0]) not in (10, 16, 11)]
         rows = [r for r in rows if not r.startswith(("2200", "1969"))]
-        keys = [row.split(",")[1] or row if "by" in split["random"] else row for row in rows]
+        users = [row.split(",")[1] for row in rows]
+        by_user = "by" in split["random"]
+        keys = [
+            user if by_user and user not in ("", "u7") else row
+            for user, row in zip(users, rows, strict=True)
+        ]
         hashes = np.array([xxhash.xxh64_intdigest(k.encode()) for k in keys], np.uint64)
         train = shuffle_keys(split["random"].get("seed", 0), hashes) >> np.uint64(1)
         least = round(split["random"]["fractions"][0] * 2**63)
-        assert abs(expected.rows["train"] - int((train < least).sum())) <= 1
+        assert expected.rows["train"] == int((train < least).sum())
 
 
 @needs("compiled Criteo kernel")
@@ -264,3 +278,37 @@ def test_a_row_without_the_time_that_splits_is_refused(engine, tmp_path):
     message = r"column ts: .* is refused \(time\); it splits the rows, by times .* like iso8601"
     with pytest.raises(PreprocError, match=message):
         prepare(log, schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
+
+
+@needs("compiled Criteo kernel")
+def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
+    """Users are ignored as a feature: rare ones have a group too, rows without a user none."""
+    rng = random.Random(8)
+    moments = times(3000)
+    users = [rng.choice(["", f"u{rng.randrange(60)}", f"once{i}"]) for i in range(len(moments))]
+    lines = []
+    for moment, user in zip(moments, users, strict=True):
+        item = rng.randrange(20)
+        lines.append(f"{moment.isoformat()},{user},i{item},{int(rng.random() < item / 20)}")
+    columns = [
+        {"name": "user", "role": "ignored", "group": True},
+        {"name": "ts", "role": "timestamp", "features": ["hour"]},
+        {"name": "item", "role": "categorical", "type": "string"},
+    ]
+    log, schema = write(tmp_path, lines, columns=columns)
+    made = prepare(log, schema, tmp_path / "made")
+    program, folder = DlrmProgram(tmp_path), tmp_path / "run"
+    program.train(tmp_path / "made", folder, "--lr=1", "--epochs=2")
+    values = program.test(tmp_path / "made", folder, "--gauc_by=user")
+    first = made.rows["train"] + made.rows["validation"]
+    of_test, labels = users[first:], [int(line[-1]) for line in lines[first:]]
+    assert values["gauc_rows_left_out"] == of_test.count("")
+    clicks = {user: set() for user in of_test if user}
+    for user, label in zip(of_test, labels, strict=True):
+        if user:
+            clicks[user].add(label)
+    assert values["gauc_groups"] == sum(len(kinds) == 2 for kinds in clicks.values())
+    assert values["gauc"] > 0.6
+    flags = ("--mode=test", f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}")
+    refusal = program.refused(*flags, "--gauc_by=shop")
+    assert "--gauc_by shop: no categorical feature of the dataset, nor its group" in refusal
