@@ -117,13 +117,13 @@ class OpenedDataset:
 
     @property
     def group_column(self) -> str | None:
-        """Column whose values group the rows, for GAUC; None if the schema names none."""
+        """Column by which a schema groups rows for GAUC, or None."""
         schema = (self.manifest.semantics.get("schema") if self.manifest else None) or {}
         groups = (column["name"] for column in schema.get("columns", ()) if column.get("group"))
         return next(groups, None)
 
     def groups(self, split: str) -> npt.NDArray[np.int64]:
-        """Returns [rows] the group of each row of a split, -1 where it has none.
+        """Returns [rows] groups of a split's rows, -1 for none.
 
         Raises:
             DatasetError: the file of groups is missing or cut short.

@@ -53,12 +53,15 @@ class RawLines:
         """Opens the lines of `validation` or `test`.
 
         Returns:
-            None for datasets that no raw log became.
+            None for datasets of no raw log, and where a schema splits rows by time or at random.
 
         Raises:
             DatasetError: the quarantine file is missing or does not fit the manifest.
         """
         if manifest.kind not in (CRITEO_KIND, CLICKS_KIND):
+            return None
+        schema = manifest.semantics.get("schema") or {}
+        if schema.get("split") in ("time", "random") and "applied" not in manifest.semantics:
             return None
         sources = manifest.source_files
         try:
@@ -74,7 +77,7 @@ class RawLines:
                 f"{root / MANIFEST_FILE}: source_files do not tell the raw line of a row: {error}; "
                 "prepare the dataset again"
             ) from error
-        has_header = bool((manifest.semantics.get("schema") or {}).get("header"))
+        has_header = bool(schema.get("header"))
         ends = np.cumsum(rows + rejected + has_header)
         lines = _rejected_lines(root / QUARANTINE_FILE, int(rejected.sum()))
         starts = np.concatenate([[0], ends[:-1]])

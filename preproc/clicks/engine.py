@@ -15,15 +15,8 @@ from typing import Any, Protocol
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import (
-    SPLITS,
-    Bounds,
-    ClicksSemantics,
-    RejectReason,
-    Split,
-    split_bounds,
-    wrong_fields,
-)
+from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics, Split, split_bounds
+from preproc.clicks.schema.grammar import RejectReason, wrong_fields
 from preproc.clicks.schema.row_format import RowFormat
 from preproc.clicks.schema.time_rule import show_time
 from preproc.files.budget import Unit, Work, nothing
@@ -114,8 +107,8 @@ class EngineJob:
 class FileRows:
     """Valid rows, lines and rejected rows of a raw file.
 
-    `split_rows` are those of each split where what a row holds gives it to one, `split_values` the
-    least and the greatest value that did.
+    Where a schema splits by time or at random, `split_rows` are the rows of each split, and
+    `split_values` the least and the greatest value that split them.
     """
 
     rows: int

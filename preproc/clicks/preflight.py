@@ -6,7 +6,8 @@ from collections import Counter
 from preproc.clicks.engine import explained
 from preproc.clicks.input import find_inputs
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import NUM_COLUMNS, reject_reason, split_bounds
+from preproc.clicks.rules import NUM_COLUMNS, split_bounds
+from preproc.clicks.schema.grammar import reject_reason
 from preproc.clicks.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError

@@ -14,22 +14,24 @@ import dataclasses
 import decimal
 import itertools
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
+from preproc.clicks.schema.grammar import (
+    CRITEO_REASONS,
+    INT32_MAX,
+    INT32_MIN,
+    REJECT_REASONS,
+    RejectReason,
+)
 from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
-    FieldType,
     KeyType,
     NumberRule,
-    Role,
-    RowFormat,
 )
 from preproc.clicks.schema.schema import Schema
 from recsys.errors import UserError
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from recsys.data.feature_spec import FeatureSpec
 
 NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
-
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 REMEDIES = (
     ", or keep fewer categories (`frequency_limit`, `category_modulus`; in a schema "
@@ -52,153 +52,6 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Bounds = dict[Split, tuple[int, int]]
 """First row and end of each split, as global row numbers."""
-
-RejectReason = Literal[
-    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time"
-]
-"""Reasons to reject a row; if several apply, the first in this order of checks is reported.
-
-`columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
-ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
-schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
-schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
-as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
-minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
-most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
-2199, or if the one that splits the rows is missing. `quote`, before all others: a field begins with
-a quote, and none that closes it stands before a delimiter or the row's end.
-"""
-REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
-_CRITEO_REASONS = 5
-
-
-MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
-FLOAT32_END = float.fromhex("0x1.ffffffp127")
-"""Numbers from here on are nearer to infinity than to a float32."""
-_NOT_PRINTABLE = re.compile(rb"[^ -~]")
-_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
-_WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
-_INTEGER = re.compile(rb"-?[0-9]{1,10}")
-_DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
-
-
-def _is_text(field: bytes) -> bool:
-    """Returns whether bytes are UTF-8 without control characters."""
-    try:
-        text = field.decode()
-    except UnicodeDecodeError:
-        return False
-    return _CONTROLS.search(text) is None
-
-
-def shorten_number(field: bytes) -> bytes | None:
-    """Returns a 64-bit number in its shortest form, else None."""
-    match = _WHOLE_NUMBER.fullmatch(field)
-    number = int(match[1]) if match else 2**63
-    return str(number).encode() if -(2**63) <= number < 2**63 else None
-
-
-def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
-    """Returns the category of a valid field: a text, else a number."""
-    if kind == "hex":
-        return int(field, 16) % (buckets or 2**32)
-    text = field if kind == "string" else shorten_number(field) or b""
-    if buckets:
-        return xxhash.xxh64_intdigest(text) % buckets
-    return text if kind == "string" else int(text)
-
-
-def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
-    """Returns the reason to reject a row, None if it is valid.
-
-    Args:
-        row: bytes without the line end.
-        row_format: its fields.
-    """
-    fields = row_format.fields(row)
-    if fields is None:
-        return "quote"
-    if len(fields) != len(row_format.roles):
-        return "columns"
-    return next((reason for reason, _ in wrong_fields(fields, row_format)), None)
-
-
-def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[RejectReason, int]]:
-    """Yields reason and number of each wrong field, from the left."""
-    kinds = zip(fields, row_format.roles, row_format.types, strict=True)
-    for number, (field, role, kind) in enumerate(kinds):
-        if role == "label":
-            reason = _label_reason(field, row_format)
-        elif role == "timestamp":
-            reason = _time_reason(field, number, row_format)
-        else:
-            reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
-        if reason is not None:
-            yield reason, number
-
-
-def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
-    negative = row_format.negative
-    if field in row_format.positive or negative is None or field in negative:
-        return None
-    return "encoding" if _NOT_PRINTABLE.search(field) else "label"
-
-
-def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
-    rule, split = row_format.times[number], row_format.split
-    if not field:
-        splits = split is not None and split.kind == "time" and split.field == number
-        return "time" if splits else None
-    assert rule is not None
-    if rule.milliseconds(field) is not None:
-        return None
-    return "encoding" if _NOT_PRINTABLE.search(field) else "time"
-
-
-def split_values(
-    rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
-) -> npt.NDArray[np.uint64]:
-    """Returns what gives valid rows to their splits: times or hashes.
-
-    Args:
-        rows: bytes of each row, and its fields.
-        row_format: has a rule for splits.
-    """
-    rule = row_format.split
-    assert rule is not None
-    if rule.kind == "time":
-        assert rule.field is not None
-        time = row_format.times[rule.field]
-        assert time is not None
-        times = [time.milliseconds(fields[rule.field]) or 0 for _, fields in rows]
-        return np.array(times, np.uint64)
-    texts = (row if rule.field is None else fields[rule.field] or row for row, fields in rows)
-    hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
-    return shuffle_keys(rule.seed, hashes) >> np.uint64(1)
-
-
-def group_of(field: bytes) -> int:
-    """Returns the group of a row by a field: 63 bits, -1 if missing."""
-    return xxhash.xxh64_intdigest(field) >> 1 if field else -1
-
-
-def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:
-    if role == "categorical" and kind == "string":
-        if len(field) > MAX_TEXT_BYTES:
-            return "string"
-        return None if _is_text(field) else "encoding"
-    if _NOT_PRINTABLE.search(field):
-        return "encoding"
-    if role == "categorical" and kind == "int":
-        return "integer" if shorten_number(field) is None else None
-    if role == "categorical":
-        return None if _HEXADECIMAL.fullmatch(field) else "hex"
-    if kind == "float":
-        fits = len(field) <= MAX_NUMBER_BYTES and _DECIMAL.fullmatch(field)
-        return None if fits and abs(float(field)) < FLOAT32_END else "number"
-    is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
-    return None if is_integer else "integer"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,7 +165,7 @@ class ClicksSemantics:
     @property
     def reject_reasons(self) -> tuple[RejectReason, ...]:
         """Reasons that the manifest counts; Criteo's logs have the first ones."""
-        return REJECT_REASONS[: None if self.schema else _CRITEO_REASONS]
+        return REJECT_REASONS if self.schema else CRITEO_REASONS
 
     @property
     def key_types(self) -> tuple[KeyType, ...]:
@@ -349,7 +202,7 @@ class ClicksSemantics:
 
     @property
     def splits_by_row(self) -> bool:
-        """Whether what a row holds gives it to a split, not its number."""
+        """Whether rows are split by time or at random."""
         return self.schema is not None and self.schema.splits_by_row
 
     @property

@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
     "dlrm": 10_980,
-    "preproc": 16_630,
+    "preproc": 17_760,
     "recsys": 15_915,
     "recsys_recipes": 2_775,
-    "tests": 38_325,
+    "tests": 38_740,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

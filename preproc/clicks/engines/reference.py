@@ -8,30 +8,27 @@ about 50 times slower than the native engine and holds all rows in memory (about
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
 from preproc.clicks.rules import (
-    REJECT_REASONS,
     SPLITS,
     ClicksSemantics,
     bin_categories,
-    group_of,
     order_dictionary,
     order_wide_keys,
-    read_category,
-    reject_reason,
     shuffle_keys,
-    split_values,
     transform_decimal,
     transform_numerical,
 )
+from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, reject_reason
 from preproc.clicks.schema.row_format import Role, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
@@ -173,6 +170,33 @@ def read_rows(
         split_value=split_value,
         group=np.array([-1 if group is None else group_of(f[group]) for f in valid], np.int64),
     ), rejected
+
+
+def split_values(
+    rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
+) -> npt.NDArray[np.uint64]:
+    """Returns what gives valid rows to their splits: times or hashes.
+
+    Args:
+        rows: bytes of each row, and its fields.
+        row_format: has a rule for splits.
+    """
+    rule = row_format.split
+    assert rule is not None
+    if rule.kind == "time":
+        assert rule.field is not None
+        time = row_format.times[rule.field]
+        assert time is not None
+        times = [time.milliseconds(fields[rule.field]) or 0 for _, fields in rows]
+        return np.array(times, np.uint64)
+    texts = (row if rule.field is None else fields[rule.field] or row for row, fields in rows)
+    hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
+    return shuffle_keys(rule.seed, hashes) >> np.uint64(1)
+
+
+def group_of(field: bytes) -> int:
+    """Returns 63 bits for the group of a row, else -1."""
+    return xxhash.xxh64_intdigest(field) >> 1 if field else -1
 
 
 def decimal_columns(row_format: RowFormat) -> npt.NDArray[np.bool_]:

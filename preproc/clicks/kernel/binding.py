@@ -35,7 +35,8 @@ from preproc.clicks.kernel.shared_library import (
     kernel_version,
     load,
 )
-from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, RejectReason
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.schema.grammar import REJECT_REASONS, RejectReason
 from preproc.clicks.schema.row_format import (
     FIELD_TYPES,
     KEY_TYPES,

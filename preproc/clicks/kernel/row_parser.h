@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses text to columns of numbers, by the row grammar of preproc/clicks/rules.py.
+// Parses text to columns of numbers, by the row grammar of preproc/clicks/schema/grammar.py.
 //
 // Rows of Criteo's log have a path of their own, with the numbers of their fields known to the
 // compiler; those of a schema take the other one, field by field.
@@ -12,23 +12,14 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
+#include "digits.h"
 #include "row_format.h"
-#include "text_hash.h"
-#include "wide_keys.h"
-
-// CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
-#if defined(__x86_64__) && !defined(CLICKS_PORTABLE)
-#define CLICKS_X86 1
-#include <immintrin.h>
-#endif
-
-#define CLICKS_INLINE inline __attribute__((always_inline))
+#include "typed_fields.h"
 
 namespace clicks {
 
@@ -70,156 +61,14 @@ constexpr size_t size_of_ends(size_t num_fields) {
   return kBatchRows * num_fields + num_fields + 2 * 64;
 }
 
-CLICKS_INLINE uint64_t load64(const uint8_t* p) {
-  uint64_t value;
-  std::memcpy(&value, p, sizeof(value));
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-  value = __builtin_bswap64(value);
-#endif
-  return value;
-}
-
-constexpr uint64_t repeat(uint8_t byte) { return 0x0101010101010101ull * byte; }
-
 struct ChunkMasks {
   uint64_t delimiters;  // bit i: byte i is a tab or a line feed
   uint64_t line_feeds;
 };
 
-// Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
-CLICKS_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
-  const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
-  return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
-}
-
-// Returns 0x80 in each byte that is in [low, high]; bytes of `text` must be below 0x80.
-CLICKS_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
-  return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
-}
-
 // Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
 typedef uint64_t Fields4 __attribute__((vector_size(32)));
 constexpr int kHexGroups = (kCategoricals + 3) / 4;
-
-// Integers of more than 8 digits; rare, so a plain loop.
-inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
-  if (count == 0 || count > 10) return false;
-  int64_t value = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (digits[i] < '0' || digits[i] > '9') return false;
-    value = 10 * value + (digits[i] - '0');
-  }
-  value = negative ? -value : value;
-  if (value < INT32_MIN || value > INT32_MAX) return false;
-  out = static_cast<int32_t>(value);
-  return true;
-}
-
-// Parses the integer in [begin, begin + length), which may be empty. Clears bits of 0x80 in `valid`
-// if it is none, or `long_valid` if it is a long one.
-CLICKS_INLINE void parse_integer(const uint8_t* begin, uint32_t length, int32_t& value,
-                                 uint64_t& valid, bool& long_valid) {
-  const bool negative = *begin == '-';
-  const uint32_t digits = length - negative;
-  if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
-    long_valid &= parse_long_integer(begin + negative, digits, negative, value);
-    return;
-  }
-  uint64_t v = right_align(load64(begin + negative), digits);
-  valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
-  v -= repeat('0');
-  v = v * 10 + (v >> 8);
-  v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
-       ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
-      32;
-  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(v));
-  value = negative ? -number : number;
-}
-
-// Parses the hexadecimal number in [begin, begin + length), which may be empty.
-CLICKS_INLINE bool parse_hexadecimal(const uint8_t* begin, uint32_t length, uint32_t& value) {
-  if (length > 8) return false;
-  const uint64_t v = right_align(load64(begin), length);
-  const uint64_t low = v & repeat(0x7f), letter = low | repeat(0x20);
-  const uint64_t valid = (in_range(low, '0', '9') | in_range(letter, 'a', 'f')) & ~v;
-  const uint64_t bit6 = (v >> 6) & repeat(1);
-  uint64_t x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
-  x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
-  x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
-  value = static_cast<uint32_t>((x << 16) | (x >> 32));
-  return (valid & repeat(0x80)) == repeat(0x80);
-}
-
-// Reads a whole number of 64 bits, -?[0-9]{1,19}(.0+)?; returns whether it is one.
-inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& number) {
-  const uint8_t* const end = field + length;
-  const bool negative = length > 0 && *field == '-';
-  const uint8_t* at = field + negative;
-  const uint8_t* const first = at;
-  uint64_t value = 0;  // 19 digits fit
-  for (; at < end && *at >= '0' && *at <= '9' && at - first < 19; ++at) {
-    value = 10 * value + (*at - '0');
-  }
-  if (at == first || value > uint64_t{INT64_MAX} + negative) return false;
-  if (at < end) {
-    if (*at != '.' || end - at < 2) return false;
-    if (!std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) return false;
-  }
-  number = static_cast<int64_t>(negative ? 0 - value : value);
-  return true;
-}
-
-// Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
-CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, uint8_t type,
-                                         WideKey& key) {
-  if (type == kWholeNumber) {
-    int64_t number;
-    if (!read_whole_number(field, length, number)) return kInteger;
-    key = WideKey::of(reinterpret_cast<const uint8_t*>(&number), sizeof(number));
-  } else if (length > WideKey::kShort) {
-    if (length > kMaxTextBytes) return kString;
-    if (!is_text(field, length)) return kEncoding;
-    key = WideKey::of(field, length);
-  } else {
-    const uint64_t low = ~(~uint64_t{0} << 4 * std::min(length, 8u) << 4 * std::min(length, 8u));
-    const uint32_t rest = length < 8 ? 0 : length - 8;
-    const uint64_t high = ~(~uint64_t{0} << 4 * rest << 4 * rest);
-    key.words[0] = load64(field) & low;
-    key.words[1] = load64(field + 8) & high;
-    const uint64_t spaces = repeat(' ');
-    if (!are_printable(key.words[0] | (spaces & ~low), key.words[1] | (spaces & ~high)) &&
-        !is_text(field, length)) {
-      return kEncoding;
-    }
-    key.hash = TextHash::of(field, length);
-    key.length = length;
-  }
-  key.value = 1;
-  return kNumReasons;
-}
-
-// Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
-CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
-                                         const RowFormat& format, uint32_t f, uint32_t& category,
-                                         WideKey& key) {
-  const uint64_t buckets = format.buckets[f];
-  if (format.types[f] == kHexadecimal) {
-    if (!parse_hexadecimal(field, length, category)) return kHex;
-    if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
-    return kNumReasons;
-  }
-  const RejectReason reason = read_wide_key(field, length, format.types[f], key);
-  if (reason != kNumReasons || buckets == 0) return reason;
-  uint64_t hash = key.hash;
-  if (format.types[f] == kWholeNumber) {  // the hash of its shortest decimal text
-    char text[20];
-    const auto number = static_cast<int64_t>(key.words[0]);
-    const char* const end = std::to_chars(text, text + sizeof(text), number).ptr;
-    hash = TextHash::of(reinterpret_cast<const uint8_t*>(text), static_cast<uint32_t>(end - text));
-  }
-  category = static_cast<uint32_t>(hash % buckets);
-  return kNumReasons;
-}
 
 // The steps of the parser without special instructions.
 struct PortableSteps {
@@ -366,68 +215,6 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
     if (out - row_ends > num_fields) out = row_ends + num_fields;
   }
   return start;
-}
-
-// Takes the quotes off a field, and each second one of those in it.
-inline void unquote(const uint8_t*& field, uint32_t& length, uint32_t quote, KeyArena& unquoted) {
-  ++field;
-  length -= 2;
-  if (memchr(field, static_cast<int>(quote), length) == nullptr) return;
-  uint8_t* const copy = unquoted.copy(field, length);
-  uint8_t* out = copy;
-  for (uint32_t i = 0; i < length; ++i) {
-    *out++ = field[i];
-    i += field[i] == quote;
-  }
-  field = copy;
-  length = static_cast<uint32_t>(out - copy);
-}
-
-// Whether a field is one of the texts; sets `texts` to what follows them.
-CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_t*& texts) {
-  bool is_one = false;
-  for (uint32_t left = *texts++; left > 0; --left) {
-    const uint32_t size = *texts++;
-    is_one |= size == length && std::memcmp(field, texts, size) == 0;
-    texts += size;
-  }
-  return is_one;
-}
-
-// Reads a label; returns whether it is one.
-CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFormat& format,
-                              uint32_t f, uint8_t& label) {
-  const uint8_t* texts = format.texts + format.texts_at[f];
-  label = is_one_of(field, length, texts);
-  return label || format.other_is_negative || is_one_of(field, length, texts);
-}
-
-CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFormat& format,
-                              uint32_t f) {
-  const uint8_t* texts = format.texts + format.texts_at[f];
-  return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
-}
-
-// Sort keys of `shuffle_keys` of rules.py.
-inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
-  uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
-}
-
-// Writes the features of a time into `categories`; a missing one has none.
-CLICKS_INLINE bool read_time(const uint8_t* field, uint32_t length, bool is_present,
-                             const TimeRule& rule, int64_t& time, uint32_t* categories,
-                             uint64_t& present) {
-  if (is_present && !parse_time(field, length, rule, time)) return false;
-  uint32_t count = 0;
-  for (int feature = 0; feature < kNumTimeFeatures; ++feature) {
-    if ((rule.features >> feature & 1) == 0) continue;
-    categories[count] = time_feature(time, rule, static_cast<TimeFeature>(feature));
-    present |= uint64_t{is_present} << count++;
-  }
-  return true;
 }
 
 // Parses rows of any format; see `parse_rows`.

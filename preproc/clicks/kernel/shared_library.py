@@ -20,7 +20,8 @@ from ctypes import (
 )
 from pathlib import Path
 
-from preproc.clicks.rules import REJECT_REASONS, SPLITS
+from preproc.clicks.rules import SPLITS
+from preproc.clicks.schema.grammar import REJECT_REASONS
 from preproc.clicks.schema.row_format import MAX_FEATURES
 from preproc.clicks.schema.time_rule import MAX_FORMAT_BYTES
 from preproc.files.errors import CancelledError, KernelError

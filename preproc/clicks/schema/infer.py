@@ -8,11 +8,13 @@ ones the draft asks for it. It is for a person to read.
 import os
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
+from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 
@@ -27,6 +29,15 @@ _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
+_TIME_NAME = re.compile(r"(?i)time|date|day|hour|stamp|(^|_)ts($|_)")
+_TIMES_OF_DIGITS = {
+    8: ("%Y%m%d", "%y%m%d%H"),
+    10: ("unix_s", "%Y%m%d%H"),
+    13: ("unix_ms",),
+    14: ("%Y%m%d%H%M%S",),
+    16: ("unix_us",),
+    19: ("unix_ns",),
+}
 _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
@@ -58,6 +69,7 @@ def infer_schema(path: Path) -> str:
     if not columns:
         raise PreprocError(f"{path}: has a header and no row")
     label, label_line = _label(names, columns)
+    by_time = _time_split(names, columns)
     entries = [_entry(name, cells) for name, cells in zip(names, columns, strict=True)]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
@@ -75,8 +87,22 @@ def infer_schema(path: Path) -> str:
         f"label: {label_line}\n"
         "defaults: {frequency_limit: 2}\n"
         "columns:\n" + "\n".join(listed) + "\n"
-        "split: {fractions: [0.8, 0.1, 0.1]}  # in the order of the rows\n"
+        f"split: {{fractions: [0.8, 0.1, 0.1]}}  # in the order of the rows{by_time}\n"
     )
+
+
+def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
+    """Returns a split by the first column of times, as an alternative."""
+    for name, cells in zip(names, columns, strict=True):
+        present = [cell for cell in cells if cell and cell not in _MISSING]
+        rule = _time_rule(name, present)
+        if rule is not None:
+            times = sorted(rule.milliseconds(cell.encode()) or 0 for cell in present)
+            cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
+            if cuts[0] == cuts[1]:
+                continue
+            return '; or {{time: {{validation: "{}", test: "{}"}}}}'.format(*cuts)
+    return ""
 
 
 def _sample(file: InputFile) -> list[list[str]]:
@@ -168,7 +194,7 @@ def _entry(name: str, cells: Counter[str]) -> str:
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
-    kind = _kind(present, is_everywhere=not marks and not cells[""])
+    kind = _time_kind(name, present) or _kind(present, is_everywhere=not marks and not cells[""])
     if kind.startswith("numerical") and negative:
         evidence.append(f"{_percentage(negative, cells)} negative")
         kind += ", transform: none" if "float" in kind else ""
@@ -176,6 +202,30 @@ def _entry(name: str, cells: Counter[str]) -> str:
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
     return f"- {{name: {_quoted(name)}, role: {kind}{missing}}}  # {', '.join(evidence)}"
+
+
+def _time_rule(name: str, present: Collection[str]) -> TimeRule | None:
+    """Returns the rule of a column of times, else None.
+
+    Numbers are times where the column's name says so.
+    """
+    formats = ["iso8601"]
+    if _TIME_NAME.search(name) and present:
+        formats += [*_TIMES_OF_DIGITS.get(len(next(iter(present)).partition(".")[0]), ())]
+    rules = (TimeRule(each, 0) for each in formats)
+    of_all = (r for r in rules if present and all(r.milliseconds(c.encode()) for c in present))
+    return next(of_all, None)
+
+
+def _time_kind(name: str, present: Collection[str]) -> str:
+    """Returns role, format and features of a column of times; else nothing."""
+    rule = _time_rule(name, present)
+    if rule is None or len(present) == 1:
+        return ""
+    times = [rule.milliseconds(cell.encode()) or 0 for cell in present]
+    by_feature = ((f, rule._replace(features=(f,))) for f in TIME_FEATURES if f != "weekend")
+    of_several = (f for f, own in by_feature if len({own.categories(time) for time in times}) > 1)
+    return f"timestamp, format: {_quoted(rule.format)}, features: [{', '.join(of_several)}]"
 
 
 def _is_id(present: dict[str, int]) -> bool:

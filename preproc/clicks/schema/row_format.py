@@ -41,7 +41,7 @@ AS_IT_IS = NumberRule()
 
 
 class SplitRule(NamedTuple):
-    """How each row is given to a split: by a time, or by a hash of 63 bits.
+    """Gives each row to a split, by time or hash.
 
     Attributes:
         kind: `time` or `random`.

@@ -149,7 +149,7 @@ class Schema:
 
     @property
     def splits_by_row(self) -> bool:
-        """Whether what a row holds gives it to a split, not its number."""
+        """Whether rows are split by time or at random."""
         return self.split in ("time", "random")
 
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":

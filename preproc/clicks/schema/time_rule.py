@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a log: how they are read, and what of them are features.
+"""Times of a log, and their features.
 
 A time is a number of milliseconds since 1970 UTC; zones are UTC or a fixed offset, since rules of
 other zones differ between libraries and hosts.
@@ -31,7 +31,7 @@ _DIRECTIVES = {"Y": rb"(?P<Y>\d{4})"} | {
 
 
 class TimeRule(NamedTuple):
-    """How the times of a column are read.
+    """The way in which the times of a column are read.
 
     Attributes:
         format: a name of `NAMED_FORMATS`, or text with %Y, %y, %m, %d, %H, %M, %S.
@@ -68,7 +68,10 @@ class TimeRule(NamedTuple):
         return ""
 
     def milliseconds(self, field: bytes) -> int | None:
-        """Returns the time of a field; None if it is none from 1970 to 2199."""
+        """Returns the time of a field, else None.
+
+        Times are from 1970 to 2199.
+        """
         if self.format in _UNITS:
             time = _read_unix(field, _UNITS[self.format])
         else:
@@ -79,19 +82,19 @@ class TimeRule(NamedTuple):
         match = (_ISO if self.format == "iso8601" else _pattern(self.format)).fullmatch(field)
         if match is None:
             return None
-        found = {name: text for name, text in match.groupdict().items() if text is not None}
-        year = int(found.get("Y", b"0"))
-        if "y" in found:  # as POSIX has it
-            year = int(found["y"]) + (2000 if int(found["y"]) < 69 else 1900)
-        rest = (int(found.get(name, b"0")) for name in "mdHMS")
+        texts = {name: text for name, text in match.groupdict().items() if text is not None}
+        year = int(texts.get("Y", b"0"))
+        if "y" in texts:  # as POSIX has it
+            year = int(texts["y"]) + (2000 if int(texts["y"]) < 69 else 1900)
+        rest = (int(texts.get(name, b"0")) for name in "mdHMS")
         try:
             civil = datetime.datetime(year, *rest)  # type: ignore[arg-type]
         except ValueError:
             return None
         days = civil.toordinal() - datetime.date(1970, 1, 1).toordinal()
         seconds = 86400 * days + 3600 * civil.hour + 60 * civil.minute + civil.second
-        fraction = int(found.get("fraction", b"")[:3].ljust(3, b"0"))
-        return 1000 * seconds + fraction - 60_000 * self._zone(found.get("zone"))
+        fraction = int(texts.get("fraction", b"")[:3].ljust(3, b"0"))
+        return 1000 * seconds + fraction - 60_000 * self._zone(texts.get("zone"))
 
     def _zone(self, zone: bytes | None) -> int:
         if zone is None:
@@ -103,7 +106,10 @@ class TimeRule(NamedTuple):
         return -minutes if zone.startswith(b"-") else minutes
 
     def categories(self, time: int) -> tuple[int, ...]:
-        """Returns the features of a time: hour, weekday from Monday at 0, whether a weekend's."""
+        """Returns the features of a time.
+
+        They are the hour, the weekday from Monday at 0, and 1 on Saturday and Sunday.
+        """
         local = time + 60_000 * self.zone_minutes
         weekday = (local // 86_400_000 + 3) % 7
         values = {"hour": local // 3_600_000 % 24, "weekday": weekday, "weekend": weekday >= 5}
@@ -122,15 +128,15 @@ def _read_unix(field: bytes, per_second: int) -> int | None:
 
 def _pattern(text: str) -> re.Pattern[bytes]:
     """Returns the pattern of a format with directives."""
-    before, *parts = text.split("%")
+    before, *others = text.split("%")
     pattern = re.escape(before.encode())
-    for part in parts:
-        pattern += _DIRECTIVES[part[0]] + re.escape(part[1:].encode())
+    for directive, *literal in others:
+        pattern += _DIRECTIVES[directive] + re.escape("".join(literal).encode())
     return re.compile(pattern)
 
 
 def read_zone(text: str) -> int | None:
-    """Returns the minutes east of UTC of `UTC` or `+01:00`; None of others."""
+    """Returns minutes east of UTC from `UTC` or `+01:00`, else None."""
     match = re.fullmatch(r"([+-])([01]\d|2[0-3]):([0-5]\d)", text)
     if match is None:
         return 0 if text == "UTC" else None

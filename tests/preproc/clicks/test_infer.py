@@ -123,7 +123,7 @@ def test_parquet_is_read_as_csv(tmp_path):
             "title": pa.array(["a, 1", 'b "2"', None, "größe"] * 50).dictionary_encode(),
             "shop": [7, None, 9, 7] * 50,
             "price": pa.array([24.9, 0.1, None, 1e-20] * 50, pa.float32()),
-            "at": [datetime.datetime(2026, 3, 1, 9, minute) for minute in (15, 16)] * 100,
+            "at": [datetime.datetime(2026, 3, 1, hour, 15) for hour in (9, 16)] * 100,
         }
     )
     parquet.write_table(table, tmp_path / "log.parquet", row_group_size=70)
@@ -137,8 +137,9 @@ def test_parquet_is_read_as_csv(tmp_path):
     assert Manifest.load(tmp_path / "data").positives == {"train": 80, "validation": 10, "test": 10}
     spec, reader = columns_of_dataset(tmp_path / "data", "train")
     rows = reader.read(0, 4)
-    assert [f.name for f in spec.categorical] == ["title", "shop", "at"]
-    assert [ids.tolist() for ids in rows.categorical[:2]] == [[1, 2, 0, 3], [1, 0, 2, 1]]
+    assert [f.name for f in spec.categorical] == ["title", "shop", "at_hour"]
+    ids = [[1, 2, 0, 3], [1, 0, 2, 1], [1, 2, 1, 2]]
+    assert [own.tolist() for own in rows.categorical] == ids
     logs = np.log(np.array([25.9, 1.1, 1, 1])).astype(np.float32)
     assert rows.numerical[:, 0].tolist() == logs.tolist()
 
@@ -208,3 +209,24 @@ def test_what_cannot_be_told_is_refused(text, message, tmp_path):
     (tmp_path / "log").write_text(text)
     with pytest.raises(PreprocError, match=message):
         infer_schema(tmp_path / "log")
+
+
+def test_times_are_drafted_with_the_features_that_differ(tmp_path):
+    """Also as numbers, where the name says so; their split is an alternative of a line."""
+    moments = [datetime.datetime(2026, 3, 1 + i // 40, i % 24, i % 60) for i in range(200)]
+    lines = ["day,hour,sent_at,ts,code,click"]
+    for i, each in enumerate(moments):
+        seconds = int(each.replace(tzinfo=datetime.UTC).timestamp())
+        stamp = each.strftime("%y%m%d%H")
+        lines.append(f"{each.date()},{stamp},{each.isoformat()}Z,{seconds},{seconds},{i % 2}")
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    draft = infer_schema(tmp_path / "log.csv")
+    drafted = columns_of(draft)
+    time = {"role": "timestamp"}
+    assert drafted["day"] == time | {"format": "iso8601", "features": ["weekday"]}
+    assert drafted["hour"] == time | {"format": "%y%m%d%H", "features": ["hour", "weekday"]}
+    assert drafted["sent_at"] == time | {"format": "iso8601", "features": ["hour", "weekday"]}
+    assert drafted["ts"] == time | {"format": "unix_s", "features": ["hour", "weekday"]}
+    assert drafted["code"] == {"role": "ignored"}
+    split = yaml.safe_load("{" + draft.partition("; or {")[2])
+    assert split["time"] == {"validation": "2026-03-05T00:00:00", "test": "2026-03-05T12:00:00"}

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.rules import ClicksSemantics, reject_reason
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.schema.grammar import reject_reason
 from preproc.clicks.schema.row_format import criteo_format
 from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import Features, LineTransform

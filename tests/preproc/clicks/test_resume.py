@@ -33,7 +33,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from preproc.clicks import shuffle as shuffle_columns
-from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.rules import (ClicksSemantics)
 from preproc.clicks.engines.native.units import NativeSettings
 from tests.preproc.clicks.rows import run
 shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._READ_ROWS = 512, 1

@@ -45,6 +45,10 @@ SCHEMA = {
         {"name": "C4", "role": "categorical", "type": "hex", "buckets": 7},
         {"name": "brand", "role": "categorical", "type": "string", "frequency_limit": 1},
         {"name": "user", "role": "categorical", "type": "int", "max_ids": 9, "missing": ["-1"]},
+        {
+            **{"name": "when", "role": "timestamp", "format": "%d.%m.%Y %H:%M"},
+            **{"time_zone": "+01:00", "features": ["weekend", "hour"]},
+        },
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
 }
@@ -64,6 +68,7 @@ NAMES = [
     "C4",
     "brand",
     "user",
+    "when",
 ]
 
 
@@ -102,6 +107,9 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
                 ]
             ),
             "user": rng.choice(["-1", "-2", "7.0", "007", str(rng.randrange(-(2**63), 2**63))]),
+            "when": rng.choice(
+                ["", "n/a", f"{rng.randrange(1, 29):02}.02.2026 23:{rng.choice('05')}9"]
+            ),
         }
         for _ in range(count)
     ]
@@ -175,6 +183,9 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
         table[212]["brand"] = "\x1f"
         table[213]["brand"] = "é" * 513
         table[214]["user"] = "9223372036854775808"
+        table[215]["when"] = "29.02.2026 10:00"
+        table[216]["when"] = "28.02.1969 10:00"
+        table[217]["when"] = "28.02.2026 1é:00"
         table[206]["shop"] = "€" * 341
         table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
         table[210]["C3"] = "é"
@@ -195,7 +206,7 @@ def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
     assert expected.kind == "clicks"
     assert expected.rejected == {
         **{"columns": 3, "quote": 12, "label": 3, "integer": 15, "hex": 6},
-        **{"encoding": 9, "string": 6, "number": 9 * (numbers == "float32"), "time": 0},
+        **{"encoding": 12, "string": 6, "number": 9 * (numbers == "float32"), "time": 6},
     }
     small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
     made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
@@ -299,7 +310,19 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
     assert spec.numerical == ("price", "seen", "rate", "weight")
-    names = ["item", "C1", "C2", "C3", "shop", "sku", "C4", "brand", "user"]
+    names = [
+        "item",
+        "C1",
+        "C2",
+        "C3",
+        "shop",
+        "sku",
+        "C4",
+        "brand",
+        "user",
+        "when_hour",
+        "when_weekend",
+    ]
     assert [f.name for f in spec.categorical] == names
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800

@@ -19,7 +19,7 @@ pytestmark = needs("compiled Criteo kernel")
 TRAINED, NEW = 900, 200
 USED = [name for name in NAMES if name not in ("bought", "note")]
 LINE = ["price", "seen", "rate", "weight", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
-LINE += ["brand", "user"]
+LINE += ["brand", "user", "when"]
 """Columns of the schema in its order, without the label."""
 
 
@@ -70,6 +70,12 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
             "é" * 513,
             r"column shop: '.*' is refused \(string\): expected at most 1024 bytes",
         ),
+        (
+            "when",
+            "1.3.2026 9:00",
+            r"column when: '1.3.2026 9:00' is refused \(time\): expected a time from 1970 to 2199 "
+            r"of the form %d.%m.%Y %H:%M, or nothing",
+        ),
         ("sku", "7.5", r"column sku: '7.5' is refused \(integer\): expected an integer of 64 bits"),
     ],
 )
@@ -85,12 +91,12 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
 
 
 def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
-    with pytest.raises(BadRowError, match="has 3 fields, expected 14 with ';' between them"):
+    with pytest.raises(BadRowError, match="has 3 fields, expected 15 with ';' between them"):
         transform.transform([b"1;2;3"])
     with pytest.raises(BadRowError, match=r"column seen: is refused \(quote\): expected a closing"):
         transform.transform([b'1;"2;3'])
     with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
-        transform.transform_fields([[b"1", b"2\t3", *[b""] * 11]])
+        transform.transform_fields([[b"1", b"2\t3", *[b""] * 12]])
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

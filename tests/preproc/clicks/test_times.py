@@ -309,6 +309,13 @@ def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
             clicks[user].add(label)
     assert values["gauc_groups"] == sum(len(kinds) == 2 for kinds in clicks.values())
     assert values["gauc"] > 0.6
+    path = tmp_path / "predictions.csv"
+    program(
+        *(f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}"),
+        *("--mode=predict", f"--predictions={path}"),
+    )
+    assert path.read_text().count("\n") == 1 + made.rows["test"]
+    assert "file and line are empty: the dataset does not tell" in program.stdout
     flags = ("--mode=test", f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}")
     refusal = program.refused(*flags, "--gauc_by=shop")
     assert "--gauc_by shop: no categorical feature of the dataset, nor its group" in refusal

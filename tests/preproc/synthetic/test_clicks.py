@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc.clicks.rules import reject_reason
+from preproc.clicks.schema.grammar import reject_reason
 from preproc.clicks.schema.row_format import criteo_format
 from preproc.synthetic import clicks as generate_criteo
 from preproc.synthetic import model as planted_model

@@ -21,7 +21,8 @@ import xxhash
 import yaml
 
 from preproc.clicks.job import PRESETS, semantics_of
-from preproc.clicks.rules import REJECT_REASONS, ClicksSemantics, reject_reason
+from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.schema.grammar import REJECT_REASONS, reject_reason
 from preproc.clicks.schema.row_format import criteo_format
 from preproc.files.quarantine import RejectedRow, escape_row
 from recsys.data.click_columns import ClickColumns

@@ -19,7 +19,8 @@ from preproc.clicks.engines.native.units import (
     stream_bytes,
 )
 from preproc.clicks.kernel import binding
-from preproc.clicks.rules import REJECT_REASONS, SPLITS, Bounds, ClicksSemantics
+from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics
+from preproc.clicks.schema.grammar import REJECT_REASONS
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
 from preproc.files.quarantine import RejectedRow, check_rejected_rows

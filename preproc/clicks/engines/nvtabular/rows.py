@@ -20,13 +20,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from preproc.clicks.engine import EngineJob, FileRows
-from preproc.clicks.rules import (
-    REJECT_REASONS,
-    ClicksSemantics,
-    RejectReason,
-    bin_categories,
-    reject_reason,
-)
+from preproc.clicks.rules import ClicksSemantics, bin_categories
+from preproc.clicks.schema.grammar import REJECT_REASONS, RejectReason, reject_reason
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, criteo_format
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile

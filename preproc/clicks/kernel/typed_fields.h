@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads fields by the types of a schema.
+
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+
+#include "digits.h"
+#include "row_format.h"
+#include "text_hash.h"
+#include "wide_keys.h"
+
+namespace clicks {
+
+// Reads a whole number of 64 bits, -?[0-9]{1,19}(.0+)?; returns whether it is one.
+inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& number) {
+  const uint8_t* const end = field + length;
+  const bool negative = length > 0 && *field == '-';
+  const uint8_t* at = field + negative;
+  const uint8_t* const first = at;
+  uint64_t value = 0;  // 19 digits fit
+  for (; at < end && *at >= '0' && *at <= '9' && at - first < 19; ++at) {
+    value = 10 * value + (*at - '0');
+  }
+  if (at == first || value > uint64_t{INT64_MAX} + negative) return false;
+  if (at < end) {
+    if (*at != '.' || end - at < 2) return false;
+    if (!std::all_of(at + 1, end, [](uint8_t b) { return b == '0'; })) return false;
+  }
+  number = static_cast<int64_t>(negative ? 0 - value : value);
+  return true;
+}
+
+// Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
+CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, uint8_t type,
+                                         WideKey& key) {
+  if (type == kWholeNumber) {
+    int64_t number;
+    if (!read_whole_number(field, length, number)) return kInteger;
+    key = WideKey::of(reinterpret_cast<const uint8_t*>(&number), sizeof(number));
+  } else if (length > WideKey::kShort) {
+    if (length > kMaxTextBytes) return kString;
+    if (!is_text(field, length)) return kEncoding;
+    key = WideKey::of(field, length);
+  } else {
+    const uint64_t low = ~(~uint64_t{0} << 4 * std::min(length, 8u) << 4 * std::min(length, 8u));
+    const uint32_t rest = length < 8 ? 0 : length - 8;
+    const uint64_t high = ~(~uint64_t{0} << 4 * rest << 4 * rest);
+    key.words[0] = load64(field) & low;
+    key.words[1] = load64(field + 8) & high;
+    const uint64_t spaces = repeat(' ');
+    if (!are_printable(key.words[0] | (spaces & ~low), key.words[1] | (spaces & ~high)) &&
+        !is_text(field, length)) {
+      return kEncoding;
+    }
+    key.hash = TextHash::of(field, length);
+    key.length = length;
+  }
+  key.value = 1;
+  return kNumReasons;
+}
+
+// Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
+CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
+                                         const RowFormat& format, uint32_t f, uint32_t& category,
+                                         WideKey& key) {
+  const uint64_t buckets = format.buckets[f];
+  if (format.types[f] == kHexadecimal) {
+    if (!parse_hexadecimal(field, length, category)) return kHex;
+    if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
+    return kNumReasons;
+  }
+  const RejectReason reason = read_wide_key(field, length, format.types[f], key);
+  if (reason != kNumReasons || buckets == 0) return reason;
+  uint64_t hash = key.hash;
+  if (format.types[f] == kWholeNumber) {  // the hash of its shortest decimal text
+    char text[20];
+    const auto number = static_cast<int64_t>(key.words[0]);
+    const char* const end = std::to_chars(text, text + sizeof(text), number).ptr;
+    hash = TextHash::of(reinterpret_cast<const uint8_t*>(text), static_cast<uint32_t>(end - text));
+  }
+  category = static_cast<uint32_t>(hash % buckets);
+  return kNumReasons;
+}
+
+// Takes the quotes off a field, and each second one of those in it.
+inline void unquote(const uint8_t*& field, uint32_t& length, uint32_t quote, KeyArena& unquoted) {
+  ++field;
+  length -= 2;
+  if (memchr(field, static_cast<int>(quote), length) == nullptr) return;
+  uint8_t* const copy = unquoted.copy(field, length);
+  uint8_t* out = copy;
+  for (uint32_t i = 0; i < length; ++i) {
+    *out++ = field[i];
+    i += field[i] == quote;
+  }
+  field = copy;
+  length = static_cast<uint32_t>(out - copy);
+}
+
+// Whether a field is one of the texts; sets `texts` to what follows them.
+CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_t*& texts) {
+  bool is_one = false;
+  for (uint32_t left = *texts++; left > 0; --left) {
+    const uint32_t size = *texts++;
+    is_one |= size == length && std::memcmp(field, texts, size) == 0;
+    texts += size;
+  }
+  return is_one;
+}
+
+// Reads a label; returns whether it is one.
+CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFormat& format,
+                              uint32_t f, uint8_t& label) {
+  const uint8_t* texts = format.texts + format.texts_at[f];
+  label = is_one_of(field, length, texts);
+  return label || format.other_is_negative || is_one_of(field, length, texts);
+}
+
+CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFormat& format,
+                              uint32_t f) {
+  const uint8_t* texts = format.texts + format.texts_at[f];
+  return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
+}
+
+// Sort keys of `shuffle_keys` of rules.py.
+inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
+  uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+// Writes the features of a time into `categories`; a missing one has none.
+CLICKS_INLINE bool read_time(const uint8_t* field, uint32_t length, bool is_present,
+                             const TimeRule& rule, int64_t& time, uint32_t* categories,
+                             uint64_t& present) {
+  if (is_present && !parse_time(field, length, rule, time)) return false;
+  uint32_t count = 0;
+  for (int feature = 0; feature < kNumTimeFeatures; ++feature) {
+    if ((rule.features >> feature & 1) == 0) continue;
+    categories[count] = time_feature(time, rule, static_cast<TimeFeature>(feature));
+    present |= uint64_t{is_present} << count++;
+  }
+  return true;
+}
+
+}  // namespace clicks

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammar of raw rows, and the reasons to reject one."""
+
+import re
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import xxhash
+
+from preproc.clicks.schema.row_format import FieldType, Role, RowFormat
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+
+RejectReason = Literal[
+    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time"
+]
+"""Reasons to reject a row; if several apply, the first in this order of checks is reported.
+
+`columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
+ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
+schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
+schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
+as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
+minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
+most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
+2199, or if the one that splits the rows is missing. `quote`, before all others: a field begins with
+a quote, and none that closes it stands before a delimiter or the row's end.
+"""
+REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
+CRITEO_REASONS = REJECT_REASONS[:5]
+
+
+MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
+FLOAT32_END = float.fromhex("0x1.ffffffp127")
+"""Numbers from here on are nearer to infinity than to a float32."""
+_NOT_PRINTABLE = re.compile(rb"[^ -~]")
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
+_WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
+_INTEGER = re.compile(rb"-?[0-9]{1,10}")
+_DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
+
+
+def _is_text(field: bytes) -> bool:
+    """Returns whether bytes are UTF-8 without control characters."""
+    try:
+        text = field.decode()
+    except UnicodeDecodeError:
+        return False
+    return _CONTROLS.search(text) is None
+
+
+def shorten_number(field: bytes) -> bytes | None:
+    """Returns a 64-bit number in its shortest form, else None."""
+    match = _WHOLE_NUMBER.fullmatch(field)
+    number = int(match[1]) if match else 2**63
+    return str(number).encode() if -(2**63) <= number < 2**63 else None
+
+
+def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
+    """Returns the category of a valid field: a text, else a number."""
+    if kind == "hex":
+        return int(field, 16) % (buckets or 2**32)
+    text = field if kind == "string" else shorten_number(field) or b""
+    if buckets:
+        return xxhash.xxh64_intdigest(text) % buckets
+    return text if kind == "string" else int(text)
+
+
+def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
+    """Returns the reason to reject a row, None if it is valid.
+
+    Args:
+        row: bytes without the line end.
+        row_format: its fields.
+    """
+    fields = row_format.fields(row)
+    if fields is None:
+        return "quote"
+    if len(fields) != len(row_format.roles):
+        return "columns"
+    return next((reason for reason, _ in wrong_fields(fields, row_format)), None)
+
+
+def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[RejectReason, int]]:
+    """Yields reason and number of each wrong field, from the left."""
+    kinds = zip(fields, row_format.roles, row_format.types, strict=True)
+    for number, (field, role, kind) in enumerate(kinds):
+        if role == "label":
+            reason = _label_reason(field, row_format)
+        elif role == "timestamp":
+            reason = _time_reason(field, number, row_format)
+        else:
+            reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
+        if reason is not None:
+            yield reason, number
+
+
+def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
+    negative = row_format.negative
+    if field in row_format.positive or negative is None or field in negative:
+        return None
+    return "encoding" if _NOT_PRINTABLE.search(field) else "label"
+
+
+def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
+    rule, split = row_format.times[number], row_format.split
+    if not field:
+        splits = split is not None and split.kind == "time" and split.field == number
+        return "time" if splits else None
+    assert rule is not None
+    if rule.milliseconds(field) is not None:
+        return None
+    return "encoding" if _NOT_PRINTABLE.search(field) else "time"
+
+
+def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:
+    if role == "categorical" and kind == "string":
+        if len(field) > MAX_TEXT_BYTES:
+            return "string"
+        return None if _is_text(field) else "encoding"
+    if _NOT_PRINTABLE.search(field):
+        return "encoding"
+    if role == "categorical" and kind == "int":
+        return "integer" if shorten_number(field) is None else None
+    if role == "categorical":
+        return None if _HEXADECIMAL.fullmatch(field) else "hex"
+    if kind == "float":
+        fits = len(field) <= MAX_NUMBER_BYTES and _DECIMAL.fullmatch(field)
+        return None if fits and abs(float(field)) < FLOAT32_END else "number"
+    is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
+    return None if is_integer else "integer"
