@@ -130,8 +130,8 @@ def _pattern(text: str) -> re.Pattern[bytes]:
     """Returns the pattern of a format with directives."""
     before, *others = text.split("%")
     pattern = re.escape(before.encode())
-    for directive, *literal in others:
-        pattern += _DIRECTIVES[directive] + re.escape("".join(literal).encode())
+    for other in others:
+        pattern += _DIRECTIVES[other[0]] + re.escape(other[1:].encode())
     return re.compile(pattern)
 
 
