@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.kernel.shared_library import EncodeTarget
+from preproc.clicks.lists import ListFds, join_lists, unit_files
 from preproc.clicks.rules import SPLITS, Bounds, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
@@ -44,6 +45,7 @@ class EncodeStage:
         dataset: the staged dataset.
         columns: see `EncodedColumns.folder`.
         float32: see `EncodedColumns`.
+        lists: holds the lists of each unit until they are joined.
         has_groups: rows have groups, in a file beside the columns.
     """
 
@@ -57,6 +59,8 @@ class EncodeStage:
         has_float32 = schema is not None and schema.numbers == "float32"
         self.has_groups = schema is not None and any(column.group for column in schema.columns)
         self.float32 = None if is_only_format or has_float32 else folder / "float32"
+        self.lists = folder / "lists"
+        self.lists.mkdir(exist_ok=True)
         self._records = folder / "records"
         self.dataset.mkdir(exist_ok=True)
         self._records.mkdir(exist_ok=True)
@@ -216,6 +220,10 @@ class SplitColumnsWriter:
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
 
+    def join_lists(self, units: Sequence[str]) -> None:
+        """Joins the lists of all units, in the order of the rows."""
+        join_lists(self._stage.lists, units, SPLITS, self._spec, self._stage.columns)
+
     def finish_unit(self, unit: str, rows: Ranges, clicks: dict[Split, int]) -> None:
         """Marks ranges of global rows as encoded, once on disk."""
         for split, *_ in self._ranges(rows):
@@ -227,8 +235,16 @@ class SplitColumnsWriter:
         write_record(record, {"positives": clicks})
         self._marked.append(record)
 
-    def targets(self, rows: Ranges) -> list[tuple[Split, EncodeTarget]]:
-        """Returns the open files for ranges of global rows."""
+    @contextlib.contextmanager
+    def unit_targets(self, unit: str, rows: Ranges) -> Iterator[list[tuple[Split, EncodeTarget]]]:
+        """Opens the files for ranges of global rows, those of a unit."""
+        splits = {split: None for split, *_ in self._ranges(rows)}
+        with unit_files(self._stage.lists, unit, splits, self._spec) as lists:
+            yield self._targets(rows, lists)
+
+    def _targets(
+        self, rows: Ranges, lists: Mapping[Split, Sequence[ListFds]]
+    ) -> list[tuple[Split, EncodeTarget]]:
         targets = []
         for split, start, stop, before in self._ranges(rows):
             label, numerical, categorical = self._writers[split].file_descriptors()
@@ -240,6 +256,7 @@ class SplitColumnsWriter:
                 label_fd=label,
                 float16_fd=numerical if is_float16 else -1,
                 float32_fd=self._float32.get(split, -1) if is_float16 else numerical,
+                list_fds=tuple(lists.get(split, ())),
                 group_fd=self._groups.get(split, -1),
                 categorical_fds=tuple(categorical),
                 split=SPLITS.index(split),

@@ -5,12 +5,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.clicks.layouts.npy import write_days
 from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
+from preproc.clicks.lists import take_lists
 from preproc.clicks.rules import Split
 from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import link_files
+from recsys.data.list_columns import ListFiles
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
 
 TRAIN: Split = "train"
@@ -82,7 +86,14 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
         PreprocError: the memory limit is too small.
     """
     columns = result.columns
-    sources = sorted((columns.folder / TRAIN).glob("*.bin"))
+    spec = engine_job.job.semantics.feature_spec(result.cardinalities)
+    of_lists = {
+        path.name
+        for number in range(len(spec.categorical), len(spec.table_sizes))
+        for path in dataclasses.astuple(ListFiles.of(columns.folder, number))
+    }
+    paths = sorted((columns.folder / TRAIN).glob("*.bin"))
+    sources = [path for path in paths if path.name not in of_lists]
     folder = result.dataset.parent / "shuffle"
     dataset = folder / "dataset"
     shuffled = EncodedColumns(
@@ -95,6 +106,11 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
     if columns.float32 is not None and shuffled.float32 is not None:
         moves.append((columns.float32, shuffled.float32))
         files.append(ColumnFile(columns.float32 / TRAIN, shuffled.float32 / TRAIN))
+    if spec.lists:
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = folder / "numbers.bin"
+        np.arange(result.rows[TRAIN], dtype=np.uint64).tofile(numbers)
+        files.append(ColumnFile(numbers, folder / "shuffled_numbers.bin"))
     for file in files:
         file.target.parent.mkdir(parents=True, exist_ok=True)
         file.target.touch()
@@ -105,6 +121,9 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
         shuffle_columns(
             files, rows, seed, state, job.memory_limit, job.threads, engine_job.reporter
         )
+    if spec.lists:
+        rows_before = np.fromfile(files[-1].target, np.uint64)
+        take_lists(columns.folder / TRAIN, shuffled.folder / TRAIN, spec, rows_before)
     for source, target in {(result.dataset, dataset), *moves}:
         link_files(source, target, but={TRAIN})
     return dataclasses.replace(result, dataset=dataset, columns=shuffled)

@@ -155,14 +155,17 @@ class ClicksJob:
                 f"got {','.join(self.format)!r}"
             )
         if self.semantics.schema is not None:
+            has_lists = bool(self.semantics.schema.named("categorical_list"))
+            formats = ("split",) if has_lists else ("split", "parquet")
             for name, value, only in (
                 ("engine", self.engine, tuple(e for e in ENGINES if e != "nvtabular")),
                 ("layout", self.layout, ("nvidia",)),
-                *(("format", each, ("split", "parquet")) for each in self.format),
+                *(("format", each, formats) for each in self.format),
             ):
                 if value not in only:
+                    lists = " of lists" if has_lists and name == "format" else ""
                     raise PreprocError(
-                        f"`{name}` {value}: with a schema only {', '.join(only)} so far"
+                        f"`{name}` {value}: with a schema{lists} only {', '.join(only)} so far"
                     )
         require_threads(self, "threads")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):

@@ -159,7 +159,7 @@ class ClicksSemantics:
     def num_categorical(self) -> int:
         """Categorical features: those of the log, and the bins of its numbers."""
         if self.schema is not None:
-            return len(self.schema.named("categorical"))
+            return len(self.schema.with_dictionaries)
         return NUM_CATEGORICAL + (NUM_NUMERICAL if self.bin_numerical else 0)
 
     @property
@@ -173,7 +173,7 @@ class ClicksSemantics:
         narrow: KeyType = "uint32"
         if self.schema is None:
             return (narrow,) * self.num_categorical
-        return tuple(column.key_type for column in self.schema.named("categorical"))
+        return tuple(column.key_type for column in self.schema.with_dictionaries)
 
     def limits(self, column: int) -> tuple[int, int]:
         """Returns the least occurrences of a category, and the most ids.
@@ -182,7 +182,7 @@ class ClicksSemantics:
         """
         if self.schema is None:
             return max(self.frequency_limit, 1), 0
-        own = self.schema.named("categorical")[column]
+        own = self.schema.with_dictionaries[column]
         return max(own.frequency_limit, 1), own.max_ids
 
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":

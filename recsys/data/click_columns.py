@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+from recsys.data.list_columns import ListColumn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,18 +21,23 @@ class ClickColumns:
         label: [B] bool, True for a click.
         numerical: [B, M] float16 or float32, transformed values.
         categorical: F arrays of [B] signed integers, ids in [0, cardinality).
+        lists: columns of lists, where the dataset has some.
     """
 
     label: npt.NDArray[np.bool_]
     numerical: npt.NDArray[np.float16] | npt.NDArray[np.float32]
     categorical: tuple[npt.NDArray[np.signedinteger], ...]
+    lists: tuple[ListColumn, ...] = ()
 
     def __len__(self) -> int:
         return len(self.label)
 
     def __getitem__(self, rows: slice) -> "ClickColumns":
         return ClickColumns(
-            self.label[rows], self.numerical[rows], tuple(c[rows] for c in self.categorical)
+            self.label[rows],
+            self.numerical[rows],
+            tuple(c[rows] for c in self.categorical),
+            tuple(c[rows] for c in self.lists),
         )
 
     def fill(self, columns: "ClickColumns") -> None:

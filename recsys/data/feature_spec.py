@@ -56,12 +56,26 @@ class CategoricalFeature:
         return index_dtype(self.cardinality)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListFeature(CategoricalFeature):
+    """A feature with a list of ids in each row.
+
+    Attributes:
+        pooling: `mean` or `sum` of the vectors.
+        is_weighted: each id has a factor.
+    """
+
+    pooling: str
+    is_weighted: bool
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSpec:
     """The columns of a dataset, in canonical order.
 
     Attributes:
         categorical: features in table order.
+        lists: features of lists, whose tables come after these.
         numerical: names of the numerical features, in the order of the columns of numerical.bin.
         label: name of the label.
         numerical_dtype: storage dtype of the numerical features in split binary.
@@ -72,15 +86,17 @@ class FeatureSpec:
     numerical: tuple[str, ...]
     label: str = "label"
     numerical_dtype: NumericalDtype = "float16"
+    lists: tuple[ListFeature, ...] = ()
     files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         """Refuses repeated names, empty tables and tables beyond int32 ids."""
-        names = [self.label, *self.numerical, *(f.name for f in self.categorical)]
+        with_tables = (*self.categorical, *self.lists)
+        names = [self.label, *self.numerical, *(f.name for f in with_tables)]
         if len(set(names)) != len(names):
             twice = sorted({n for n in names if names.count(n) > 1})
             raise DatasetError(f"feature names must differ, used more than once: {twice}")
-        for feature in self.categorical:
+        for feature in with_tables:
             if feature.cardinality < 1:
                 raise DatasetError(
                     f"feature {feature.name}: cardinality must be at least 1, "
@@ -96,7 +112,7 @@ class FeatureSpec:
     @property
     def table_sizes(self) -> tuple[int, ...]:
         """Rows of each embedding table."""
-        return tuple(f.cardinality for f in self.categorical)
+        return tuple(f.cardinality for f in (*self.categorical, *self.lists))
 
     def with_features(self, features: Sequence[int]) -> "FeatureSpec":
         """Returns the spec with some categorical features, chosen by number."""
@@ -129,7 +145,7 @@ class FeatureSpec:
         write_whole_file(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
         sizes = {
             f"_c{FIRST_CATEGORICAL_COLUMN + i}": f.cardinality - 1
-            for i, f in enumerate(self.categorical)
+            for i, f in enumerate((*self.categorical, *self.lists))
         }
         write_whole_file(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
 
@@ -141,6 +157,12 @@ class FeatureSpec:
             f.name: {"dtype": "int32" if wide else f.dtype.name, "cardinality": f.cardinality}
             for f in self.categorical
         }
+        features |= {
+            f.name: {"dtype": f.dtype.name, "cardinality": f.cardinality}
+            | {"pooling": f.pooling, "weighted": f.is_weighted}
+            for f in self.lists
+        }
+        lists = {"categorical_list": [f.name for f in self.lists]} if self.lists else {}
 
         def chunk(split: str, names: list[str], file: str) -> dict[str, Any]:
             return {"type": "split_binary", "features": names, "files": [f"{split}/{file}"]}
@@ -161,6 +183,7 @@ class FeatureSpec:
                 "categorical": [f.name for f in self.categorical],
                 "numerical": list(self.numerical),
                 "label": [self.label],
+                **lists,
             },
             "metadata": {},
         }
@@ -218,6 +241,7 @@ class FeatureSpec:
         try:
             return cls(
                 categorical=tuple(CategoricalFeature(*item) for item in document.cardinalities),
+                lists=tuple(ListFeature(*item) for item in document.lists),
                 numerical=document.numerical,
                 label=document.label,
                 numerical_dtype="float16" if document.numerical_dtype == "float16" else "float32",

@@ -113,6 +113,7 @@ class SpecDocument:
         numerical: names of the numerical features, in order.
         numerical_dtype: their dtype, `float16` or `float32`.
         cardinalities: name and cardinality of each categorical feature, in table order.
+        lists: of each feature of lists name, cardinality, pooling and whether it has weights.
         files: split -> its files, as far as the spec names them.
     """
 
@@ -120,6 +121,7 @@ class SpecDocument:
     numerical: tuple[str, ...]
     numerical_dtype: str
     cardinalities: tuple[tuple[str, int], ...]
+    lists: tuple[tuple[str, int, str, bool], ...]
     files: dict[str, SplitFiles]
 
 
@@ -138,12 +140,15 @@ def read_spec(path: Path) -> SpecDocument:
         numerical = _channel_names(channels, "numerical", features)
         dtype = _numerical_dtype(features, numerical)
         categorical = _channel_names(channels, "categorical", features)
+        has_lists = "categorical_list" in channels
+        lists = _channel_names(channels, "categorical_list", features) if has_lists else []
         sources = _mapping(document, "source_spec") if "source_spec" in document else {}
         return SpecDocument(
             label[0],
             tuple(numerical),
             dtype,
             tuple((name, _cardinality(features, name)) for name in categorical),
+            tuple(_list_feature(features, name) for name in lists),
             {
                 str(split): _split_files(str(split), chunks, label[0], numerical, categorical)
                 for split, chunks in sources.items()
@@ -190,6 +195,18 @@ def _cardinality(features: dict[str, Any], name: str) -> int:
             f"{show(feature['dtype'])}"
         )
     return value
+
+
+def _list_feature(features: dict[str, Any], name: str) -> tuple[str, int, str, bool]:
+    """Returns name, cardinality, pooling and whether there are weights."""
+    feature, rows = _mapping(features, name), _cardinality(features, name)
+    pooling, is_weighted = feature.get("pooling"), feature.get("weighted")
+    if pooling not in ("mean", "sum") or not isinstance(is_weighted, bool):
+        raise DatasetError(
+            f"feature_spec.{name}: `pooling` must be mean or sum and `weighted` true or false, got "
+            f"{show(pooling)}, {show(is_weighted)}"
+        )
+    return name, rows, pooling, is_weighted
 
 
 def _numerical_dtype(features: dict[str, Any], names: list[str]) -> str:

@@ -27,6 +27,7 @@ from recsys.data.click_columns import (
 )
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.list_columns import ListReader
 from recsys.data.positioned_io import (
     DiskSync,
     check_not_cut,
@@ -198,7 +199,14 @@ class SplitBinaryReader:
         self._fds: dict[str, int] = {}
         weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
         self._maps: dict[str, npt.NDArray[Any]] = {}
+        self._lists: list[ListReader] = []
         try:
+            for number, feature in enumerate(self.spec.lists, start=len(self.spec.categorical)):
+                reader = ListReader(
+                    self.folder, feature, number, self.num_rows, check_ids=check_ids
+                )
+                self._lists.append(reader)
+                self.files += reader.files
             for name, path in self.paths.items():
                 self._fds[name] = open_for_reading(path)
                 if access == "memmap":
@@ -228,7 +236,8 @@ class SplitBinaryReader:
         """
         dense = self.read_dense(start, stop)
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
-        return ClickColumns(dense.label, dense.numerical, ids)
+        lists = tuple(reader.read(start, stop) for reader in self._lists)
+        return ClickColumns(dense.label, dense.numerical, ids, lists)
 
     def read_into(self, start: int, columns: ClickColumns) -> None:
         """Reads rows from number `start` on into columns; see `read`."""
@@ -327,3 +336,5 @@ class SplitBinaryReader:
         """Closes the files."""
         close_all(self._fds)
         self._maps.clear()
+        for reader in self._lists:
+            reader.close()

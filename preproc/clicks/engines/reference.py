@@ -6,6 +6,7 @@ about 50 times slower than the native engine and holds all rows in memory (about
 """
 
 import dataclasses
+import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,10 @@ import xxhash
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
+from preproc.clicks.lists import unit_files
 from preproc.clicks.rules import (
     SPLITS,
+    Bounds,
     ClicksSemantics,
     bin_categories,
     order_dictionary,
@@ -28,12 +31,15 @@ from preproc.clicks.rules import (
     transform_decimal,
     transform_numerical,
 )
-from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, reject_reason
-from preproc.clicks.schema.row_format import Role, RowFormat
+from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_list, reject_reason
+from preproc.clicks.schema.row_format import KeyType, Role, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.list_columns import ListColumn
+from recsys.data.positioned_io import write_at
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class ParsedRows:
         split: [n] number of each row's split; 0 where its own number decides.
         split_value: [n] what gave the row to its split.
         group: [n] group of each row.
+        lists: [n, number of columns of lists], keys and weights of the elements of each.
     """
 
     label: npt.NDArray[np.bool_]
@@ -63,6 +70,21 @@ class ParsedRows:
     split: npt.NDArray[np.int64]
     split_value: npt.NDArray[np.uint64]
     group: npt.NDArray[np.int64]
+    lists: npt.NDArray[np.object_]
+
+    @property
+    def num_ids(self) -> int:
+        """Columns of one category a row."""
+        return int(self.categories.shape[1])
+
+    def keys_of(self, column: int, key_type: KeyType, rows: int) -> npt.NDArray[Any]:
+        """Returns the categories of the first rows of a column; those of lists come last."""
+        if column >= self.num_ids:
+            elements = itertools.chain(*self.lists[:rows, column - self.num_ids])
+            keys = np.array([None, *(key for key, _ in elements)], np.object_)[1:]
+            return keys.astype(np.uint32) if key_type == "uint32" else keys
+        of_column = self.categories if key_type == "uint32" else self.wide_keys
+        return of_column[:rows, column][~self.categories_missing[:rows, column]]
 
     def taken(self, order: npt.NDArray[np.int64]) -> "ParsedRows":
         """Returns the rows in another order."""
@@ -126,26 +148,9 @@ def read_rows(
     filled = np.where(integers_missing, b"0", numbers)
     integers = np.where(is_decimal, b"0", filled).astype(np.int64)
     decimals = np.where(is_decimal, filled, b"0").astype(np.float64) + 0.0  # -0 is 0
-    num_ids = semantics.num_categorical - semantics.bin_numerical * numbers.shape[1]
-    categories = np.zeros((len(valid), num_ids), np.uint32)
-    wide_keys = np.full(categories.shape, None, np.object_)
-    categories_missing = np.zeros(categories.shape, np.bool_)
-    for field, role in enumerate(row_format.roles):
-        column, cells = row_format.columns[field], [fields[field] for fields in valid]
-        if role == "categorical":
-            kind, buckets = row_format.types[field], row_format.buckets[field]
-            is_narrow = semantics.key_types[column] == "uint32"
-            target = categories if is_narrow else wide_keys
-            target[:, column] = [
-                read_category(text, kind, buckets) if text else 0 for text in cells
-            ]
-            categories_missing[:, column] = [not text for text in cells]
-        time = row_format.times[field]
-        if time is not None and time.features:
-            columns = slice(column, column + len(time.features))
-            times = [time.milliseconds(text) for text in cells]
-            categories[:, columns] = [time.categories(each or 0) for each in times]
-            categories_missing[:, columns] = np.array([[not text] for text in cells])
+    categories, wide_keys, categories_missing, lists = _read_categories(
+        valid, row_format, semantics.key_types
+    )
     if semantics.category_modulus is not None:
         categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
     if semantics.bin_numerical:
@@ -168,8 +173,45 @@ def read_rows(
         categories_missing=categories_missing,
         split=np.searchsorted(np.array(cuts, np.uint64), split_value, side="right"),
         split_value=split_value,
+        lists=lists,
         group=np.array([-1 if group is None else group_of(f[group]) for f in valid], np.int64),
     ), rejected
+
+
+def _read_categories(
+    rows: list[list[bytes]], row_format: RowFormat, key_types: Sequence[KeyType]
+) -> tuple[
+    npt.NDArray[np.uint32],
+    npt.NDArray[np.object_],
+    npt.NDArray[np.bool_],
+    npt.NDArray[np.object_],
+]:
+    """Returns categories, wide keys, missing ones and lists of rows; see `ParsedRows`."""
+    num_lists = row_format.roles.count("categorical_list")
+    lists = np.full((len(rows), num_lists), None, np.object_)
+    categories = np.zeros((len(rows), row_format.num_categorical), np.uint32)
+    wide_keys = np.full(categories.shape, None, np.object_)
+    missing = np.zeros(categories.shape, np.bool_)
+    for field, role in enumerate(row_format.roles):
+        column, cells = row_format.columns[field], [fields[field] for fields in rows]
+        kind, buckets = row_format.types[field], row_format.buckets[field]
+        time, of_list = row_format.times[field], row_format.lists[field]
+        if role == "categorical":
+            target = categories if key_types[column] == "uint32" else wide_keys
+            target[:, column] = [
+                read_category(text, kind, buckets) if text else 0 for text in cells
+            ]
+            missing[:, column] = [not text for text in cells]
+        if of_list is not None:
+            for number, text in enumerate(cells):
+                read = read_list(text, kind, buckets, of_list) if text else []
+                lists[number, column] = read
+        if time is not None and time.features:
+            columns = slice(column, column + len(time.features))
+            times = [time.milliseconds(text) for text in cells]
+            categories[:, columns] = [time.categories(each or 0) for each in times]
+            missing[:, columns] = np.array([[not text] for text in cells])
+    return categories, wide_keys, missing, lists
 
 
 def split_values(
@@ -221,15 +263,14 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
     """
     dictionaries = []
     for column, key_type in enumerate(semantics.key_types):
-        present = ~rows.categories_missing[:counted, column]
         limit, max_ids = semantics.limits(column)
         ordered: Any
+        categories = rows.keys_of(column, key_type, counted)
         if key_type == "uint32":
-            categories = rows.categories[:counted, column][present]
             values, counts = np.unique(categories, return_counts=True)
             ordered = order_dictionary(values, counts.astype(np.uint64), limit)
         else:
-            ordered = order_wide_keys(Counter(rows.wide_keys[:counted, column][present]), limit)
+            ordered = order_wide_keys(Counter(categories), limit)
         dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
 
@@ -237,7 +278,7 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
 def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantics) -> ClickColumns:
     """Returns the columns of a dataset, with float32 numerical features."""
     ids = []
-    for column, dictionary in enumerate(dictionaries):
+    for column, dictionary in enumerate(dictionaries[: rows.num_ids]):
         id_of = {category: i for i, category in enumerate(dictionary, start=1)}
         source = rows.categories if dictionary.type == "uint32" else rows.wide_keys
         categories = source[:, column].tolist()
@@ -248,7 +289,33 @@ def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantic
     for column, declared in enumerate(schema.named("numerical") if schema else ()):
         if declared.type == "float":
             numerical[:, column] = transform_decimal(rows.decimals[:, column], declared.rule)
-    return ClickColumns(rows.label, numerical, tuple(ids))
+    lists = []
+    for column, dictionary in enumerate(dictionaries[rows.num_ids :]):
+        id_of = {category: i for i, category in enumerate(dictionary, start=1)}
+        of_column = rows.lists[:, column]
+        elements = list(itertools.chain(*of_column))
+        lists.append(
+            ListColumn(
+                np.array([id_of.get(key, 0) for key, _ in elements], np.int32),
+                np.cumsum([0, *map(len, of_column)]),
+                np.array([weight for _, weight in elements], np.float32),
+            )
+        )
+    return ClickColumns(rows.label, numerical, tuple(ids), tuple(lists))
+
+
+def write_lists(
+    stage: EncodeStage, columns: ClickColumns, bounds: Bounds, spec: FeatureSpec
+) -> None:
+    """Writes the lists of all rows."""
+    with unit_files(stage.lists, "all", SPLITS, spec) as files:
+        for split in SPLITS if spec.lists else ():
+            rows = columns[slice(*bounds[split])]
+            for lists, fds in zip(rows.lists, files[split], strict=True):
+                lengths = np.diff(lists.offsets).astype(np.uint32)
+                for fd, values in zip(fds, (lists.ids, lengths, lists.weights), strict=True):
+                    if fd >= 0 and values is not None:
+                        write_at(fd, np.ascontiguousarray(values), 0)
 
 
 def _final_order(num_rows: int, train: tuple[int, int], seed: int | None) -> npt.NDArray[np.int64]:
@@ -311,7 +378,9 @@ def run(engine_job: EngineJob) -> EngineResult:
         saved.save(column, keys)
     spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
+        write_lists(stage, columns, bounds, spec)
         clicks = writer.write(0, columns, rows.group)
+        writer.join_lists(["all"])
     return stage.finish(
         engine={"name": "reference"},
         files=tuple(files),

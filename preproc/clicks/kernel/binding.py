@@ -18,6 +18,7 @@ from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.kernel.shared_library import (
     EncodeTarget,
     LineTooLongError,
+    RawListRule,
     RawMergeResult,
     RawMergeRule,
     RawNumberRule,
@@ -42,6 +43,7 @@ from preproc.clicks.schema.row_format import (
     KEY_TYPES,
     ROLES,
     KeyType,
+    ListRule,
     RowFormat,
     SplitRule,
 )
@@ -165,6 +167,8 @@ def _raw_format(row_format: RowFormat) -> RawRowFormat:
         buckets=(ctypes.c_uint64 * len(texts_at))(*row_format.buckets),
         rules=(RawNumberRule * len(texts_at))(*(RawNumberRule(*rule) for rule in row_format.rules)),
         times=(RawTimeRule * len(texts_at))(*map(_raw_time, row_format.times)),
+        lists=(RawListRule * len(texts_at))(*map(_raw_list, row_format.lists)),
+        num_lists=row_format.roles.count("categorical_list"),
         split=RawSplitRule(field=_NO_FIELD) if split is None else _raw_split(split),
         group_field=_NO_FIELD if group_field is None else group_field,
     )
@@ -174,6 +178,14 @@ def _raw_time(rule: TimeRule | None) -> RawTimeRule:
     if rule is None:
         return RawTimeRule()
     return RawTimeRule(rule.format.encode(), rule.zone_minutes, rule.feature_bits)
+
+
+def _raw_list(rule: ListRule | None) -> RawListRule:
+    if rule is None:
+        return RawListRule()
+    weight_separator = int.from_bytes(rule.weight_separator.encode())
+    keeps_first = rule.keep == "first"
+    return RawListRule(ord(rule.separator), weight_separator, rule.max_length, keeps_first)
 
 
 def _raw_split(rule: SplitRule) -> RawSplitRule:

@@ -69,6 +69,7 @@ class RowScanner final : public RowSink {
              int runs_fd, int rejects_fd)
       : counts_(rule, format, table_bytes, runs_fd),
         split_(format.split),
+        num_lists_(static_cast<int>(format.num_lists)),
         row_limit_(row_limit),
         rejects_fd_(rejects_fd) {}
 
@@ -81,7 +82,9 @@ class RowScanner final : public RowSink {
       least_ = std::min(least_, value);
       most_ = std::max(most_, value);
       // As if all its categories were missing: they are not counted.
-      if (split_.counts_train && split_.split_of(value) != 0) batch.id_present[r] = 0;
+      if (!split_.counts_train || split_.split_of(value) == 0) continue;
+      batch.id_present[r] = 0;
+      for (int l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
     }
     counts_.add(batch, count);
     rows_ += static_cast<uint64_t>(count);
@@ -99,6 +102,7 @@ class RowScanner final : public RowSink {
 
   CategoryCounts counts_;
   SplitRule split_;
+  int num_lists_;
   uint64_t split_rows_[kNumSplits] = {};
   uint64_t least_ = ~uint64_t{0};  // of the values that split
   uint64_t most_ = 0;
@@ -142,7 +146,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 11; }
+CLICKS_API int clicks_kernel_version() { return 12; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });

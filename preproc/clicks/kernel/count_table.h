@@ -170,7 +170,7 @@ class CategoryCounts {
       : columns_(rule, format),
         budget_(budget_bytes),
         runs_fd_(runs_fd),
-        tables_(static_cast<size_t>(columns_.count())),
+        tables_(static_cast<size_t>(columns_.count() + columns_.num_lists())),
         wide_tables_(columns_.has_wide_keys() ? tables_.size() : 0) {}
 
   // Counts the first rows of a batch.
@@ -187,6 +187,7 @@ class CategoryCounts {
         add_narrow(batch, rows, c, ((present_everywhere >> c) & 1) != 0);
       }
     }
+    for (int l = 0; l < columns_.num_lists(); ++l) add_lists(batch.lists[l], rows, l);
   }
 
   void spill() {
@@ -221,6 +222,12 @@ class CategoryCounts {
         count += (batch.id_present[r] >> c) & 1;
       }
     }
+    add_keys(c, count);
+  }
+
+  // Counts the first of `keys_`.
+  void add_keys(int c, int count) {
+    const uint32_t* const keys = keys_;
     CountTable<NarrowCount>& table = tables_[static_cast<size_t>(c)];
     while (!table.has_room(static_cast<size_t>(count))) make_room(table);
     table.add(
@@ -230,12 +237,46 @@ class CategoryCounts {
 
   void add_wide(const RowBatch& batch, int rows, int c) {
     int count = 0;
-    size_t bytes = 0;
     for (int r = 0; r < rows; ++r) {
-      if (((batch.id_present[r] >> c) & 1) == 0) continue;
-      const WideKey& key = columns_.wide_key(batch, r, c);
-      wide_keys_[count] = &key;
-      ++count;
+      if (((batch.id_present[r] >> c) & 1) != 0) {
+        wide_keys_[count++] = &columns_.wide_key(batch, r, c);
+      }
+    }
+    add_wide_keys(c, count);
+  }
+
+  // Counts the elements of all lists, some at a time.
+  void add_lists(const ListColumn& lists, int rows, int l) {
+    const int c = columns_.count() + l;
+    const bool is_wide = columns_.has_wide_keys(c);
+    int count = 0;
+    const auto count_keys = [&] {
+      if (is_wide) {
+        add_wide_keys(c, count);
+      } else {
+        kernels_.hash_categories(keys_, count, keys_);
+        add_keys(c, count);
+      }
+      count = 0;
+    };
+    for (int r = 0; r < rows; ++r) {
+      for (uint32_t i = lists.begin[r]; i < lists.end[r]; ++i) {
+        if (is_wide) {
+          wide_keys_[count++] = &lists.elements->wide[i];
+        } else {
+          keys_[count++] = lists.elements->narrow[i];
+        }
+        if (count == kBatchRows) count_keys();
+      }
+    }
+    count_keys();
+  }
+
+  // Counts the first of `wide_keys_`.
+  void add_wide_keys(int c, int count) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; ++i) {
+      const WideKey& key = *wide_keys_[i];
       bytes += key.length > WideKey::kShort ? key.length : 0;
     }
     // Keys of a batch take a chunk at most, and what the last one lacks.

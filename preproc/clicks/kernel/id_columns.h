@@ -75,13 +75,18 @@ class IdColumns {
         bins_(rule),
         categoricals_(static_cast<int>(format.num_categorical)),
         numericals_(static_cast<int>(format.num_numerical)),
-        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)) {
+        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)),
+        num_lists_(static_cast<int>(format.num_lists)) {
     for (uint32_t f = 0; f < format.num_fields; ++f) {
-      if (clicks::has_wide_keys(format, f)) wide_ |= uint64_t{1} << format.columns[f];
+      if (!clicks::has_wide_keys(format, f)) continue;
+      const int first = format.roles[f] == kListRole ? count_ : 0;
+      wide_ |= uint64_t{1} << (first + format.columns[f]);
     }
   }
 
+  // Columns of one category a row; those of lists follow.
   int count() const { return count_; }
+  int num_lists() const { return num_lists_; }
   bool has_wide_keys(int column) const { return ((wide_ >> column) & 1) != 0; }
   bool has_wide_keys() const { return wide_ != 0; }
   const WideKey& wide_key(const RowBatch& batch, int row, int column) const {
@@ -107,6 +112,7 @@ class IdColumns {
   int categoricals_;
   int numericals_;
   int count_;
+  int num_lists_;
   uint64_t wide_ = 0;  // bit c: the categories of column c are wide keys
 };
 

@@ -123,7 +123,7 @@ class LineTransform final : private RowSink {
   }
 
   static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex", "encoding",
-                                             "string",  "number", "quote",   "time"};
+                                             "string",  "number", "quote",   "time", "list"};
 
   static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
     const std::string or_nothing = ", or nothing if it is missing";

@@ -138,7 +138,10 @@ struct EncodeTarget {
   int32_t group_fd;    // -1: not written
   int32_t categorical_fds[kMaxColumns];
   uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
-  uint32_t split;                 // where the format splits rows: the only one of its rows
+  // Of lists: files of int32 ids, of uint32 lengths of the rows' lists, and of float32 weights or
+  // -1. They are written from their ends on.
+  int32_t list_fds[kMaxColumns][3];
+  uint32_t split;  // where the format splits rows: the only one of its rows
 };
 
 // Writes rows to the columns of a dataset.
@@ -158,7 +161,7 @@ class RowEncoder final : public EncodingSink {
              EncodeTarget* targets, size_t num_targets)
       : columns_(row_rule, format),
         numericals_(format.num_numerical),
-        dictionaries_(dictionaries, dictionaries + columns_.count()),
+        dictionaries_(dictionaries, dictionaries + columns_.count() + columns_.num_lists()),
         transform_(rule),
         decimals_(decimal_rules(format)),
         targets_(targets),
@@ -167,7 +170,8 @@ class RowEncoder final : public EncodingSink {
         group_(format.group_field == kNoField ? 1 : kBufferRows),
         float16_(kBufferRows * numericals_ + 1),
         float32_(kBufferRows * numericals_ + 1),
-        ids_(static_cast<size_t>(kBufferRows * columns_.count())) {
+        ids_(static_cast<size_t>(kBufferRows * columns_.count())),
+        lists_(static_cast<size_t>(columns_.num_lists())) {
     for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
   }
 
@@ -204,10 +208,28 @@ class RowEncoder final : public EncodingSink {
 
  private:
   static constexpr int kBufferRows = 16 * kBatchRows;
+  static constexpr size_t kBufferElements = size_t{1} << 14;
+
+  // Lists that are not written yet.
+  struct ListBuffer {
+    std::vector<int32_t> ids;
+    std::vector<uint32_t> lengths;
+    std::vector<float> weights;
+
+    void write(const int32_t* fds) {
+      write_all(fds[0], ids.data(), ids.size() * sizeof(ids[0]));
+      write_all(fds[1], lengths.data(), lengths.size() * sizeof(lengths[0]));
+      if (fds[2] >= 0) write_all(fds[2], weights.data(), weights.size() * sizeof(weights[0]));
+      ids.clear();
+      lengths.clear();
+      weights.clear();
+    }
+  };
 
   void flush() {
     if (buffered_ == 0) return;
     const EncodeTarget& target = targets_[target_];
+    for (size_t l = 0; l < lists_.size(); ++l) lists_[l].write(target.list_fds[l]);
     const size_t n = static_cast<size_t>(buffered_);
     const uint64_t row = target.out_row + flushed_;
     pwrite_all(target.label_fd, label_.data(), n, row);
@@ -284,7 +306,31 @@ class RowEncoder final : public EncodingSink {
           look_up(batch, from, count, c, reinterpret_cast<int32_t*>(column(c)) + at);
       }
     }
+    for (int l = 0; l < columns_.num_lists(); ++l) encode_lists(batch, from, count, l);
     buffered_ += count;
+  }
+
+  void encode_lists(const RowBatch& batch, int from, int count, int l) {
+    const int c = columns_.count() + l;
+    const ColumnDictionary& of_column = *dictionaries_[static_cast<size_t>(c)];
+    const ListColumn& lists = batch.lists[l];
+    const ListElements& elements = *lists.elements;
+    ListBuffer& out = lists_[static_cast<size_t>(l)];
+    for (int r = from; r < from + count; ++r) {
+      out.lengths.push_back(lists.end[r] - lists.begin[r]);
+      for (uint32_t i = lists.begin[r]; i < lists.end[r]; ++i) {
+        uint32_t id;
+        if (columns_.has_wide_keys(c)) {
+          id = of_column.wide->find(elements.wide[i]);
+        } else {
+          const uint32_t key = key_of_category(elements.narrow[i]);
+          id = of_column.narrow->find(elements.narrow[i], of_column.narrow->bucket_of_key(key));
+        }
+        out.ids.push_back(static_cast<int32_t>(id));
+        if (!elements.weights.empty()) out.weights.push_back(elements.weights[i]);
+      }
+    }
+    if (out.ids.size() >= kBufferElements) out.write(targets_[target_].list_fds[l]);
   }
 
   template <typename Id>
@@ -337,6 +383,7 @@ class RowEncoder final : public EncodingSink {
   Pages<uint16_t> float16_;
   Pages<float> float32_;
   Pages<int32_t> ids_;
+  std::vector<ListBuffer> lists_;
   uint32_t categories_[kBatchRows];  // of one column, and their keys
   uint32_t keys_[kBatchRows];
 };

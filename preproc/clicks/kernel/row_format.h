@@ -28,12 +28,28 @@ enum RejectReason : uint32_t {
   kNumber,
   kQuote,
   kTime,
+  kList,
   kNumReasons
 };
 
 enum FieldType : uint8_t { kHexadecimal, kText, kWholeNumber, kDecimal };
 
-enum Role : uint8_t { kIgnored, kLabelRole, kNumericalRole, kCategoricalRole, kTimestampRole };
+enum Role : uint8_t {
+  kIgnored,
+  kLabelRole,
+  kNumericalRole,
+  kCategoricalRole,
+  kTimestampRole,
+  kListRole
+};
+
+// How the lists of a column are read.
+struct ListRule {
+  uint32_t separator;
+  uint32_t weight_separator;  // 0: elements have no weights
+  uint32_t max_length;        // of a longer one the last elements are kept
+  uint32_t keeps_first;       // or the first
+};
 
 constexpr int kNumSplits = 3;  // training, validation, test
 constexpr uint32_t kNoField = ~uint32_t{0};
@@ -76,6 +92,8 @@ struct RowFormat {
   const uint64_t* buckets;
   const NumberRule* rules;  // [num_fields] of decimal numbers
   const TimeRule* times;    // [num_fields] of times
+  const ListRule* lists;    // [num_fields] of lists
+  uint32_t num_lists;
   SplitRule split;
   uint32_t group_field;  // hashed to the group of a row; kNoField: none
 };
@@ -96,7 +114,8 @@ inline std::vector<std::pair<size_t, NumberRule>> decimal_rules(const RowFormat&
 
 // Whether the categories of a field are texts or integers as they are, not numbers of 32 bits.
 inline bool has_wide_keys(const RowFormat& format, uint32_t f) {
-  return !format.is_criteo && format.roles[f] == kCategoricalRole &&
+  return !format.is_criteo &&
+         (format.roles[f] == kCategoricalRole || format.roles[f] == kListRole) &&
          format.types[f] != kHexadecimal && format.buckets[f] == 0;
 }
 

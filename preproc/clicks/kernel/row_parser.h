@@ -34,6 +34,22 @@ struct RejectedRow {
   uint32_t field;  // the leftmost wrong one, the label is 0; of kColumns, the number of fields
 };
 
+// Elements of the lists of a column.
+struct ListElements {
+  std::vector<uint32_t> narrow;  // or, of a column of wide keys, these
+  std::vector<WideKey> wide;
+  std::vector<float> weights;  // none where the rule has none
+
+  size_t size() const { return std::max(narrow.size(), wide.size()); }
+};
+
+// The lists of a column in a batch of rows.
+struct ListColumn {
+  ListElements* elements;
+  uint32_t begin[kBatchRows];
+  uint32_t end[kBatchRows];
+};
+
 struct RowBatch {
   int rows = 0;
   uint8_t label[kBatchRows];
@@ -44,6 +60,7 @@ struct RowBatch {
   uint32_t* categorical;                   // [kBatchRows, num_categorical]
   WideKey* keys;                     // as `categorical`, of columns of wide keys, each of value 1
   KeyArena* unquoted;                // fields with quotes in them
+  ListColumn* lists;                 // [num_lists]
   uint64_t split_value[kBatchRows];  // see SplitRule; not read where it has no kind
   int64_t group[kBatchRows];         // 63 bits of a hash, -1 if missing; likewise
 };
@@ -217,6 +234,47 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
   return start;
 }
 
+// Reads a list; returns the reason if it is none, else kNumReasons. elements: may be null.
+inline RejectReason read_list(const uint8_t* field, uint32_t length, const RowFormat& format,
+                              uint32_t f, ListElements* elements) {
+  const ListRule& rule = format.lists[f];
+  const uint8_t* const end = field + length;
+  const auto separator = static_cast<uint8_t>(rule.separator);
+  const auto count = static_cast<size_t>(std::count(field, end, separator)) + 1;
+  const size_t dropped = count > rule.max_length ? count - rule.max_length : 0;
+  const size_t first = rule.keeps_first ? 0 : dropped, after = first + count - dropped;
+  const bool is_wide = has_wide_keys(format, f);
+  for (size_t i = 0; i < count; ++i) {
+    const auto* stop = static_cast<const uint8_t*>(memchr(field, separator, end - field));
+    if (stop == nullptr) stop = end;
+    const uint8_t* key_end = stop;
+    double weight = 1;
+    if (rule.weight_separator != 0) {
+      key_end = static_cast<const uint8_t*>(
+          memrchr(field, static_cast<int>(rule.weight_separator), stop - field));
+      if (key_end == nullptr) return kList;
+      const uint8_t* const digits = key_end + 1;
+      if (!parse_number(digits, static_cast<uint32_t>(stop - digits), weight)) return kList;
+    }
+    if (key_end == field) return kList;
+    uint32_t category = 0;
+    WideKey key;
+    const RejectReason reason =
+        read_category(field, static_cast<uint32_t>(key_end - field), format, f, category, key);
+    if (reason != kNumReasons) return reason;
+    if (elements != nullptr && first <= i && i < after) {
+      if (is_wide) {
+        elements->wide.push_back(key);
+      } else {
+        elements->narrow.push_back(category);
+      }
+      if (rule.weight_separator != 0) elements->weights.push_back(static_cast<float>(weight));
+    }
+    field = stop + 1;
+  }
+  return kNumReasons;
+}
+
 // Parses rows of any format; see `parse_rows`.
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
@@ -224,6 +282,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   bool all_valid = true;
   batch.rows = fields.rows;
   batch.unquoted->clear();
+  for (uint32_t l = 0; l < format.num_lists; ++l) *batch.lists[l].elements = {};
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
@@ -267,6 +326,15 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
                              batch.categorical + first_category + column, present);
           id_present |= present << column;
           if (splits) batch.split_value[r] = static_cast<uint64_t>(time);
+          break;
+        }
+        case kListRole: {
+          ListColumn& list = batch.lists[column];
+          list.begin[r] = static_cast<uint32_t>(list.elements->size());
+          if (!is_missing(field, length, format, f)) {
+            valid &= read_list(field, length, format, f, list.elements) == kNumReasons;
+          }
+          list.end[r] = static_cast<uint32_t>(list.elements->size());
           break;
         }
         case kLabelRole:
@@ -363,6 +431,13 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
       const bool fits = role == kLabelRole ? read_label(begin, length, format, f, label)
                                            : is_missing(begin, length, format, f);
       if (fits) continue;
+      if (role == kListRole) {
+        const RejectReason reason = read_list(begin, length, format, f, nullptr);
+        if (reason == kNumReasons) continue;
+        const bool is_ascii =
+            format.types[f] == kText || std::none_of(begin, end, is_not_printable);
+        return {is_ascii ? reason : kEncoding, f};
+      }
       if (role == kCategoricalRole && format.types[f] != kHexadecimal) {
         WideKey key;
         const RejectReason reason = read_wide_key(begin, length, format.types[f], key);

@@ -62,7 +62,11 @@ class BatchBuffers {
         decimal_(kBatchRows * numericals_ + 1),
         categorical_(kBatchRows * categoricals_ + 1),
         keys_(kBatchRows * categoricals_ + 1, Pages<WideKey>::kOnUse),
+        elements_(format.num_lists),
+        lists_(format.num_lists),
         batch_(1) {
+    for (size_t l = 0; l < lists_.size(); ++l) lists_[l].elements = &elements_[l];
+    batch_[0].lists = lists_.data();
     batch_[0].numerical = numerical_.data();
     batch_[0].decimal = decimal_.data();
     batch_[0].categorical = categorical_.data();
@@ -80,6 +84,11 @@ class BatchBuffers {
     batch.id_present[to] = source.id_present[from];
     batch.split_value[to] = source.split_value[from];
     batch.group[to] = source.group[from];
+    for (size_t l = 0; l < lists_.size(); ++l) {
+      lists_[l].elements = source.lists[l].elements;
+      lists_[l].begin[to] = source.lists[l].begin[from];
+      lists_[l].end[to] = source.lists[l].end[from];
+    }
     copy_values(source.numerical, batch.numerical, numericals_, from, to);
     copy_values(source.decimal, batch.decimal, numericals_, from, to);
     copy_values(source.categorical, batch.categorical, categoricals_, from, to);
@@ -99,6 +108,8 @@ class BatchBuffers {
   Pages<double> decimal_;
   Pages<uint32_t> categorical_;
   Pages<WideKey> keys_;
+  std::vector<ListElements> elements_;
+  std::vector<ListColumn> lists_;
   KeyArena unquoted_;
   Pages<RowBatch> batch_;
 };

@@ -30,7 +30,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 11
+_VERSION = 12
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -132,6 +132,17 @@ class RawTimeRule(Structure):
     )
 
 
+class RawListRule(Structure):
+    """struct ListRule."""
+
+    _fields_ = (
+        ("separator", c_uint32),
+        ("weight_separator", c_uint32),
+        ("max_length", c_uint32),
+        ("keeps_first", c_uint32),
+    )
+
+
 class RawSplitRule(Structure):
     """struct SplitRule."""
 
@@ -165,6 +176,8 @@ class RawRowFormat(Structure):
         ("buckets", POINTER(c_uint64)),
         ("rules", POINTER(RawNumberRule)),
         ("times", POINTER(RawTimeRule)),
+        ("lists", POINTER(RawListRule)),
+        ("num_lists", c_uint32),
         ("split", RawSplitRule),
         ("group_field", c_uint32),
     )
@@ -194,6 +207,7 @@ class EncodeTarget(Structure):
         ("group_fd", c_int32),
         ("categorical_fds", c_int32 * MAX_FEATURES),
         ("id_bytes", c_uint8 * MAX_FEATURES),
+        ("list_fds", c_int32 * 3 * MAX_FEATURES),
         ("split", c_uint32),
     )
 

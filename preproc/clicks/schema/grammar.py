@@ -7,12 +7,12 @@ from typing import Literal, get_args
 
 import xxhash
 
-from preproc.clicks.schema.row_format import FieldType, Role, RowFormat
+from preproc.clicks.schema.row_format import FieldType, ListRule, Role, RowFormat
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 RejectReason = Literal[
-    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time"
+    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time", "list"
 ]
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
@@ -23,8 +23,9 @@ schema's categories are refused as `encoding` if they are no UTF-8 or have contr
 as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
 minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
 most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
-2199, or if the one that splits the rows is missing. `quote`, before all others: a field begins with
-a quote, and none that closes it stands before a delimiter or the row's end.
+2199, or if the one that splits the rows is missing; lists by the reason of their first wrong
+element, or as `list` if one is empty or its weight no decimal number. `quote`, before all others: a
+field begins with a quote, and none that closes it stands before a delimiter or the row's end.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 CRITEO_REASONS = REJECT_REASONS[:5]
@@ -90,6 +91,8 @@ def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[R
             reason = _label_reason(field, row_format)
         elif role == "timestamp":
             reason = _time_reason(field, number, row_format)
+        elif role == "categorical_list":
+            reason = _list_reason(field, number, row_format)
         else:
             reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
         if reason is not None:
@@ -112,6 +115,37 @@ def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReas
     if rule.milliseconds(field) is not None:
         return None
     return "encoding" if _NOT_PRINTABLE.search(field) else "time"
+
+
+def read_list(
+    field: bytes, kind: FieldType, buckets: int, rule: ListRule
+) -> list[tuple[int | bytes, float]] | RejectReason:
+    """Returns the kept elements with their weights, or a reason to reject the row."""
+    elements = []
+    for text in field.split(rule.separator.encode()):
+        weight, key = 1.0, text
+        if rule.weight_separator:
+            key, separator, digits = text.rpartition(rule.weight_separator.encode())
+            if not separator or _feature_reason(digits or b"-", "numerical", "float"):
+                return "list"
+            weight = float(digits) + 0.0
+        if not key:
+            return "list"
+        reason = _feature_reason(key, "categorical", kind)
+        if reason is not None:
+            return reason
+        elements.append((read_category(key, kind, buckets), weight))
+    return elements[-rule.max_length :] if rule.keep == "last" else elements[: rule.max_length]
+
+
+def _list_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
+    rule, kind = row_format.lists[number], row_format.types[number]
+    if not field or rule is None:
+        return None
+    read = read_list(field, kind, row_format.buckets[number], rule)
+    if isinstance(read, list):
+        return None
+    return "encoding" if kind != "string" and _NOT_PRINTABLE.search(field) else read
 
 
 def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:

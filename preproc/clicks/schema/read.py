@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.schema.row_format import AS_IT_IS, MAX_FEATURES, MAX_FIELDS, NumberRule
+from preproc.clicks.schema.row_format import (
+    AS_IT_IS,
+    MAX_FEATURES,
+    MAX_FIELDS,
+    ListRule,
+    NumberRule,
+)
 from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
@@ -30,12 +36,26 @@ _COLUMN = (
     "time_zone",
     "features",
     "group",
+    "separator",
+    "weight_separator",
+    "max_length",
+    "keep",
+    "pooling",
 )
-_TYPES = {"numerical": ("int", "float"), "categorical": ("hex", "string", "int")}
+_CATEGORIES = ("hex", "string", "int")
+_TYPES = {
+    "numerical": ("int", "float"),
+    "categorical": _CATEGORIES,
+    "categorical_list": _CATEGORIES,
+}
+_COUNTED = ("categorical", "categorical_list", "timestamp")
 _MAX_TEXTS = 255
+_ONE_CHARACTER = re.compile(r"[ -,/:-~]")
 _SPLITS = ("train", "validation", "test")
+_MAX_LENGTH = 10_000
 _TIME_SPLIT = ("validation", "test", "column")
 _RANDOM_SPLIT = ("fractions", "by", "seed")
+_CATEGORICAL = ("categorical", "categorical_list")
 _RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
 
 
@@ -95,9 +115,9 @@ class _Reader:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
         if len(columns) > MAX_FIELDS:
             raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
-        for role in ("numerical", "categorical"):
+        for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
             count = sum(
-                each.role == role for column in columns for each in (column, *column.time_features)
+                each.role in alike for column in columns for each in (column, *column.time_features)
             )
             if count > MAX_FEATURES:
                 raise self._error(
@@ -137,7 +157,7 @@ class _Reader:
         for i, values in enumerate(entries):
             at = ("columns", i)
             entry = self._mapping(at, values, _COLUMN)
-            roles = ("numerical", "categorical", "timestamp", "ignored", "label")
+            roles = (*_TYPES, "timestamp", "ignored", "label")
             role = self._one_of((*at, "role"), entry.get("role"), roles)
             known = _TYPES.get(role)
             kind: Any = entry.get("type")
@@ -158,6 +178,7 @@ class _Reader:
                 if value < 0:
                     raise self._error((*at, key), f"must not be negative, got {value}")
             time = self._time_rule(at, entry) if role == "timestamp" else None
+            rule_of_list = self._list_rule(at, entry) if role == "categorical_list" else None
             group = self._one_of((*at, "group"), entry.get("group", False), (True, False))
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
             names = entry.get("name")
@@ -172,9 +193,10 @@ class _Reader:
                         rule=rule,
                         buckets=buckets,
                         missing=own_missing if role != "label" else (),
-                        frequency_limit=own if role in ("categorical", "timestamp") else 0,
+                        frequency_limit=own if role in _COUNTED else 0,
                         max_ids=max_ids,
                         time=time,
+                        list=rule_of_list,
                         group=group,
                     )
                     for each in _spelled_out(name)
@@ -212,6 +234,27 @@ class _Reader:
         if problem := rule.problem():
             raise self._error((*at, "format"), f"{problem}, got {rule.format!r}")
         return rule
+
+    def _list_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> ListRule:
+        length = self._integer((*at, "max_length"), entry.get("max_length", 50))
+        if not 1 <= length <= _MAX_LENGTH:
+            raise self._error((*at, "max_length"), f"must lie in [1, {_MAX_LENGTH}], got {length}")
+        separators = [entry.get("separator", "|"), entry.get("weight_separator", "")]
+        dialect = self._values.get("dialect", {})
+        taken = [dialect.get("delimiter", ","), dialect.get("quote", '"')]
+        for key, one in zip(("separator", "weight_separator"), separators, strict=True):
+            if one == "" and key == "weight_separator":
+                continue
+            if not isinstance(one, str) or not _ONE_CHARACTER.fullmatch(one) or one in taken:
+                raise self._error(
+                    (*at, key),
+                    "expected one character of ASCII, none of numbers and neither the delimiter, "
+                    f"the quote nor another separator, got {one!r}",
+                )
+            taken.append(one)
+        keep = self._one_of((*at, "keep"), entry.get("keep", "last"), ("last", "first"))
+        pooling = self._one_of((*at, "pooling"), entry.get("pooling", "mean"), ("mean", "sum"))
+        return ListRule(separators[0], separators[1], length, keep, pooling)
 
     def _with_label(
         self, columns: tuple[Column, ...], label: Any, header: bool

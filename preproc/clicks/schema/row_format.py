@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TimeRule
 
-Role = Literal["ignored", "label", "numerical", "categorical", "timestamp"]
+Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
 
@@ -38,6 +38,24 @@ class NumberRule(NamedTuple):
 
 
 AS_IT_IS = NumberRule()
+
+
+class ListRule(NamedTuple):
+    """The way in which the lists of a column are read.
+
+    Attributes:
+        separator: one character between two elements.
+        weight_separator: one before the weight of each element; empty for none.
+        max_length: elements that are kept of a longer list.
+        keep: which of them, the `last` or the `first`.
+        pooling: vectors of a list are summed, or averaged.
+    """
+
+    separator: str
+    weight_separator: str = ""
+    max_length: int = 50
+    keep: Literal["last", "first"] = "last"
+    pooling: Literal["mean", "sum"] = "mean"
 
 
 class SplitRule(NamedTuple):
@@ -74,6 +92,7 @@ class RowFormat:
             keeps them as they are.
         rules: of each field, the transform of decimal numbers.
         times: of each field, how its times are read; None for others.
+        lists: of each field, how its lists are read; None for others.
         split: how each row is given to a split; None if its number decides.
         group_field: number of the field whose hash is the group of a row.
         positive: labels of a click.
@@ -90,6 +109,7 @@ class RowFormat:
     buckets: tuple[int, ...]
     rules: tuple[NumberRule, ...]
     times: tuple[TimeRule | None, ...]
+    lists: tuple[ListRule | None, ...]
     split: SplitRule | None = None
     group_field: int | None = None
     positive: tuple[bytes, ...] = (b"1",)
@@ -198,5 +218,6 @@ def criteo_format(*, unlabelled: bool = False) -> RowFormat:
         buckets=(0,) * len(_CRITEO_ROLES),
         rules=(AS_IT_IS,) * len(_CRITEO_ROLES),
         times=(None,) * len(_CRITEO_ROLES),
+        lists=(None,) * len(_CRITEO_ROLES),
         has_label=not unlabelled,
     )

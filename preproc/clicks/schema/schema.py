@@ -15,6 +15,7 @@ from preproc.clicks.schema.row_format import (
     AS_IT_IS,
     FieldType,
     KeyType,
+    ListRule,
     NumberRule,
     Role,
     RowFormat,
@@ -41,7 +42,7 @@ class Column:
 
     Attributes:
         name: as the header has it.
-        role: `label`, `numerical`, `categorical`, `timestamp` or `ignored`.
+        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
         max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.
@@ -49,6 +50,7 @@ class Column:
         buckets: hashes of categories are taken modulo this; 0 keeps them.
         missing: texts that mean that a field is missing, besides an empty one.
         time: how the times of a timestamp are read.
+        list: how lists are read and pooled.
         group: rows of the same value are a group, for GAUC.
     """
 
@@ -61,6 +63,7 @@ class Column:
     frequency_limit: int = 0
     max_ids: int = 0
     time: TimeRule | None = None
+    list: ListRule | None = None
     group: bool = False
 
     @property
@@ -126,6 +129,7 @@ class Schema:
                 **column
                 | {"rule": NumberRule(*column["rule"]), "missing": tuple(column["missing"])}
                 | {"time": _time_rule(column.get("time"))}
+                | {"list": ListRule(*column["list"]) if column.get("list") else None}
             )
             for column in values["columns"]
         )
@@ -148,17 +152,32 @@ class Schema:
         )
 
     @property
+    def with_dictionaries(self) -> tuple[Column, ...]:
+        """The columns of categories in the order of their tables, those of lists last."""
+        return self.named("categorical") + self.named("categorical_list")
+
+    @property
     def splits_by_row(self) -> bool:
         """Whether rows are split by time or at random."""
         return self.split in ("time", "random")
 
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
-        from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+        from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, ListFeature
 
-        names = (column.name for column in self.named("categorical"))
+        singles, lists = self.named("categorical"), self.named("categorical_list")
+        rules = [column.list or ListRule("") for column in lists]
         return FeatureSpec(
-            categorical=tuple(map(CategoricalFeature, names, cardinalities)),
+            categorical=tuple(
+                CategoricalFeature(column.name, rows)
+                for column, rows in zip(singles, cardinalities, strict=False)
+            ),
+            lists=tuple(
+                ListFeature(column.name, rows, rule.pooling, bool(rule.weight_separator))
+                for column, rows, rule in zip(
+                    lists, cardinalities[len(singles) :], rules, strict=True
+                )
+            ),
             numerical=tuple(column.name for column in self.named("numerical")),
             label=self.named("label")[0].name,
             numerical_dtype=self.numbers,
@@ -257,7 +276,7 @@ class Schema:
     def _format_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:
         numbers = {
             column.name: number
-            for role in ("numerical", "categorical")
+            for role in ("numerical", "categorical", "categorical_list")
             for number, column in enumerate(self.named(role))
         }
         numbers |= {
@@ -276,6 +295,7 @@ class Schema:
             buckets=tuple(column.buckets for column in columns),
             rules=tuple(column.rule for column in columns),
             times=tuple(column.time for column in columns),
+            lists=tuple(column.list for column in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,

@@ -59,6 +59,7 @@ def encode(
     missing = [i for i, u in enumerate(plan.units) if stage.record(u.unit.name) is None]
     if missing:
         _encode_units(engine_job, executor, plan, dictionaries, missing)
+    plan.columns.join_lists([unit.unit.name for unit in plan.units])
     return plan
 
 
@@ -141,15 +142,18 @@ def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split,
     Raises:
         PreprocError: the input changed since it was scanned.
     """
-    unit, targets = plan.units[index], plan.columns.targets(plan.row_ranges[index])
-    with binding.Encoder(
-        dictionaries=_tables.opened,
-        semantics=plan.semantics,
-        row_format=unit.unit.row_format,
-        targets=[target for _, target in targets],
-        offset=first_byte(unit.unit),
-        progress=progress,
-    ) as encoder:
+    unit, rows = plan.units[index], plan.row_ranges[index]
+    with (
+        plan.columns.unit_targets(unit.unit.name, rows) as targets,
+        binding.Encoder(
+            dictionaries=_tables.opened,
+            semantics=plan.semantics,
+            row_format=unit.unit.row_format,
+            targets=[target for _, target in targets],
+            offset=first_byte(unit.unit),
+            progress=progress,
+        ) as encoder,
+    ):
         _, clicks = read_unit(encoder, unit.unit)
         if encoder.checksum() != unit.result.checksum:
             unit.forget()  # the file may look the same to the next run

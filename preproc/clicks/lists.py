@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of a staged dataset.
+
+Where a list begins depends on all rows before it. So each unit writes the lists of its rows to
+files of its own; once all are there they are joined, in the order of the rows.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.clicks.rules import Split
+from preproc.files.input_file import open_fd
+from preproc.files.workspace import atomic_file, attempt_folder
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.list_columns import OFFSET, WEIGHT, ListFiles
+from recsys.data.positioned_io import map_array
+
+_DTYPES = {"ids": np.dtype("<i4"), "lengths": np.dtype("<u4"), "weights": WEIGHT}
+"""Ids of all lists, the lengths of the lists, and weights, where there are some."""
+
+_CHUNK_ROWS = 1 << 16
+
+ListFds = tuple[int, int, int]
+
+
+def _path(folder: Path, unit: str, split: Split, number: int, kind: str) -> Path:
+    return folder / f"{unit}_{split}_{number}.{kind}"
+
+
+@contextlib.contextmanager
+def unit_files(
+    folder: Path, unit: str, splits: Iterable[Split], spec: FeatureSpec
+) -> Iterator[dict[Split, list[ListFds]]]:
+    """Opens files for a unit's lists; at its end they are on disk.
+
+    Yields:
+        Of each split the files of each feature: ids, lengths and weights or -1.
+    """
+    if not spec.lists:
+        yield {}
+        return
+    with attempt_folder(folder) as private:
+        paths: list[Path] = []
+        with contextlib.ExitStack() as closing:
+            opened: dict[Split, list[ListFds]] = {}
+            for split in splits:
+                opened[split] = []
+                for number, feature in enumerate(spec.lists):
+                    fds = []
+                    for kind in _DTYPES:
+                        if kind == "weights" and not feature.is_weighted:
+                            fds.append(-1)
+                            continue
+                        paths.append(_path(private, unit, split, number, kind))
+                        opening = open_fd(paths[-1], os.O_WRONLY | os.O_CREAT)
+                        fds.append(closing.enter_context(opening))
+                    opened[split].append((fds[0], fds[1], fds[2]))
+            yield opened
+            for fd in (fd for of_split in opened.values() for fds in of_split for fd in fds):
+                if fd >= 0:
+                    os.fsync(fd)
+        for path in paths:
+            path.replace(folder / path.name)
+
+
+def join_lists(
+    folder: Path,
+    units: Sequence[str],
+    splits: Iterable[Split],
+    spec: FeatureSpec,
+    columns: Path,
+) -> None:
+    """Writes the lists of all splits from the files of the units, in order.
+
+    Args:
+        folder: of the files of the units.
+        units: their names in the order of the rows.
+        splits: splits of the dataset.
+        spec: features of the dataset.
+        columns: holds the folders of the splits.
+    """
+    for split, (number, feature) in itertools.product(splits, enumerate(spec.lists)):
+
+        def arrays(kind: str, split: Split = split, number: int = number) -> Iterator[Any]:
+            for unit in units:
+                path = _path(folder, unit, split, number, kind)
+                if path.exists() and path.stat().st_size:
+                    yield map_array(path, _DTYPES[kind])
+
+        files = ListFiles.of(columns / split, len(spec.categorical) + number)
+        _write(files.ids, (ids.astype(feature.dtype.newbyteorder("<")) for ids in arrays("ids")))
+        _write(files.offsets, _offsets(arrays("lengths")))
+        if feature.is_weighted:
+            _write(files.weights, arrays("weights"))
+
+
+def _offsets(lengths: Iterator[npt.NDArray[np.uint32]]) -> Iterator[npt.NDArray[np.int64]]:
+    end = 0
+    yield np.zeros(1, OFFSET)
+    for of_unit in lengths:
+        ends = end + np.cumsum(of_unit, dtype=OFFSET)
+        end = int(ends[-1])
+        yield ends
+
+
+def _write(path: Path, arrays: Iterator[npt.NDArray[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        for values in arrays:
+            file.write(np.ascontiguousarray(values).data)
+
+
+def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[np.uint64]) -> None:
+    """Writes the lists of a split in another order.
+
+    Args:
+        source: folder of the split.
+        target: folder of its copy.
+        spec: features of the dataset.
+        rows: [N] the row that each row of the copy was.
+    """
+    for number, feature in enumerate(spec.lists):
+        table = len(spec.categorical) + number
+        files, copies = ListFiles.of(source, table), ListFiles.of(target, table)
+        offsets = map_array(files.offsets, OFFSET)
+        lengths = (
+            np.diff(offsets)[rows[start : start + _CHUNK_ROWS]].astype(np.uint32)
+            for start in range(0, len(rows), _CHUNK_ROWS)
+        )
+        _write(copies.offsets, _offsets(lengths))
+        kinds: list[tuple[Path, Path, np.dtype[Any]]] = [
+            (files.ids, copies.ids, feature.dtype.newbyteorder("<"))
+        ]
+        if feature.is_weighted:
+            kinds.append((files.weights, copies.weights, WEIGHT))
+        for path, copy, dtype in kinds:
+            values = map_array(path, dtype) if path.stat().st_size else np.empty(0, dtype)
+            _write(copy, _taken(values, offsets, rows))
+
+
+def _taken(
+    values: npt.NDArray[Any], offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.uint64]
+) -> Iterator[npt.NDArray[Any]]:
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chosen = rows[start : start + _CHUNK_ROWS]
+        begin, end = offsets[chosen], offsets[chosen + np.uint64(1)]
+        before = np.cumsum(end - begin) - (end - begin)
+        yield values[np.repeat(begin - before, end - begin) + np.arange((end - begin).sum())]
