@@ -164,7 +164,7 @@ class DlrmRecipe:
         if self.config.model.batch_norm and not self.config.data.drop_last:
             refuse_batch_of_one(num_rows, batch_size)
         check_warmup(self.config, source.num_batches, num_rows)
-        if not self.dataset.spec.categorical:
+        if not self.dataset.spec.table_sizes:
             logger.warning(
                 "a model without categorical features cannot be deployed, for Triton has no empty "
                 "tensors: give the dataset a constant one if it is to be"
@@ -234,7 +234,7 @@ class DlrmRecipe:
 
         Several processes compute nothing: none has all columns of a row.
         """
-        if not isinstance(self.model, Dlrm):
+        if not isinstance(self.model, Dlrm) or self.dataset.spec.lists:
             return {}
         data = self.config.data
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
@@ -279,7 +279,8 @@ class DlrmRecipe:
         column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
 
         def groups_of(batch: Batch[Any]) -> Tensor:
-            ids: Tensor = batch.ids[:, column]
+            has_lists = bool(self.dataset.spec.lists)
+            ids: Tensor = batch.ids.column(column) if has_lists else batch.ids[:, column]
             return ids.where(ids != 0, -1) if shares_id_zero else ids
 
         return groups_of

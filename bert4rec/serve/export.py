@@ -24,7 +24,7 @@ from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
-from recsys.data.titles import read_titles
+from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
 from recsys.serve.client.requests import Arrays

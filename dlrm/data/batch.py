@@ -3,13 +3,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cuda_ext import ops
+from dlrm.nn.bags import Bags
 from recsys.data.click_columns import ClickColumns
 
 LookupsT_co = TypeVar("LookupsT_co", covariant=True)
@@ -22,7 +23,8 @@ class Batch(Generic[LookupsT_co]):
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: [B, F] int32 or int64 on one device; a rank's ids or lookups on several.
+        ids: [B, F] int32 or int64 on one device, `Bags` where features are lists; a rank's ids or
+            lookups on several.
         label: [B] float32, 0 or 1.
     """
 
@@ -69,16 +71,22 @@ class NarrowBatch:
         ids: (numbers of n features, [n, B] ids) for each integer dtype.
         label: [B] bool.
         buffers: pinned buffers that hold it; None if it has memory of its own.
+        bags: ids of a dataset with lists, in place of `ids`.
     """
 
     numerical: Tensor
     ids: tuple[tuple[tuple[int, ...], Tensor], ...]
     label: Tensor
     buffers: "ReusedBuffers | None" = None
+    bags: Bags | None = None
 
     @classmethod
     def from_columns(cls, columns: ClickColumns) -> "NarrowBatch":
         """Copies columns into tensors, one tensor of ids per dtype."""
+        if columns.lists:
+            dense = (torch.from_numpy(np.array(c)) for c in (columns.numerical, columns.label))
+            numerical, label = dense
+            return cls(numerical, (), label, bags=Bags.from_columns(columns))
         groups = []
         for features in features_by_dtype(columns).values():
             stacked = torch.from_numpy(np.stack([columns.categorical[i] for i in features]))
@@ -98,6 +106,7 @@ class NarrowBatch:
             change(self.numerical),
             tuple((features, change(ids)) for features, ids in self.ids),
             change(self.label),
+            bags=None if self.bags is None else self.bags.map(change),
         )
 
     def to(self, device: torch.device) -> "NarrowBatch":
@@ -109,11 +118,14 @@ class NarrowBatch:
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Tells the allocator that `stream` reads the tensors."""
-        for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids)):
+        of_bags = () if self.bags is None else (self.bags.ids, self.bags.offsets, self.bags.scale)
+        for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids), *of_bags):
             tensor.record_stream(stream)
 
-    def widen(self) -> Batch[Tensor]:
+    def widen(self) -> Batch[Any]:
         """Converts the batch to the model's dtypes, on its device."""
+        if self.bags is not None:
+            return Batch(self.numerical, self.bags, self.label.to(torch.float32))
         if self.ids:
             features = [feature for group, _ in self.ids for feature in group]
             ids = ops.stack_ids([ids for _, ids in self.ids], features)

@@ -6,9 +6,9 @@ import dataclasses
 import functools
 from collections.abc import Generator, Iterator
 from fractions import Fraction
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch, mixed_seed
 from dlrm.data.pinned import PinnedBuffers, PinnedRing
@@ -66,7 +66,7 @@ class BatchLoader:
         """Batches of an epoch."""
         return count_batches(self.source.num_rows, self.batch_size, self.drop_last, self.subset)
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Any]]:
         """Yields an epoch's batches from number `start` on, in a fixed order."""
         return to_device(self.narrow_batches(epoch, start), self.device)
 
@@ -75,7 +75,9 @@ class BatchLoader:
 
         Those for a GPU lie in pinned buffers, which another batch takes once they are copied.
         """
-        if self.device.type == "cuda":
+        if (
+            self.device.type == "cuda" and not self.source.spec.lists
+        ):  # whose batches differ in size
             return self._pinned_batches(epoch, start)
         if (stream := self._stream) is not None:
             cut = (NarrowBatch.from_columns(columns) for columns in self._cut(stream, start))
@@ -189,7 +191,7 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         )
 
 
-def to_device(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
+def to_device(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Any]]:
     """Copies batches to the device, in the model's dtypes."""
     on_device = copy_ahead(host, device) if device.type == "cuda" else host
     return (batch.widen() for batch in on_device)

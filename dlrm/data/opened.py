@@ -171,7 +171,7 @@ class OpenedDataset:
         Args:
             table_sizes: rows of the table of each categorical feature.
         """
-        names = [feature.name for feature in self.spec.categorical]
+        names = self.spec.table_names
         sizes = {f"rows of {name}": n for name, n in zip(names, table_sizes, strict=True)}
         manifest = self.manifest
         if self.config.is_synthetic or (manifest is not None and manifest.kind == _GENERATED):

@@ -2,7 +2,7 @@
 """The DLRM network. Source: Naumov et al. 2019 (arXiv:1906.00091)."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -140,8 +140,10 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         }
 
 
-class Dlrm(DlrmNetwork[Tensor]):
-    """A DLRM on one device, which takes [B, F] int64 ids.
+class Dlrm(DlrmNetwork[Any]):
+    """A DLRM on one device.
+
+    It takes [B, F] int64 ids, or what its tables take.
 
     Args:
         config: sizes and variants of the network.
@@ -153,9 +155,9 @@ class Dlrm(DlrmNetwork[Tensor]):
         self,
         config: ModelConfig,
         table_sizes: Sequence[int],
-        embeddings: Embeddings[Tensor] | None = None,
+        embeddings: Embeddings[Any] | None = None,
     ) -> None:
-        def build_tables(sizes: Sequence[int]) -> Embeddings[Tensor]:
+        def build_tables(sizes: Sequence[int]) -> Embeddings[Any]:
             return embeddings or build_embeddings(
                 config.embedding_type,
                 sizes,

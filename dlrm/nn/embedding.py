@@ -219,13 +219,22 @@ class JointTable(Embeddings[Tensor]):
         return joint_shards(self.table_sizes)
 
     def _rows(self, ids: Tensor) -> Tensor:
+        return self.rows_of_bags(ids, None)
+
+    def rows_of_bags(self, ids: Tensor, bag_offsets: Tensor | None) -> Tensor:
+        """Returns rows of ids, of [L] in bags; see `ops.joint_rows`."""
         return ops.joint_rows(
             ids,
             self._offsets,
+            bag_offsets=bag_offsets,
             hash_indices=self.hash_indices,
             dtype=self._row_dtype,
             bad=self._bad_id if ids.is_cuda else None,
         )
+
+    def met_bad_id(self) -> bool:
+        """Returns True if a GPU met an id outside its table."""
+        return int(self._bad_id) != ops.NO_BAD_ID
 
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device."""

@@ -55,6 +55,12 @@ class DlrmExport(CheckpointExport):
         self.path = self.stored.path
         self.step = self.stored.step
         self.config = self.stored.config
+        columns = (self.origin.semantics.get("schema") or {}).get("columns", ())
+        if any(column["role"] == "categorical_list" for column in columns):
+            raise UserError(
+                f"{path}: a model of lists is not served yet; predict rows by recsys-recipes "
+                "predict (docs/own_clicks.md)"
+            )
         if not self.stored.table_sizes:
             raise UserError(
                 f"{path}: a model without categorical features cannot be deployed, because a "

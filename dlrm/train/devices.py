@@ -20,6 +20,7 @@ from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, place_tables, rows_on
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.nn.bags import BaggedEmbedding
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
 from recsys.train.memory import require_memory
@@ -43,7 +44,7 @@ def build_model(
         OutOfMemoryError: the model does not fit in memory.
     """
     spec, rank, placement = dataset.spec, processes.rank, None
-    names = [feature.name for feature in spec.categorical]
+    names = spec.table_names
     rows = TableRows.of_model(config.model, names, spec.table_sizes)
     if processes.world_size > 1:
         placement = place_tables(config, spec, processes, device, print_line)
@@ -52,7 +53,8 @@ def build_model(
     model: DlrmNetwork[Any]
     with device:
         if placement is None:
-            model = Dlrm(config.model, spec.table_sizes)
+            bagged = BaggedEmbedding.of(config.model, spec.table_sizes) if spec.lists else None
+            model = Dlrm(config.model, spec.table_sizes, bagged)
         else:
             torch.manual_seed(config.run.seed + rank)
             model = DistributedDlrm(config.model, placement, rank)

@@ -63,6 +63,8 @@ def resolve(
                 "(https://github.com/NVIDIA/apex; PyPI's apex is another project)"
             )
         changes["optimized_mlp"] = False
+    if spec.lists:
+        _check_lists(config, world_size)
     if config.run.cuda_graphs:
         _check_graphable(config.model.embedding_type, device)
     if world_size > 1:
@@ -70,6 +72,20 @@ def resolve(
     elif config.run.placement is not None:
         raise UserError("`placement` is for several processes, see dlrm.scripts.dist_main")
     return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
+
+
+def _check_lists(config: DlrmConfig, world_size: int) -> None:
+    """Refuses what models of lists cannot do yet."""
+    wrong = {
+        "several processes": world_size > 1,
+        f"`embedding_type` {config.model.embedding_type}": (
+            config.model.embedding_type != "joint_fused"
+        ),
+        "`cuda_graphs`": config.run.cuda_graphs,
+        f"`quantize` {config.precision.quantize}": config.precision.quantize != "none",
+    }
+    if names := [name for name, is_wrong in wrong.items() if is_wrong]:
+        raise UserError(f"a dataset with lists is trained without {', '.join(names)} so far")
 
 
 def _check_distributed(config: DlrmConfig) -> None:

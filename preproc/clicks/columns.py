@@ -19,7 +19,7 @@ from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.kernel.shared_library import EncodeTarget
-from preproc.clicks.lists import ListFds, join_lists, unit_files
+from preproc.clicks.layouts.lists import ListFds, join_lists, unit_files
 from preproc.clicks.rules import SPLITS, Bounds, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine

@@ -23,7 +23,7 @@ from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences import DICTIONARIES, split_rows, write_sequences
-from recsys.data.titles import write_titles
+from recsys.data.sequences.titles import write_titles
 from recsys.errors import as_flags
 
 _OUTPUT_ROW_BYTES = 12

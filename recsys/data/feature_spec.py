@@ -114,6 +114,11 @@ class FeatureSpec:
         """Rows of each embedding table."""
         return tuple(f.cardinality for f in (*self.categorical, *self.lists))
 
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Names of the features with tables, in the order of these."""
+        return tuple(f.name for f in (*self.categorical, *self.lists))
+
     def with_features(self, features: Sequence[int]) -> "FeatureSpec":
         """Returns the spec with some categorical features, chosen by number."""
         return dataclasses.replace(self, categorical=tuple(self.categorical[i] for i in features))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of ids in the rows of a split: one file of all ids, one of where each list begins."""
+"""Lists of ids in the rows of a split."""
 
 import dataclasses
 from pathlib import Path
@@ -24,11 +24,13 @@ class ListColumn:
         ids: [L] signed integers, one list after the other.
         offsets: [B + 1] int64, where each list begins, then L.
         weights: [L] float32, a factor of each id; None without.
+        is_mean: vectors of a list are averaged, not summed.
     """
 
     ids: npt.NDArray[np.signedinteger]
     offsets: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32] | None = None
+    is_mean: bool = False
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -38,12 +40,21 @@ class ListColumn:
         offsets = self.offsets[start : max(stop, start) + 1]
         taken = slice(int(offsets[0]), int(offsets[-1]))
         weights = None if self.weights is None else self.weights[taken]
-        return ListColumn(self.ids[taken], offsets - offsets[0], weights)
+        return ListColumn(self.ids[taken], offsets - offsets[0], weights, self.is_mean)
+
+    def factors(self) -> npt.NDArray[np.float32]:
+        """Returns [L] factors of the vectors in their lists' sums."""
+        factors = np.ones(len(self.ids), np.float32) if self.weights is None else self.weights
+        if not self.is_mean:
+            return factors
+        lengths = np.diff(self.offsets)
+        divisors = np.repeat(lengths, lengths).astype(np.float32)
+        return np.divide(factors, divisors, dtype=np.float32)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListFiles:
-    """The files of a feature of lists in the folder of a split.
+    """The files of a feature's lists in a split.
 
     Attributes:
         ids: the ids, in the dtype of the feature.
@@ -131,7 +142,7 @@ class ListReader:
         weights = None
         if self._feature.is_weighted:
             weights = self._array(self._paths.weights, WEIGHT, first, count)
-        return ListColumn(ids, offsets - first, weights)
+        return ListColumn(ids, offsets - first, weights, self._feature.pooling == "mean")
 
     def close(self) -> None:
         """Closes the files."""

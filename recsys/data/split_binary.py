@@ -27,7 +27,7 @@ from recsys.data.click_columns import (
 )
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.list_columns import ListReader
+from recsys.data.list_columns import ListColumn, ListReader
 from recsys.data.positioned_io import (
     DiskSync,
     check_not_cut,
@@ -236,8 +236,15 @@ class SplitBinaryReader:
         """
         dense = self.read_dense(start, stop)
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
-        lists = tuple(reader.read(start, stop) for reader in self._lists)
-        return ClickColumns(dense.label, dense.numerical, ids, lists)
+        return ClickColumns(dense.label, dense.numerical, ids, self.read_lists(start, stop))
+
+    def read_lists(self, start: int, stop: int) -> tuple[ListColumn, ...]:
+        """Returns the lists of rows [start, stop).
+
+        Raises:
+            DatasetError: a file is damaged, or a checked id is outside its table.
+        """
+        return tuple(reader.read(start, stop) for reader in self._lists)
 
     def read_into(self, start: int, columns: ClickColumns) -> None:
         """Reads rows from number `start` on into columns; see `read`."""

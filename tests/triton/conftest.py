@@ -13,7 +13,7 @@ import pytest
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.serve.export import DlrmExport
 from preproc.clicks.rules import ClicksSemantics
-from recsys.data.titles import write_titles
+from recsys.data.sequences.titles import write_titles
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.instances import processes
 from recsys.serve.server.process import ServerSettings, TritonServer

@@ -19,7 +19,7 @@ import xxhash
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
-from preproc.clicks.lists import unit_files
+from preproc.clicks.layouts.lists import unit_files
 from preproc.clicks.rules import (
     SPLITS,
     Bounds,
@@ -78,7 +78,7 @@ class ParsedRows:
         return int(self.categories.shape[1])
 
     def keys_of(self, column: int, key_type: KeyType, rows: int) -> npt.NDArray[Any]:
-        """Returns the categories of the first rows of a column; those of lists come last."""
+        """Returns the categories of a column in the first rows."""
         if column >= self.num_ids:
             elements = itertools.chain(*self.lists[:rows, column - self.num_ids])
             keys = np.array([None, *(key for key, _ in elements)], np.object_)[1:]

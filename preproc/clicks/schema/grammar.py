@@ -120,7 +120,7 @@ def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReas
 def read_list(
     field: bytes, kind: FieldType, buckets: int, rule: ListRule
 ) -> list[tuple[int | bytes, float]] | RejectReason:
-    """Returns the kept elements with their weights, or a reason to reject the row."""
+    """Returns elements with their weights, or a reason to reject the row."""
     elements = []
     for text in field.split(rule.separator.encode()):
         weight, key = 1.0, text

@@ -123,7 +123,7 @@ class _Reader:
                 raise self._error(
                     ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
                 )
-        if not any(c.role == "categorical" or c.time_features for c in columns):
+        if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several have `group`; rows have one group alone")

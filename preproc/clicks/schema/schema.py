@@ -153,7 +153,7 @@ class Schema:
 
     @property
     def with_dictionaries(self) -> tuple[Column, ...]:
-        """The columns of categories in the order of their tables, those of lists last."""
+        """The columns with tables in the order of these, lists last."""
         return self.named("categorical") + self.named("categorical_list")
 
     @property

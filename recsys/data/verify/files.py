@@ -118,12 +118,13 @@ def _compare_specs(root: Path, spec: FeatureSpec, findings: Findings) -> None:
     sizes = FeatureSpec.load_model_size(root / MODEL_SIZE_FILE, len(spec.numerical)).table_sizes
     where = f"{root / MODEL_SIZE_FILE}: "
     remedy = f"; the two files must agree: restore the one that was changed ({SPEC_FILE} counts)"
-    if len(sizes) != len(spec.categorical):
+    features = (*spec.categorical, *spec.lists)
+    if len(sizes) != len(features):
         findings.problems.append(
-            f"{where}{len(sizes)} features, {SPEC_FILE} has {len(spec.categorical)}{remedy}"
+            f"{where}{len(sizes)} features, {SPEC_FILE} has {len(features)}{remedy}"
         )
         return
-    for feature, size in zip(spec.categorical, sizes, strict=True):
+    for feature, size in zip(features, sizes, strict=True):
         if feature.cardinality != size:
             findings.problems.append(
                 f"{where}feature {feature.name}: highest id {size - 1}, {SPEC_FILE} has "
@@ -144,7 +145,7 @@ def check_spec(
             f"{root / MANIFEST_FILE}: cardinalities {manifest.cardinalities} differ from those of "
             f"the feature spec, {list(spec.table_sizes)}; the spec was replaced: {_AGAIN}"
         )
-    for i, feature in enumerate(spec.categorical):
+    for i, feature in enumerate((*spec.categorical, *spec.lists)):
         path = root / "dictionaries" / f"cat_{i}.ends.bin"  # of texts
         is_text = path.is_file()
         path = path if is_text else path.with_name(f"cat_{i}.bin")

@@ -29,7 +29,7 @@ from recsys.data.sequences import (
     split_rows,
     temporal_statistics,
 )
-from recsys.data.titles import read_titles
+from recsys.data.sequences.titles import read_titles
 from recsys.data.verify.report import Findings
 
 _AGAIN = "copy it again, or prepare the dataset again"

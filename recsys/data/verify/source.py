@@ -124,7 +124,7 @@ def _open_arrays(root: Path, split: str, spec: FeatureSpec) -> RowSource:
 
 
 def _open_split_binary(root: Path, split: str, spec: FeatureSpec) -> RowSource:
-    reader = SplitBinaryReader(root, split, spec)
+    reader = SplitBinaryReader(root, split, spec, check_ids=True)
     names = {spec.label: LABEL_FILE} | dict.fromkeys(spec.numerical, NUMERICAL_FILE)
     names |= {f.name: categorical_file(i) for i, f in enumerate(spec.categorical)}
     return RowSource(

@@ -12,9 +12,9 @@ import tqdm
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
-from recsys.data.split_layout import NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
+from recsys.data.split_layout import GROUP_FILE, NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
 from recsys.data.verify.report import Findings, format_statistics, highest_ids
-from recsys.data.verify.source import RowSource, open_sources
+from recsys.data.verify.source import BLOCK_ROWS, RowSource, open_sources
 from recsys.data.verify.statistics import SplitStatistics, compare
 
 QUICK_BLOCKS = 16
@@ -174,7 +174,18 @@ def _check_layout(
     reader = source.reader
     if reader is None:
         return
-    for path in sorted(set(reader.folder.glob("[!._]*.bin")) - set(reader.paths.values())):
+    groups = reader.folder / GROUP_FILE
+    if groups.is_file() and groups.stat().st_size != 8 * reader.num_rows:
+        findings.problems.append(
+            f"{groups}: has {groups.stat().st_size} bytes, not 8 for each of {reader.num_rows} "
+            "rows; get the dataset again"
+        )
+    try:
+        for start in range(0, reader.num_rows, BLOCK_ROWS):
+            reader.read_lists(start, min(start + BLOCK_ROWS, reader.num_rows))
+    except DatasetError as error:
+        findings.problems.append(str(error))
+    for path in sorted(set(reader.folder.glob("[!._]*.bin")) - {*reader.files, groups}):
         findings.problems.append(
             f"{path}: belongs to no feature of the spec; the spec has too few features, or the "
             "file is a leftover: give the right spec, or remove it"

@@ -26,6 +26,8 @@ class RowGradients:
         sorted_rows: the rows in order, if they were sorted beside the forward pass.
         overflow: bool scalar, whether a gradient is infinite or NaN; None if backward has not
             looked.
+        source: [L] int32, number of each lookup's gradient, where several have one: [G, D].
+        scale: [L] float32, factor of each lookup's gradient.
     """
 
     table: int
@@ -33,9 +35,12 @@ class RowGradients:
     gradients: Tensor
     sorted_rows: "SortedRows | None" = None
     overflow: Tensor | None = None
+    source: Tensor | None = None
+    scale: Tensor | None = None
 
     def squared_norm(self) -> Tensor:
         """Returns the squared norm, with duplicate rows summed first."""
+        assert self.source is None, "no recipe asks for the norm of bags"
         if not self.rows.is_cuda:
             _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
             return summed.square().sum()
@@ -241,5 +246,7 @@ class RowwiseOptimizer:
                 of_table.rows,
                 of_table.gradients,
                 step,
+                source=of_table.source,
+                scale=of_table.scale,
                 sorted_rows=None if sorted_rows is None else sorted_rows.join(),
             )

@@ -9,7 +9,7 @@ import pytest
 from preproc import movielens
 from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences import read_item_map
-from recsys.data.titles import read_titles
+from recsys.data.sequences.titles import read_titles
 from recsys.data.verify import run as verify
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import tree

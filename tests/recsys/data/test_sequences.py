@@ -33,7 +33,7 @@ from recsys.data.sequences import (
     write_sequences,
 )
 from recsys.data.sequences import files as module
-from recsys.data.titles import TITLE_SCHEMA, read_titles, write_titles
+from recsys.data.sequences.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify.run import verify
 from tests.recsys.data.damage import fifo
 from tests.recsys.data.datasets import problems, write_manifest

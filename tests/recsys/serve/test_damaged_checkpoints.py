@@ -15,7 +15,7 @@ from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.data.manifest import file_checksum
-from recsys.data.titles import write_titles
+from recsys.data.sequences.titles import write_titles
 from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.raw_rows import served_from_raw_rows
 from tests import harness

@@ -38,7 +38,7 @@ def _path(folder: Path, unit: str, split: Split, number: int, kind: str) -> Path
 def unit_files(
     folder: Path, unit: str, splits: Iterable[Split], spec: FeatureSpec
 ) -> Iterator[dict[Split, list[ListFds]]]:
-    """Opens files for a unit's lists; at its end they are on disk.
+    """Opens files for a unit's lists, and syncs them at the end.
 
     Yields:
         Of each split the files of each feature: ids, lengths and weights or -1.
@@ -77,7 +77,7 @@ def join_lists(
     spec: FeatureSpec,
     columns: Path,
 ) -> None:
-    """Writes the lists of all splits from the files of the units, in order.
+    """Writes the lists of all splits from the units' files.
 
     Args:
         folder: of the files of the units.

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids of features that may be lists, and their tables."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cuda_ext import ops, reference
+from dlrm.config import ModelConfig
+from dlrm.nn.embedding import Embeddings, JointFusedEmbedding, Shard
+from recsys.data.click_columns import ClickColumns
+from recsys.errors import UserError
+from recsys.train.optimizers.rows import RowGradients, StoredTable
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bags:
+    """Ids of samples whose features may have any number of them.
+
+    Attributes:
+        num_features: F.
+        ids: [L] int32, feature by feature of one sample after the other.
+        offsets: [B * F + 1] int64, where the ids of each feature begin, then L.
+        scale: [L] float32, factor of each id's vector in the sum of its feature.
+    """
+
+    num_features: int
+    ids: Tensor
+    offsets: Tensor
+    scale: Tensor
+
+    @classmethod
+    def from_columns(cls, columns: ClickColumns) -> "Bags":
+        """Puts features of one id a row before those of lists."""
+        num_rows, singles = len(columns), len(columns.categorical)
+        lengths = np.ones((num_rows, singles + len(columns.lists)), np.int64)
+        for number, lists in enumerate(columns.lists, start=singles):
+            lengths[:, number] = np.diff(lists.offsets)
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        begin = offsets[:-1].reshape(lengths.shape)
+        ids, scale = np.empty(offsets[-1], np.int32), np.ones(offsets[-1], np.float32)
+        for number, column in enumerate(columns.categorical):
+            ids[begin[:, number]] = column
+        for number, lists in enumerate(columns.lists, start=singles):
+            of_lists = np.repeat(begin[:, number] - lists.offsets[:-1], lengths[:, number])
+            at = of_lists + np.arange(len(lists.ids))
+            ids[at], scale[at] = lists.ids, lists.factors()
+        ids_offsets_scale = map(torch.from_numpy, (ids, offsets, scale))
+        return cls(lengths.shape[1], *ids_offsets_scale)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Bags":
+        """Returns the bags with each tensor changed."""
+        return Bags(self.num_features, change(self.ids), change(self.offsets), change(self.scale))
+
+    def column(self, feature: int) -> Tensor:
+        """Returns [B] ids of a feature that has one a row."""
+        return self.ids[self.offsets[feature : -1 : self.num_features]]
+
+
+class BaggedEmbedding(Embeddings[Bags]):
+    """A joint table whose rows are summed per feature, updated in place.
+
+    Args:
+        table: the joint table.
+    """
+
+    def __init__(self, table: JointFusedEmbedding) -> None:
+        super().__init__(table.table_sizes, table.embedding_dim, table.hash_indices)
+        self._table = table
+        self._pending: tuple[Tensor, Tensor, Bags] | None = None
+
+    @classmethod
+    def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":
+        """Builds the tables of a model, with random values."""
+        table = JointFusedEmbedding(
+            config.capped(table_sizes),
+            config.embedding_dim,
+            config.hash_indices,
+            config.embedding_storage,
+        )
+        table.reset_parameters()
+        return cls(table)
+
+    def forward(self, ids: Bags, dtype: torch.dtype) -> Tensor:
+        """Sums the scaled rows of each feature; zeros for an empty list.
+
+        Args:
+            ids: of B samples.
+            dtype: dtype of the vectors.
+
+        Returns:
+            [B, F, D] vectors.
+        """
+        rows, weight = self._table.rows_of_bags(ids.ids, ids.offsets), self._table.weight
+        anchor = None
+        if self.trainable and torch.is_grad_enabled():
+            shape = (len(ids.offsets) - 1, self.embedding_dim)
+            anchor = ops.row_gradient_anchor(shape, dtype, rows.device)
+            self._pending = (rows, anchor, ids)
+        vectors = ops.embedding_bag(
+            weight, rows, ids.offsets, dtype, scale=ids.scale, anchor=anchor
+        )
+        return vectors.view(-1, len(self.table_sizes), self.embedding_dim)
+
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns the joint table."""
+        return self._table.stored_tables()
+
+    def shards(self) -> dict[int, Shard]:
+        """Returns the rows of the joint table that belong to each feature."""
+        return self._table.shards()
+
+    def take_row_gradients(self) -> list[RowGradients]:
+        """Returns the row gradients of the last backward pass and clears them."""
+        pending, self._pending = self._pending, None
+        gradient = None if pending is None else pending[1].grad
+        if pending is None or gradient is None:
+            return []
+        rows, _, bags = pending
+        source = reference.bag_of_lookup(bags.offsets, len(rows))
+        return [RowGradients(0, rows, gradient, source=source, scale=bags.scale)]
+
+    def raise_bad_ids(self) -> None:
+        """Refuses ids outside their tables in earlier batches; waits for the device."""
+        if self._table.met_bad_id():
+            raise UserError(
+                "a batch held an id outside the rows of its table; the dataset and its feature "
+                "spec differ, or `hash_indices` is missing"
+            )
