@@ -123,6 +123,7 @@ class CheckpointFolder:
         failures = [failure for failure in processes.gather_values(failure) if failure]
         if processes.is_first:
             shutil.rmtree(folder / token, ignore_errors=True)
+        processes.barrier()  # what a rank looks for in the folder next is not this
         if failures:
             raise UserError(
                 f"{setting}: the ranks save in one folder, that of rank 0 ({first}), but "
