@@ -76,20 +76,34 @@ static void run(const std::string& text, std::mt19937& random) {
   uint8_t roles[kFields];
   std::copy(std::begin(kCriteoFields.roles), std::end(kCriteoFields.roles), roles);
   TimeRule times[kFields] = {};
-  for (uint32_t f = kFields - 3; f < kFields && !format.is_criteo; ++f) {
+  for (uint32_t f = kFields - 3; f < kFields - 1 && !format.is_criteo; ++f) {
     if (random() % 2) continue;
     roles[f] = kTimestampRole;
     std::strncpy(times[f].format, kFormats[random() % std::size(kFormats)], 31);
     times[f].zone_minutes = static_cast<int32_t>(random() % 2879) - 1439;
     times[f].features = 1u << random() % 3;
   }
+  ListRule lists[kFields] = {};
+  uint8_t columns_of_fields[kFields];
+  std::copy(std::begin(kCriteoFields.columns), std::end(kCriteoFields.columns), columns_of_fields);
+  if (!format.is_criteo && random() % 2) {  // of elements between these digits
+    roles[kFields - 1] = kListRole;
+    columns_of_fields[kFields - 1] = 0;
+    const uint32_t weight = random() % 2 ? '8' : 0;
+    lists[kFields - 1] = {'0', weight, 1 + static_cast<uint32_t>(random() % 3),
+                          static_cast<uint32_t>(random() % 2)};
+    format.num_lists = 1;
+    --format.num_categorical;
+  }
+  format.columns = columns_of_fields;
+  format.lists = lists;
   format.roles = roles;
   format.times = times;
   if (!format.is_criteo && random() % 2) {
     const uint32_t field = 1 + random() % (kFields - 1);
-    const bool by_time = roles[kFields - 1] == kTimestampRole && random() % 2;
+    const bool by_time = roles[kFields - 2] == kTimestampRole && random() % 2;
     format.split = {by_time ? SplitRule::kByTime : SplitRule::kAtRandom,
-                    by_time             ? kFields - 1
+                    by_time             ? kFields - 2
                     : random() % 2 != 0 ? field
                                         : kNoField,
                     random(),
@@ -134,7 +148,8 @@ static void run(const std::string& text, std::mt19937& random) {
     }
     KeyType type = KeyType::kNarrow;
     for (uint32_t f = 0; f < kFields; ++f) {
-      if (!has_wide_keys(format, f) || format.columns[f] != column) continue;
+      const uint32_t of_lists = roles[f] == kListRole ? static_cast<uint32_t>(columns) - 1 : 0;
+      if (!has_wide_keys(format, f) || of_lists + format.columns[f] != column) continue;
       type = types[f] == kText ? KeyType::kText : KeyType::kInteger;
     }
     int fds[2];
@@ -177,6 +192,7 @@ static void run(const std::string& text, std::mt19937& random) {
       target.split = static_cast<uint32_t>(i);
     }
     target.label_fd = target.float16_fd = target.float32_fd = null;
+    for (int& fd : target.list_fds[0]) fd = null;
     for (int c = 0; c < columns; ++c) {
       target.categorical_fds[c] = null;
       target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));

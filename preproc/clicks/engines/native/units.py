@@ -165,5 +165,17 @@ def _line_start(fd: int, unit: TextUnit, offset: int) -> int:
             return at + newline + 1
         at += len(text)
         if at - offset > MAX_LINE_BYTES:
-            raise line_too_long(unit.file.path, offset, unit.row_format.description)
+            begin = _begin_of_line(fd, offset)
+            raise line_too_long(unit.file.path, begin, unit.row_format.description)
     return size
+
+
+def _begin_of_line(fd: int, offset: int) -> int:
+    """Returns the first byte of the line that goes on at an offset."""
+    while offset > 0:
+        before = max(offset - _PROBE_BYTES, 0)
+        newline = os.pread(fd, offset - before, before).rfind(b"\n")
+        if newline >= 0:
+            return before + newline + 1
+        offset = before
+    return 0
