@@ -19,6 +19,7 @@ from dlrm.config import DataConfig, ModelConfig, current_settings
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import (
@@ -212,8 +213,10 @@ class OpenedCheckpoint:
         else:
             load_model(self.native, model)
 
-    def load(self) -> Dlrm:
+    def load(self, *, has_lists: bool = False) -> Dlrm:
         """Loads the model with its weights, in evaluation mode on the CPU.
+
+        With `has_lists` it takes bags of ids.
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
@@ -222,7 +225,8 @@ class OpenedCheckpoint:
         config, names = self.config, [f"table {i}" for i in range(len(self.table_sizes))]
         rows = TableRows.of_model(config, names, self.table_sizes)
         require_memory(loaded_memory(config, rows, len(names)))
-        model = Dlrm(config, self.table_sizes)
+        bagged = BaggedEmbedding.of(config, self.table_sizes) if has_lists else None
+        model = Dlrm(config, self.table_sizes, bagged)
         self.load_into(model)
         return model.eval()
 

@@ -51,6 +51,35 @@ class Bags:
         ids_offsets_scale = map(torch.from_numpy, (ids, offsets, scale))
         return cls(lengths.shape[1], *ids_offsets_scale)
 
+    @classmethod
+    def from_slots(cls, ids: Tensor, scale: Tensor, widths: Sequence[int]) -> "Bags":
+        """Takes as many ids of each feature as it may have.
+
+        Args:
+            ids: [B, S] integers, S the sum of the widths; features of lists come last.
+            scale: [B, S - those of single features] float32, 0 where a list has no more.
+            widths: ids of each feature.
+        """
+        singles = ids.shape[1] - scale.shape[1]
+        factors = torch.cat([scale.new_ones(len(ids), singles), scale], 1)
+        ends = torch.tensor(widths, device=ids.device).cumsum(0)
+        rows = torch.arange(len(ids), device=ids.device).unsqueeze(1) * ids.shape[1]
+        offsets = torch.cat([ends.new_zeros(1), (rows + ends).flatten()])
+        return cls(len(widths), ids.flatten(), offsets, factors.flatten())
+
+    def to_slots(self, widths: Sequence[int], num_list_slots: int) -> tuple[Tensor, Tensor]:
+        """Returns what `from_slots` takes, ids as int64."""
+        lengths, num_slots = self.offsets.diff(), sum(widths)
+        num_rows = len(lengths) // len(widths)
+        ends = torch.tensor(widths).cumsum(0)
+        slots = torch.arange(num_rows).unsqueeze(1) * num_slots + ends - torch.tensor(widths)
+        before = (slots.flatten() - self.offsets[:-1]).repeat_interleave(lengths)
+        at = before + torch.arange(len(self.ids))
+        ids = self.ids.new_zeros(num_rows * num_slots, dtype=torch.int64)
+        scale = self.scale.new_zeros(len(ids))
+        ids[at], scale[at] = self.ids.to(torch.int64), self.scale
+        return ids.view(-1, num_slots), scale.view(-1, num_slots)[:, num_slots - num_list_slots :]
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Bags":
         """Returns the bags with each tensor changed."""
         return Bags(self.num_features, change(self.ids), change(self.offsets), change(self.scale))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
+from dlrm.nn.bags import Bags
 from dlrm.serve import triton_model
 from dlrm.serve.native import NativeDlrm, check_native
 from dlrm.serve.network import build_network, weights_to_deploy
@@ -27,12 +28,15 @@ from recsys.serve.signature import (
     LOGIT,
     NUMERICAL,
     PROBABILITY,
+    SCALE,
     Signature,
     dlrm_signature,
 )
 from recsys.train.origin import Origin
 
 _ROWS_PER_REQUEST = 256
+_MAX_LENGTH = 2
+"""Place of the greatest length in the rule of a list that a schema records."""
 
 
 class DlrmExport(CheckpointExport):
@@ -56,11 +60,9 @@ class DlrmExport(CheckpointExport):
         self.step = self.stored.step
         self.config = self.stored.config
         columns = (self.origin.semantics.get("schema") or {}).get("columns", ())
-        if any(column["role"] == "categorical_list" for column in columns):
-            raise UserError(
-                f"{path}: a model of lists is not served yet; predict rows by recsys-recipes "
-                "predict (docs/own_clicks.md)"
-            )
+        lengths = [each["list"][_MAX_LENGTH] for each in columns if each.get("list")]
+        self._singles = len(self.stored.table_sizes) - len(lengths)
+        self.widths = (*[1] * self._singles, *lengths)
         if not self.stored.table_sizes:
             raise UserError(
                 f"{path}: a model without categorical features cannot be deployed, because a "
@@ -71,7 +73,12 @@ class DlrmExport(CheckpointExport):
     @functools.cached_property
     def model(self) -> Dlrm:
         """The trained model in evaluation mode, loaded on first use."""
-        return self.stored.load()
+        return self.stored.load(has_lists=self.num_list_slots > 0)
+
+    @property
+    def num_list_slots(self) -> int:
+        """Ids of lists in a row."""
+        return sum(self.widths[self._singles :])
 
     @property
     def origin(self) -> Origin:
@@ -85,17 +92,26 @@ class DlrmExport(CheckpointExport):
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""
-        return dlrm_signature(self.config.num_numerical_features, len(self.stored.table_sizes))
+        return dlrm_signature(
+            self.config.num_numerical_features, sum(self.widths), self.num_list_slots
+        )
 
     def model_values(self) -> dict[str, Any]:
         """Returns the model settings and table sizes for `deployment.json`."""
         return {
             "config": dataclasses.asdict(self.config),
             "table_sizes": list(self.stored.table_sizes),
+            **({"widths": list(self.widths)} if self.num_list_slots else {}),
         }
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
-        """Returns the joint table and the MLPs' parameters."""
+        """Returns the joint table and the MLPs' parameters.
+
+        Raises:
+            UserError: a model of lists is to be quantised.
+        """
+        if quantize != "none" and self.num_list_slots:
+            raise UserError(f"`quantize` {quantize}: a model of lists is served in float32 so far")
         return weights_to_deploy(self.model, quantize)
 
     def native_class(self) -> type[ServedModel]:
@@ -104,7 +120,13 @@ class DlrmExport(CheckpointExport):
         return NativeDlrm
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
-        """Returns the network in plain PyTorch."""
+        """Returns the network in plain PyTorch.
+
+        Raises:
+            UserError: the model has lists.
+        """
+        if self.num_list_slots:
+            raise UserError("a model of lists is served by `format` eager alone so far")
         sizes = self.stored.table_sizes
         return build_network(self.config, sizes, weights, out_of_range, portable=True)
 
@@ -116,14 +138,19 @@ class DlrmExport(CheckpointExport):
     ) -> list[Arrays]:
         """Draws samples with random features and ids; at most 256 a request."""
         generator = np.random.default_rng(0)
-        sizes = np.array(self.stored.table_sizes)
+        sizes = np.repeat(self.stored.table_sizes, self.widths)
         features = self.config.num_numerical_features
         requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
             numbers = generator.normal(size=(rows, features)).astype(np.float32)
             ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
-            requests.append(({NUMERICAL: numbers} if features else {}) | {CATEGORICAL: ids})
+            request: dict[str, Any] = {NUMERICAL: numbers} if features else {}
+            request[CATEGORICAL] = ids
+            if self.num_list_slots:  # half of them empty
+                factors = generator.normal(size=(rows, self.num_list_slots)).astype(np.float32)
+                request[SCALE] = np.maximum(factors, 0)
+            requests.append(request)
         return requests
 
     @torch.inference_mode()
@@ -137,7 +164,10 @@ class DlrmExport(CheckpointExport):
         has_numbers = self.config.num_numerical_features > 0
         numerical = joined(requests, NUMERICAL) if has_numbers else torch.empty(len(categorical), 0)
         probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
-        true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
+        ids: Any = categorical
+        if self.num_list_slots:
+            ids = Bags.from_slots(categorical, joined(requests, SCALE), self.widths)
+        true = self.model(numerical, ids).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)
         logit_difference = ((logit - true).abs() / scale).max()
         probability_difference = (probability - torch.sigmoid(true)).abs().max()

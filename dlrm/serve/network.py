@@ -2,13 +2,15 @@
 """The deployed DLRM: feature tensors in, click probabilities out."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dlrm.config import EmbeddingStorage, ModelConfig
 from dlrm.model.network import Dlrm
+from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
 from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
 from recsys.errors import show_names
@@ -30,35 +32,49 @@ class ClickNetwork(nn.Module):
         model: the network; a model that hashes ids needs no further check.
         out_of_range: result of a sample with an id outside its table. `error`: NaN, because an
             exported graph cannot raise; `zero`: the id counts as 0, the unknown value.
+        widths: ids of each feature, of a model with lists; these come last.
     """
 
-    def __init__(self, model: Dlrm, out_of_range: OutOfRange) -> None:
+    def __init__(
+        self, model: Dlrm, out_of_range: OutOfRange, widths: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self._marks = out_of_range == "error"
         self._hashes = model.embeddings.hash_indices
         self._sizes: Tensor
-        self.register_buffer("_sizes", torch.tensor(model.embeddings.table_sizes))
+        sizes = torch.tensor(model.embeddings.table_sizes)
+        self._widths = widths
+        sizes = sizes if widths is None else sizes.repeat_interleave(torch.tensor(widths))
+        self.register_buffer("_sizes", sizes)
 
-    def forward(self, numerical: Tensor, categorical: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, numerical: Tensor, categorical: Tensor, scale: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Predicts clicks.
 
         Args:
             numerical: [B, M] float32, transformed as in the dataset.
-            categorical: [B, F] int64 ids.
+            categorical: [B, F] int64 ids, or [B, S] with lists, see `Bags.from_slots`.
+            scale: [B, slots of lists] float32 factors of the ids of lists.
 
         Returns:
             ([B, 1] probability, [B, 1] logit), float32.
         """
         if self._hashes:
-            logit = self.model(numerical, categorical)
+            logit = self.model(numerical, self._ids(categorical, scale))
         else:
             outside = (categorical < 0) | (categorical >= self._sizes)
-            logit = self.model(numerical, categorical.masked_fill(outside, 0))
+            logit = self.model(numerical, self._ids(categorical.masked_fill(outside, 0), scale))
             if self._marks:
                 logit = logit.masked_fill(outside.any(dim=1), float("nan"))
         logit = logit.to(torch.float32).unsqueeze(1)
         return torch.sigmoid(logit), logit
+
+    def _ids(self, categorical: Tensor, scale: Tensor | None) -> Tensor | Bags:
+        if self._widths is None or scale is None:
+            return categorical
+        return Bags.from_slots(categorical, scale, self._widths)
 
 
 class CategoricalNetwork(nn.Module):
@@ -68,11 +84,11 @@ class CategoricalNetwork(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, categorical: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, categorical: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Predicts clicks, as `ClickNetwork`."""
         # len() would be a constant of the exported graph.
         numerical = categorical.new_empty((categorical.shape[0], 0), dtype=torch.float32)
-        probability, logit = self.network(numerical, categorical)
+        probability, logit = self.network(numerical, categorical, scale)
         return probability, logit
 
 
@@ -98,18 +114,21 @@ def build_network(
     out_of_range: OutOfRange,
     *,
     portable: bool,
+    widths: Sequence[int] | None = None,
 ) -> nn.Module:
-    """Builds the network around deployed weights, for exporters (`portable`) in plain PyTorch."""
+    """Builds the network around deployed weights, for exporters (`portable`) in plain PyTorch.
+
+    `widths` are those of `ClickNetwork`.
+    """
     table, scale = weights[TABLE], weights.get(SCALE)
-    embeddings: Embeddings[Tensor]
+    embeddings: Embeddings[Any]
     if portable or scale is not None:
         embeddings = FrozenEmbedding(table, scale, table_sizes, config.hash_indices)
     else:
         storage: EmbeddingStorage = "bfloat16" if table.dtype == torch.bfloat16 else "float32"
-        embeddings = JointFusedEmbedding(
-            table_sizes, config.embedding_dim, config.hash_indices, storage
-        )
-        embeddings.weight = nn.Parameter(table, requires_grad=False)
+        joint = JointFusedEmbedding(table_sizes, config.embedding_dim, config.hash_indices, storage)
+        joint.weight = nn.Parameter(table, requires_grad=False)
+        embeddings = joint if widths is None else BaggedEmbedding(joint)
     if portable and config.interaction_op == "cuda_dot":
         config = dataclasses.replace(config, interaction_op="dot")
     model = Dlrm(config, table_sizes, embeddings)
@@ -122,5 +141,5 @@ def build_network(
     for name, value in state.items():
         value.copy_(weights[name])
     model.eval().requires_grad_(False)
-    network = ClickNetwork(model, out_of_range)
+    network = ClickNetwork(model, out_of_range, widths)
     return network if config.num_numerical_features else CategoricalNetwork(network)

@@ -3,7 +3,8 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
-from recsys.serve.signature import Signature
+from recsys.serve.signature import CATEGORICAL, NUMERICAL, SCALE, Signature
 
 Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]
 """Sends requests to the model and returns its replies in their order."""
@@ -59,24 +60,36 @@ def check_dataset_of(
 
 
 def read_requests(
-    data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
-) -> Iterator[tuple[Batch[Tensor], Arrays]]:
+    data: DataConfig,
+    signature: Signature,
+    batch_size: int,
+    *,
+    check_ids: bool = True,
+    widths: Sequence[int] = (),
+) -> Iterator[tuple[Batch[Any], Arrays]]:
     """Yields each batch of the evaluation split with its request.
 
-    Ids outside their tables are refused (`check_ids`) unless the model hashes ids.
+    Ids outside their tables are refused (`check_ids`) unless the model hashes ids. `widths` are the
+    ids of each feature, of a model with lists.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
     """
-    *numbers, categorical = signature.network.inputs
+    inputs = {tensor.name: tensor for tensor in signature.network.inputs}
+    numbers = [tensor for name, tensor in inputs.items() if name == NUMERICAL]
     dataset = OpenedDataset.open(data, numbers[0].shape[0] if numbers else 0)
     source = dataset.rows(data.eval_split, check_ids=check_ids)
     loader = BatchLoader(
         source=source, batch_size=batch_size, device=torch.device("cpu"), drop_last=False
     )
     for batch in loader.batches():
-        features = {tensor.name: batch.numerical.to(torch.float32).numpy() for tensor in numbers}
-        yield batch, features | {categorical.name: batch.ids.to(torch.int64).contiguous().numpy()}
+        request = {tensor.name: batch.numerical.to(torch.float32).numpy() for tensor in numbers}
+        if SCALE in inputs:
+            ids, scale = batch.ids.to_slots(widths, inputs[SCALE].shape[0])
+            yield batch, request | {CATEGORICAL: ids.numpy(), SCALE: scale.contiguous().numpy()}
+        else:
+            ids = batch.ids.to(torch.int64).contiguous()
+            yield batch, request | {CATEGORICAL: ids.numpy()}
 
 
 @torch.inference_mode()
@@ -88,6 +101,7 @@ def score_served_split(
     model: Dlrm | None,
     *,
     check_ids: bool = True,
+    widths: Sequence[int] = (),
 ) -> ServedSplit:
     """Evaluates a deployed model and its checkpoint's on the evaluation split.
 
@@ -98,7 +112,8 @@ def score_served_split(
     offline: list[Tensor] = []
 
     def requests() -> Iterator[Arrays]:
-        for batch, request in read_requests(data, signature, batch_size, check_ids=check_ids):
+        read = read_requests(data, signature, batch_size, check_ids=check_ids, widths=widths)
+        for batch, request in read:
             labels.append(batch.label > 0.5)
             if model is not None:
                 offline.append(model(batch.numerical, batch.ids).to(torch.float32))

@@ -27,7 +27,8 @@ class ServedDlrm(ServedModel):
         super().__init__(deployment)
         self._run = run
         self._device = device
-        self._ends = np.array(deployment.model["table_sizes"], np.int64)
+        sizes = np.array(deployment.model["table_sizes"], np.int64)
+        self._ends = np.repeat(sizes, deployment.model.get("widths", 1))
         self._refuses_bad_ids = (
             deployment.out_of_range == "error" and not model_config(deployment).hash_indices
         )
@@ -44,6 +45,7 @@ class ServedDlrm(ServedModel):
                 read_weights(folder),
                 deployment.out_of_range,
                 portable=False,
+                widths=deployment.model.get("widths"),
             )
 
         return cls(deployment, open_artifact(folder, deployment, device, build), device)

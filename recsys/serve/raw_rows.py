@@ -14,10 +14,9 @@ from recsys.errors import BadRowError
 from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
-    CATEGORICAL,
+    FEATURES,
     FIELDS,
     LINE,
-    NUMERICAL,
     Signature,
 )
 
@@ -25,8 +24,8 @@ FEATURE_FILE = "features.bin"
 """File of a version with the rules and dictionaries of its dataset."""
 
 
-Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
-"""[B, M] numerical features, [B, F] ids."""
+Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""[B, M] numerical features, [B, S] ids, factors of those of lists; as `FEATURES`."""
 
 
 class LineTransform(Protocol):
@@ -68,7 +67,7 @@ class ServedRawRows(ServedModel):
             )
             for name in (LINE, FIELDS)
         }
-        self._others = [name for name in (NUMERICAL, CATEGORICAL) if name in by_name]
+        self._others = [name for name in FEATURES if name in by_name]
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -78,7 +77,7 @@ class ServedRawRows(ServedModel):
 
     def prepare(self, request: Arrays) -> Arrays:
         """Checks a request and transforms its raw rows, if any."""
-        raw = request.keys() - {NUMERICAL, CATEGORICAL}
+        raw = request.keys() - set(FEATURES)
         if not raw:
             return self._model.prepare(request)
         if request.keys() != raw or (LINE in raw and len(raw) > 1):
@@ -91,13 +90,13 @@ class ServedRawRows(ServedModel):
         rows = [_bytes(row) for row in request[name]]
         try:
             if name == LINE:
-                numerical, categorical = self._transform.transform([line for (line,) in rows])
+                transformed = self._transform.transform([line for (line,) in rows])
             else:
-                numerical, categorical = self._transform.transform_fields(rows)
+                transformed = self._transform.transform_fields(rows)
         except BadRowError as error:
             raise BadRequestError(f"row {error.row}: {error}") from error
-        both: dict[str, npt.NDArray[Any]] = {NUMERICAL: numerical, CATEGORICAL: categorical}
-        features: Arrays = {name: both[name] for name in self._others}
+        by_name = dict[str, npt.NDArray[Any]](zip(FEATURES, transformed, strict=True))
+        features: Arrays = {name: by_name[name] for name in self._others}
         self._model.check_values(features)
         return features
 

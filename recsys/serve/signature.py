@@ -94,7 +94,7 @@ class Signature:
         """The tensors of the network itself, without those of raw rows."""
         if LINE not in (tensor.name for tensor in self.inputs):
             return self
-        inputs = (tensor for tensor in self.inputs if tensor.name in (NUMERICAL, CATEGORICAL))
+        inputs = (tensor for tensor in self.inputs if tensor.name in FEATURES)
         return dataclasses.replace(
             self, inputs=tuple(dataclasses.replace(tensor, optional=False) for tensor in inputs)
         )
@@ -119,17 +119,28 @@ class Signature:
         return cls(inputs=inputs, outputs=outputs)
 
 
-NUMERICAL, CATEGORICAL = "numerical", "categorical"
+NUMERICAL, CATEGORICAL, SCALE = "numerical", "categorical", "scale"
+FEATURES = (NUMERICAL, CATEGORICAL, SCALE)
+"""Transformed features, in the order of the network's inputs."""
 PROBABILITY, LOGIT = "probability", "logit"
 
 
-def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
-    """Returns the signature of a DLRM, which may lack numerical features."""
+def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int = 0) -> Signature:
+    """Returns the signature of a DLRM, which may lack numerical features.
+
+    Args:
+        num_numerical: M.
+        num_categorical: ids of a row; those of lists come last, each in as many slots as it may
+            have elements.
+        num_list_slots: ids of lists among them, each with a factor.
+    """
+    scale = TensorSignature(name=SCALE, dtype="float32", shape=(num_list_slots,))
     numerical = TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,))
     return Signature(
         inputs=(
             *((numerical,) if num_numerical else ()),
             TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,)),
+            *((scale,) if num_list_slots else ()),
         ),
         outputs=(
             TensorSignature(name=PROBABILITY, dtype="float32", shape=(1,)),

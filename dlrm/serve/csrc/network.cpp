@@ -14,6 +14,7 @@ constexpr int64_t kMaxVectors = 64;
 constexpr int64_t kMaxDim = 256;
 constexpr int64_t kPadMultiple = 8;
 constexpr int64_t kWidestLayer = 1 << 20;
+constexpr int64_t kMaxListLength = 10000;
 
 // Columns of the interaction: those of vector 0, the dot products, and padding.
 int64_t interaction_width(int64_t num_vectors, int64_t dim) {
@@ -67,6 +68,14 @@ Deployment::Deployment(const std::string& folder) {
       if (!largest.is_null()) size = std::min(size, largest.integer());
       require(size >= 1, "tables with a row or more");
     }
+    const Json* const stored_widths = model.find("widths");  // of a model with lists
+    widths = stored_widths == nullptr ? std::vector<int64_t>(table_sizes.size(), 1)
+                                      : stored_widths->integers();
+    require(widths.size() == table_sizes.size(), "lists of some length");
+    for (const int64_t width : widths) {
+      require(width >= 1 && width <= kMaxListLength, "lists of 1 to 10,000 elements");
+      num_slots += width;
+    }
     const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1;
     require(num_vectors >= 2 && num_vectors <= kMaxVectors, "1 to 63 categorical features");
     require(dim >= 1 && dim <= kMaxDim, "1 to 256 columns of an embedding");
@@ -76,7 +85,16 @@ Deployment::Deployment(const std::string& folder) {
     refuses_bad_ids = json.at("out_of_range").string() == "error" && !hash_indices;
     for (const Json& input : json.at("signature").at("inputs").items()) {
       takes_raw_rows = takes_raw_rows || input.at("name").string() == "line";
+      if (input.at("name").string() == "scale") {
+        num_list_slots = input.at("shape").integers().at(0);
+      }
     }
+    // Those of lists come last.
+    int64_t lists = 0;
+    num_singles = widths.size();
+    while (num_singles > 0 && lists < num_list_slots) lists += widths[--num_singles];
+    require(lists == num_list_slots && num_slots - lists == static_cast<int64_t>(num_singles),
+            "lists after all others");
   } catch (const JsonError& error) {
     throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
   }
@@ -88,6 +106,9 @@ Network::Network(const std::string& folder, const Deployment& deployment)
       dim_(deployment.dim),
       hash_indices_(deployment.hash_indices),
       sizes_(deployment.table_sizes),
+      widths_(deployment.widths),
+      num_singles_(deployment.num_singles),
+      has_lists_(deployment.num_list_slots > 0),
       bottom_mlp_(
           file_, "bottom_mlp",
           with_input(std::max<int64_t>(deployment.num_numerical, 1), deployment.bottom_sizes),
@@ -105,6 +126,7 @@ Network::Network(const std::string& folder, const Deployment& deployment)
   if (table_.dtype == "I8") {
     const StoredTensor scale = file_.tensor("embeddings.scale", {num_rows});
     if (scale.dtype != "F32") throw std::runtime_error("embeddings.scale is not float32");
+    if (has_lists_) throw std::runtime_error("a table of lists in 8 bits is not served");
     scale_ = scale.data;
   }
 }
@@ -116,15 +138,16 @@ NetworkScratch Network::make_scratch() const {
   scratch.top_mlp = top_mlp_.make_scratch();
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
   scratch.features = AlignedFloats(kBlockSamples * top_mlp_.num_inputs());
-  if (scale_ != nullptr) scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
+  if (scale_ != nullptr || has_lists_)
+    scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
   scratch.rows.resize(static_cast<size_t>(kBlockSamples * num_features));
   return scratch;
 }
 
-void Network::forward(int batch, const float* numerical, const int64_t* ids, float* logits,
-                      NetworkScratch& scratch) const {
+void Network::forward(int batch, const float* numerical, const int64_t* ids, const float* scale,
+                      float* logits, NetworkScratch& scratch) const {
   const auto num_features = static_cast<int64_t>(sizes_.size());
-  find_rows(batch, ids, scratch.rows.data());
+  if (!has_lists_) find_rows(batch, ids, scratch.rows.data());
   if (!constant_.empty()) numerical = constant_.data();
   bottom_mlp_.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
   InteractionArguments arguments{};
@@ -135,7 +158,11 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, flo
   arguments.width = static_cast<int32_t>(top_mlp_.num_inputs());
   arguments.first = scratch.bottom.data();
   arguments.first_stride = dim_;
-  if (scale_ != nullptr) {
+  if (has_lists_) {
+    sum_lists(batch, ids, scale, scratch.vectors.data());
+    arguments.rest = scratch.vectors.data();
+    arguments.rest_stride = num_features * dim_;
+  } else if (scale_ != nullptr) {
     read_quantized(batch * num_features, scratch.rows.data(), scratch.vectors.data());
     arguments.rest = scratch.vectors.data();
     arguments.rest_stride = num_features * dim_;
@@ -155,12 +182,48 @@ void Network::find_rows(int batch, const int64_t* ids, int64_t* rows) const {
   const size_t num_features = sizes_.size();
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (size_t f = 0; f < num_features; ++f) {
-      int64_t id = ids[sample * static_cast<int64_t>(num_features) + static_cast<int64_t>(f)];
-      if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(sizes_[f])) {
-        // Refused before, or an unknown value, or hashed.
-        id = hash_indices_ ? (id % sizes_[f] + sizes_[f]) % sizes_[f] : 0;
+      *rows++ = find_row(f, *ids++);
+    }
+  }
+}
+
+int64_t Network::find_row(size_t feature, int64_t id) const {
+  const int64_t size = sizes_[feature];
+  if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(size)) {
+    // Refused before, or an unknown value, or hashed.
+    id = hash_indices_ ? (id % size + size) % size : 0;
+  }
+  return starts_[feature] + id;
+}
+
+void Network::sum_lists(int batch, const int64_t* ids, const float* scale, float* vectors) const {
+  const size_t num_features = sizes_.size();
+  for (int64_t sample = 0; sample < batch; ++sample) {
+    for (size_t f = 0; f < num_features; ++f, vectors += dim_) {
+      std::fill_n(vectors, dim_, 0.0F);
+      for (int64_t slot = 0; slot < widths_[f]; ++slot, ++ids) {
+        const float factor = f < num_singles_ ? 1.0F : *scale++;
+        if (factor != 0.0F) add_row(find_row(f, *ids), factor, vectors);
       }
-      *rows++ = starts_[f] + id;
+    }
+  }
+}
+
+void Network::add_row(int64_t row, float factor, float* vector) const {
+  if (table_.dtype == "BF16") {
+    const auto* const values = reinterpret_cast<const uint16_t*>(table_.data) + row * dim_;
+    for (int64_t d = 0; d < dim_; ++d) {
+      const uint32_t bits = uint32_t{values[d]} << 16;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      vector[d] += factor * value;
+    }
+  } else {
+    const uint8_t* const values = table_.data + row * dim_ * int64_t{sizeof(float)};
+    for (int64_t d = 0; d < dim_; ++d) {
+      float value;
+      std::memcpy(&value, values + d * int64_t{sizeof(value)}, sizeof(value));
+      vector[d] += factor * value;
     }
   }
 }

@@ -20,6 +20,11 @@ struct Deployment {
   int64_t num_numerical = 0;  // M
   int64_t dim = 0;            // D
   std::vector<int64_t> table_sizes;
+  // Ids of each feature in a row, in slots: one, or the most of a list.
+  std::vector<int64_t> widths;
+  int64_t num_slots = 0;
+  int64_t num_list_slots = 0;
+  size_t num_singles = 0;  // features of one id, which come first
   std::vector<int64_t> bottom_sizes;
   std::vector<int64_t> top_sizes;
   bool hash_indices = false;
@@ -32,7 +37,7 @@ struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
   AlignedFloats bottom;
-  AlignedFloats vectors;  // of a table in 8 bits
+  AlignedFloats vectors;  // of a table in 8 bits, or of lists
   AlignedFloats features;
   std::vector<int64_t> rows;
 };
@@ -44,12 +49,16 @@ class Network {
 
   NetworkScratch make_scratch() const;
 
-  // numerical: [batch, M]; ids: [batch, F]; logits: [batch]; batch <= kBlockSamples.
-  void forward(int batch, const float* numerical, const int64_t* ids, float* logits,
-               NetworkScratch& scratch) const;
+  // numerical: [batch, M]; ids: [batch, slots]; scale: [batch, list slots], the factor of each id
+  // of a list; logits: [batch]; batch <= kBlockSamples.
+  void forward(int batch, const float* numerical, const int64_t* ids, const float* scale,
+               float* logits, NetworkScratch& scratch) const;
 
  private:
+  int64_t find_row(size_t feature, int64_t id) const;
   void find_rows(int batch, const int64_t* ids, int64_t* rows) const;
+  void sum_lists(int batch, const int64_t* ids, const float* scale, float* vectors) const;
+  void add_row(int64_t row, float factor, float* vector) const;
   void read_quantized(int64_t count, const int64_t* rows, float* vectors) const;
 
   const Kernels& kernels_ = kernels();
@@ -59,6 +68,9 @@ class Network {
   bool hash_indices_;
   std::vector<int64_t> sizes_;
   std::vector<int64_t> starts_;
+  std::vector<int64_t> widths_;
+  size_t num_singles_;  // features before those of lists
+  bool has_lists_;
   StoredTensor table_;
   const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
   Mlp bottom_mlp_;

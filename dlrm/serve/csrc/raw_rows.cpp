@@ -9,18 +9,24 @@
 namespace recsys::serve {
 namespace {
 
+bool is_transformed(const InputTensor& tensor) {
+  return tensor.name == "numerical" || tensor.name == "categorical" || tensor.name == "scale";
+}
+
 BadRequest refused(uint64_t row, const std::string& reason) {
   return BadRequest("row " + std::to_string(row) + ": " + reason);
 }
 
 }  // namespace
 
-RawRows::RawRows(const std::string& path, int64_t num_numerical, int64_t num_categorical)
-    : num_numerical_(num_numerical), num_categorical_(num_categorical) {
+RawRows::RawRows(const std::string& path, const Deployment& deployment) : deployment_(deployment) {
   try {
     transform_ = std::make_unique<clicks::LineTransform>(path);
-    if (transform_->num_numerical() != num_numerical ||
-        transform_->num_columns() != num_categorical) {
+    const std::vector<uint32_t>& widths = transform_->file().widths();
+    if (transform_->num_numerical() != deployment.num_numerical ||
+        transform_->num_list_slots() != deployment.num_list_slots ||
+        !std::equal(widths.begin(), widths.end(), deployment.widths.begin(),
+                    deployment.widths.end())) {
       throw std::runtime_error("is of other features than the model");
     }
   } catch (const std::exception& error) {
@@ -31,23 +37,22 @@ RawRows::RawRows(const std::string& path, int64_t num_numerical, int64_t num_cat
 RawRows::~RawRows() = default;
 
 bool RawRows::has_raw(const Request& request) {
-  return std::any_of(request.begin(), request.end(), [](const InputTensor& tensor) {
-    return tensor.name != "numerical" && tensor.name != "categorical";
-  });
+  return std::any_of(request.begin(), request.end(),
+                     [](const InputTensor& tensor) { return !is_transformed(tensor); });
 }
 
 void RawRows::read(const Request& request, Features& features) {
   const InputTensor* const line = find_input(request, "line");
   const bool is_mixed = std::any_of(request.begin(), request.end(), [&](const InputTensor& tensor) {
-    return tensor.name == "numerical" || tensor.name == "categorical" ||
-           (line != nullptr && tensor.name != "line");
+    return is_transformed(tensor) || (line != nullptr && tensor.name != "line");
   });
   if (is_mixed) {
     std::vector<std::string> names;
     for (const InputTensor& tensor : request) names.push_back(tensor.name);
     std::sort(names.begin(), names.end());
     throw BadRequest("got " + joined(names) + ": a request has 'line', or 'fields', or " +
-                     (num_numerical_ > 0 ? "'numerical' and 'categorical'" : "'categorical'"));
+                     (deployment_.num_numerical > 0 ? "'numerical' and " : "") + "'categorical'" +
+                     (deployment_.num_list_slots > 0 ? " and 'scale'" : ""));
   }
   const int64_t num_fields = transform_->num_features();
   check_tensors({line != nullptr ? ExpectedTensor{"line", "string", 1}
@@ -56,15 +61,17 @@ void RawRows::read(const Request& request, Features& features) {
   const std::string text = line != nullptr ? text_of_lines(*line) : text_of_fields(request[0]);
   const int64_t rows = request[0].rows();
   const auto numbers_before = features.numerical.size();
-  const auto ids_before = features.ids.size();
-  features.numerical.resize(numbers_before + static_cast<size_t>(rows * num_numerical_));
-  features.ids.resize(ids_before + static_cast<size_t>(rows * num_categorical_));
+  const auto ids_before = features.ids.size(), scale_before = features.scale.size();
+  features.numerical.resize(numbers_before + static_cast<size_t>(rows * deployment_.num_numerical));
+  features.ids.resize(ids_before + static_cast<size_t>(rows * deployment_.num_slots));
+  features.scale.resize(scale_before + static_cast<size_t>(rows * deployment_.num_list_slots));
   try {
     clicks::RejectedLine rejected{};
     const auto form = line != nullptr ? clicks::RowForm::kLine : clicks::RowForm::kFields;
     if (!transform_->run(form, reinterpret_cast<const uint8_t*>(text.data()), text.size(),
                          static_cast<uint64_t>(rows), features.numerical.data() + numbers_before,
-                         features.ids.data() + ids_before, &rejected)) {
+                         features.ids.data() + ids_before, features.scale.data() + scale_before,
+                         &rejected)) {
       throw refused(rejected.line, rejected.message);
     }
   } catch (const clicks::LineTooLong& error) {

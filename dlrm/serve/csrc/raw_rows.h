@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "network.h"
 #include "requests.h"
 
 namespace clicks {
@@ -20,14 +21,15 @@ namespace recsys::serve {
 struct Features {
   int64_t rows = 0;
   std::vector<float> numerical;  // [rows, M]
-  std::vector<int64_t> ids;      // [rows, F]
+  std::vector<int64_t> ids;      // [rows, slots]
+  std::vector<float> scale;      // [rows, list slots]
 };
 
 // Transforms raw rows by the rules and dictionaries of a dataset; not for two threads at a time.
 class RawRows {
  public:
   // Throws std::runtime_error where the file is missing or damaged, or of other features.
-  RawRows(const std::string& path, int64_t num_numerical, int64_t num_categorical);
+  RawRows(const std::string& path, const Deployment& deployment);
   RawRows(const RawRows&) = delete;
   RawRows& operator=(const RawRows&) = delete;
   ~RawRows();
@@ -43,8 +45,7 @@ class RawRows {
   std::string text_of_fields(const InputTensor& fields) const;
 
   std::unique_ptr<clicks::LineTransform> transform_;
-  int64_t num_numerical_;
-  int64_t num_categorical_;
+  const Deployment& deployment_;
 };
 
 }  // namespace recsys::serve

@@ -125,14 +125,16 @@ std::vector<std::string_view> read_strings(const InputTensor& tensor) {
   return strings;
 }
 
-void check_ids(const int64_t* ids, int64_t rows, const std::vector<int64_t>& table_sizes) {
-  const size_t num_features = table_sizes.size();
+void check_ids(const int64_t* ids, int64_t rows, const std::vector<int64_t>& table_sizes,
+               const std::vector<int64_t>& widths) {
   for (int64_t row = 0; row < rows; ++row) {
-    for (size_t f = 0; f < num_features; ++f) {
-      const int64_t id = *ids++;
-      if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(table_sizes[f])) {
+    int64_t column = 0;
+    for (size_t f = 0; f < table_sizes.size(); ++f) {
+      for (int64_t slot = 0; slot < widths[f]; ++slot, ++column) {
+        const int64_t id = *ids++;
+        if (static_cast<uint64_t>(id) < static_cast<uint64_t>(table_sizes[f])) continue;
         throw BadRequest("input 'categorical', row " + std::to_string(row) + ", feature " +
-                         std::to_string(f) + ": " + std::to_string(id) + " is not in [0, " +
+                         std::to_string(column) + ": " + std::to_string(id) + " is not in [0, " +
                          std::to_string(table_sizes[f]) + ")");
       }
     }

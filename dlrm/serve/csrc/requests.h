@@ -43,8 +43,10 @@ void check_tensors(const std::vector<ExpectedTensor>& expected, const Request& r
 // Reads the strings of a checked tensor; BadRequest where it is cut off.
 std::vector<std::string_view> read_strings(const InputTensor& tensor);
 
-// Throws a BadRequest where an id is outside its table. ids: [rows, F].
-void check_ids(const int64_t* ids, int64_t rows, const std::vector<int64_t>& table_sizes);
+// Throws a BadRequest where an id is outside its table. ids: [rows, sum of widths], so many of each
+// feature.
+void check_ids(const int64_t* ids, int64_t rows, const std::vector<int64_t>& table_sizes,
+               const std::vector<int64_t>& widths);
 
 // Throws a BadRequest where an answer is no finite number.
 void check_answer(const char* name, const float* values, int64_t rows);

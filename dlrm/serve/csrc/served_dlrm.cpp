@@ -11,15 +11,20 @@ namespace {
 // Samples of a task where threads share a batch; fewer make products with few columns.
 constexpr int64_t kLeastSamples = 16;
 
+void append_floats(const InputTensor* tensor, std::vector<float>& values) {
+  if (tensor == nullptr) return;
+  const size_t before = values.size();
+  values.resize(before + tensor->bytes / sizeof(float));
+  std::memcpy(values.data() + before, tensor->data, tensor->bytes);
+}
+
 }  // namespace
 
 Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads)
     : version_(std::move(version)), threads_(num_threads) {
   const Deployment& deployment = version_->deployment;
   if (deployment.takes_raw_rows) {
-    raw_rows_ =
-        std::make_unique<RawRows>(version_->folder + "/features.bin", deployment.num_numerical,
-                                  static_cast<int64_t>(deployment.table_sizes.size()));
+    raw_rows_ = std::make_unique<RawRows>(version_->folder + "/features.bin", deployment);
   }
   for (int thread = 0; thread < num_threads; ++thread) {
     scratch_.push_back(version_->network.make_scratch());
@@ -29,20 +34,20 @@ Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads
 void Instance::add(const Request& request, Features& features) {
   const int64_t rows = features.rows;
   const size_t numbers = features.numerical.size();
-  const size_t ids = features.ids.size();
+  const size_t ids = features.ids.size(), scale = features.scale.size();
   try {
     append(request, features);
   } catch (...) {  // also where memory ran out between two columns: the next request begins here
     features.rows = rows;
     features.numerical.resize(numbers);
     features.ids.resize(ids);
+    features.scale.resize(scale);
     throw;
   }
 }
 
 void Instance::append(const Request& request, Features& features) {
   const Deployment& deployment = version_->deployment;
-  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   const int64_t rows_before = features.rows;
   const auto ids_before = features.ids.size();
   if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
@@ -52,37 +57,36 @@ void Instance::append(const Request& request, Features& features) {
     if (deployment.num_numerical > 0) {
       expected.push_back({"numerical", "float32", deployment.num_numerical});
     }
-    expected.push_back({"categorical", "int64", num_features});
+    expected.push_back({"categorical", "int64", deployment.num_slots});
+    if (deployment.num_list_slots > 0) {
+      expected.push_back({"scale", "float32", deployment.num_list_slots});
+    }
     check_tensors(expected, request);
     const InputTensor& categorical = *find_input(request, "categorical");
     features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
     std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
-    if (const InputTensor* const numerical = find_input(request, "numerical")) {
-      const auto numbers_before = features.numerical.size();
-      features.numerical.resize(numbers_before + numerical->bytes / sizeof(float));
-      std::memcpy(features.numerical.data() + numbers_before, numerical->data, numerical->bytes);
-    }
+    append_floats(find_input(request, "numerical"), features.numerical);
+    append_floats(find_input(request, "scale"), features.scale);
     features.rows += categorical.rows();
   }
   if (deployment.refuses_bad_ids) {
-    check_ids(features.ids.data() + ids_before, features.rows - rows_before,
-              deployment.table_sizes);
+    check_ids(features.ids.data() + ids_before, features.rows - rows_before, deployment.table_sizes,
+              deployment.widths);
   }
 }
 
 Features Instance::zeros(int64_t rows) const {
   const Deployment& deployment = version_->deployment;
-  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   Features features;
   features.rows = rows;
   features.numerical.resize(static_cast<size_t>(rows * deployment.num_numerical));
-  features.ids.resize(static_cast<size_t>(rows * num_features));
+  features.ids.resize(static_cast<size_t>(rows * deployment.num_slots));
+  features.scale.resize(static_cast<size_t>(rows * deployment.num_list_slots));
   return features;
 }
 
 Answers Instance::answer(const Features& features) {
   const Deployment& deployment = version_->deployment;
-  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   const int64_t rows = features.rows;
   Answers answers;
   answers.logit.resize(static_cast<size_t>(rows));
@@ -94,7 +98,8 @@ Answers Instance::answer(const Features& features) {
     const int64_t end = std::min(begin + block, rows);
     version_->network.forward(static_cast<int>(end - begin),
                               features.numerical.data() + begin * deployment.num_numerical,
-                              features.ids.data() + begin * num_features,
+                              features.ids.data() + begin * deployment.num_slots,
+                              features.scale.data() + begin * deployment.num_list_slots,
                               answers.logit.data() + begin, scratch_[static_cast<size_t>(thread)]);
     for (int64_t row = begin; row < end; ++row) {
       const auto at = static_cast<size_t>(row);

@@ -262,15 +262,19 @@ CLICKS_API LineTransform* clicks_transform_open(const char* path) {
   return guarded_make<LineTransform>([&] { return new LineTransform(path); });
 }
 
-// Features of a row.
+// Features of a row, its ids and those of its lists.
 struct TransformShape {
   uint32_t numerical;
-  uint32_t ids;
+  uint32_t columns;
+  uint32_t slots;
+  uint32_t list_slots;
 };
 
 CLICKS_API void clicks_transform_shape(const LineTransform* transform, TransformShape* shape) {
   *shape = {static_cast<uint32_t>(transform->num_numerical()),
-            static_cast<uint32_t>(transform->num_columns())};
+            static_cast<uint32_t>(transform->num_columns()),
+            static_cast<uint32_t>(transform->num_slots()),
+            static_cast<uint32_t>(transform->num_list_slots())};
 }
 
 // Categories of each column.
@@ -283,12 +287,12 @@ CLICKS_API void clicks_transform_columns(const LineTransform* transform, uint64_
 // is no valid row.
 CLICKS_API int clicks_transform_rows(LineTransform* transform, int form, const uint8_t* text,
                                      uint64_t size, uint64_t lines, float* numerical, int64_t* ids,
-                                     uint64_t* rejected) {
+                                     float* scale, uint64_t* rejected) {
   bool valid = true;
   const int status = guarded([&] {
     RejectedLine line;
     const RowForm row_form = form == 0 ? RowForm::kLine : RowForm::kFields;
-    valid = transform->run(row_form, text, size, lines, numerical, ids, &line);
+    valid = transform->run(row_form, text, size, lines, numerical, ids, scale, &line);
     if (valid) return;
     last_message = line.message;
     *rejected = line.line;

@@ -57,6 +57,8 @@ struct FeatureField {
   uint64_t buckets;
   NumberRule rule;
   TimeRule time;
+  ListRule list;
+  uint32_t takes_mean;  // the vectors of a list are averaged, not summed
   uint32_t text_at;
   uint8_t role;
   uint8_t column;
@@ -64,7 +66,7 @@ struct FeatureField {
   uint8_t unused;
 };
 
-constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '4'};
+constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '5'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
 // Maps a category to its id. The highest bits of a category's hash are its bucket, the next ones
@@ -140,6 +142,7 @@ class RowFields {
     buckets_.push_back(field.buckets);
     rules_.push_back(field.rule);
     times_.push_back(field.time);
+    lists_.push_back(field.list);
     texts_at_.push_back(static_cast<uint32_t>(texts_.size()));
     texts_ += texts;
   }
@@ -165,6 +168,8 @@ class RowFields {
     format.buckets = buckets_.data();
     format.rules = rules_.data();
     format.times = times_.data();
+    format.lists = lists_.data();
+    format.num_lists = count(kListRole);
     format.group_field = kNoField;
     return format;
   }
@@ -181,6 +186,7 @@ class RowFields {
   std::vector<uint64_t> buckets_;
   std::vector<NumberRule> rules_;
   std::vector<TimeRule> times_;
+  std::vector<ListRule> lists_;
   std::vector<uint32_t> texts_at_;
   std::string texts_;
 };
@@ -225,6 +231,9 @@ class FeatureFile {
   const std::vector<StoredDictionary>& dictionaries() const { return dictionaries_; }
   // Categories of each column.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
+  // Ids of each column in a row: one, or the most of a list, and whether a list is averaged.
+  const std::vector<uint32_t>& widths() const { return widths_; }
+  const std::vector<uint8_t>& take_mean() const { return take_mean_; }
 
  private:
   std::runtime_error damaged() const {
@@ -247,13 +256,23 @@ class FeatureFile {
     if (row_format.num_categorical > kMaxColumns || row_format.num_numerical > kMaxColumns) {
       throw damaged();
     }
-    const auto columns = static_cast<uint64_t>(IdColumns(header_.row_rule, row_format).count());
+    const IdColumns id_columns(header_.row_rule, row_format);
+    const auto singles = static_cast<uint64_t>(id_columns.count());
+    const uint64_t columns = singles + row_format.num_lists;
     if (header_.num_columns != columns || columns > kMaxColumns) throw damaged();
     std::vector<KeyType> key_types(columns, KeyType::kNarrow);
     for (uint32_t f = 0; f < row_format.num_fields; ++f) {
       if (!has_wide_keys(row_format, f)) continue;
       const bool is_text = row_format.types[f] == kText;
-      key_types[row_format.columns[f]] = is_text ? KeyType::kText : KeyType::kInteger;
+      const uint64_t first = row_format.roles[f] == kListRole ? singles : 0;
+      key_types[first + row_format.columns[f]] = is_text ? KeyType::kText : KeyType::kInteger;
+    }
+    widths_.assign(columns, 1);
+    take_mean_.assign(columns, 0);
+    for (uint32_t f = 0; f < row_format.num_fields; ++f) {
+      if (row_format.roles[f] != kListRole) continue;
+      widths_[singles + row_format.columns[f]] = row_format.lists[f].max_length;
+      take_mean_[singles + row_format.columns[f]] = take_mean_of_fields_[f];
     }
     const uint64_t begin =
         sizeof(header_) + header_.num_fields * sizeof(FeatureField) + header_.text_bytes;
@@ -286,7 +305,7 @@ class FeatureFile {
     const uint8_t* const fields = data_ + sizeof(header_);
     const uint8_t* const texts = fields + fields_bytes;
     const uint8_t* const end = texts + header_.text_bytes;
-    uint64_t used[2] = {};  // columns of numerical and of categorical features
+    uint64_t used[3] = {};  // columns of categorical and of numerical features, and of lists
     for (uint32_t f = 0; f < header_.num_fields; ++f) {
       FeatureField field;
       std::memcpy(&field, fields + f * sizeof(field), sizeof(field));
@@ -298,19 +317,22 @@ class FeatureFile {
       for (uint32_t left = *at++; left > 0; --left) text_at(at, end);
       const std::string missing_texts(missing, at);
       line_.add(field, name, missing_texts);
+      take_mean_of_fields_.push_back(field.takes_mean != 0);
       if (field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
+      const bool is_list = field.role == kListRole;
       const uint32_t columns = is_time ? time_features(field.time) : 1;
       // Numbers of columns have no gap and no twin.
       const uint64_t bits = columns == 0 ? 0 : ~uint64_t{0} >> (64 - columns);
-      if (field.role == kLabelRole || field.role > kTimestampRole || field.type > kDecimal ||
+      if (field.role == kLabelRole || field.role > kListRole || field.type > kDecimal ||
           (!is_time && field.type == (is_number ? kText : kDecimal)) ||
+          (is_list && (field.list.max_length < 1 || field.list.max_length > kMaxListLength)) ||
           field.column >= kMaxColumns || field.column + columns > kMaxColumns ||
-          (used[is_number] & bits << field.column) != 0 ||
+          (used[is_list ? 2 : is_number] & bits << field.column) != 0 ||
           std::abs(field.time.zone_minutes) >= 24 * 60) {
         throw damaged();
       }
-      used[is_number] |= bits << field.column;
+      used[is_list ? 2 : is_number] |= bits << field.column;
       used_.add(field, name, missing_texts);
     }
     for (const uint64_t columns : used) {
@@ -336,6 +358,9 @@ class FeatureFile {
   RowFields used_;
   std::vector<StoredDictionary> dictionaries_;
   std::vector<uint64_t> sizes_;
+  std::vector<uint32_t> widths_;
+  std::vector<uint8_t> take_mean_;
+  std::vector<uint8_t> take_mean_of_fields_;  // of a line
 };
 
 }  // namespace clicks

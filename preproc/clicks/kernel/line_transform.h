@@ -34,21 +34,29 @@ class LineTransform final : private RowSink {
         transform_(file_.header().numerical_rule),
         decimals_(decimal_rules(line_format_)),
         line_stream_(*this, nullptr, 0, line_format_),
-        fields_stream_(*this, nullptr, 0, fields_format_) {}
+        fields_stream_(*this, nullptr, 0, fields_format_) {
+    for (const uint32_t width : file_.widths()) slots_ += static_cast<int>(width);
+  }
 
   const FeatureFile& file() const { return file_; }
-  int num_columns() const { return columns_.count(); }
+  int num_columns() const { return columns_.count() + columns_.num_lists(); }
+  // Ids of a row, and those of its lists.
+  int num_slots() const { return slots_; }
+  int num_list_slots() const { return slots_ - columns_.count(); }
   int num_numerical() const { return static_cast<int>(line_format_.num_numerical); }
   int num_features() const { return static_cast<int>(file_.used().names().size()); }
 
   // Transforms rows of a form, separated by line feeds.
   //
-  // numerical: [lines, num_numerical()]; ids: [lines, num_columns()]. Nothing of them may be used
-  // if a line is rejected. Returns whether none was; else `rejected` is the first.
+  // numerical: [lines, num_numerical()]; ids: [lines, num_slots()], those of a list followed by
+  // zeros; scale: [lines, num_list_slots()], the factor of each id of a list, 0 where it has no
+  // more. Nothing of them may be used if a line is rejected. Returns whether none was; else
+  // `rejected` is the first.
   bool run(RowForm form, const uint8_t* text, size_t size, uint64_t lines, float* numerical,
-           int64_t* ids, RejectedLine* rejected) {
+           int64_t* ids, float* scale, RejectedLine* rejected) {
     numerical_ = numerical;
     ids_ = ids;
+    scale_ = scale;
     limit_ = lines;
     rows_ = 0;
     form_ = form;
@@ -85,6 +93,11 @@ class LineTransform final : private RowSink {
       }
     }
     for (int c = 0; c < columns_.count(); ++c) look_up(batch, c);
+    int slot = columns_.count();
+    for (int l = 0; l < columns_.num_lists(); ++l) {
+      look_up_lists(batch, l, slot);
+      slot += static_cast<int>(file_.widths()[static_cast<size_t>(columns_.count() + l)]);
+    }
     rows_ += static_cast<uint64_t>(batch.rows);
     return true;
   }
@@ -122,7 +135,7 @@ class LineTransform final : private RowSink {
            "): expected " + expected(row.reason, format, row.field);
   }
 
-  static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex", "encoding",
+  static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex",  "encoding",
                                              "string",  "number", "quote",   "time", "list"};
 
   static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
@@ -140,6 +153,10 @@ class LineTransform final : private RowSink {
                std::string(format.times[field].format,
                            strnlen(format.times[field].format, sizeof(TimeRule::format))) +
                or_nothing;
+      case kList:
+        return std::string("elements with ") +
+               shown(std::string(1, static_cast<char>(format.lists[field].separator))) +
+               " between, each with its weight if it has one, or nothing if it is missing";
       case kString:
         return "at most " + std::to_string(kMaxTextBytes) + " bytes";
       default:
@@ -181,10 +198,40 @@ class LineTransform final : private RowSink {
     }
     for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_bucket(hashes_[r]);
     for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_entries(hashes_[r]);
-    int64_t* out = ids_ + rows_ * static_cast<uint64_t>(columns_.count()) + c;
+    int64_t* out = ids_ + rows_ * static_cast<uint64_t>(slots_) + c;
     for (int r = 0; r < batch.rows; ++r) {
       const bool present = (batch.id_present[r] >> c) & 1;
-      out[r * columns_.count()] = present ? dictionary.find(hashes_[r], wide_[r]) : 0;
+      out[r * slots_] = present ? dictionary.find(hashes_[r], wide_[r]) : 0;
+    }
+  }
+
+  // Writes the ids of a column of lists from a slot of the row on, and their factors.
+  void look_up_lists(const RowBatch& batch, int l, int slot) {
+    const auto c = static_cast<size_t>(columns_.count() + l);
+    const StoredDictionary& dictionary = file_.dictionaries()[c];
+    const ListColumn& lists = batch.lists[l];
+    const uint32_t width = file_.widths()[c];
+    const bool is_wide = columns_.has_wide_keys(static_cast<int>(c));
+    for (int r = 0; r < batch.rows; ++r) {
+      const uint64_t row = rows_ + static_cast<uint64_t>(r);
+      int64_t* const ids = ids_ + row * static_cast<uint64_t>(slots_) + slot;
+      float* const scale =
+          scale_ + row * static_cast<uint64_t>(num_list_slots()) + slot - columns_.count();
+      const uint32_t count = lists.end[r] - lists.begin[r];
+      std::fill(ids, ids + width, 0);
+      std::fill(scale, scale + width, 0.0F);
+      for (uint32_t i = 0; i < count; ++i) {
+        const size_t at = lists.begin[r] + i;
+        if (is_wide) {
+          const WideKey& key = lists.elements->wide[at];
+          ids[i] = dictionary.find(key.hash, &key);
+        } else {
+          const uint32_t key = key_of_category(lists.elements->narrow[at]);
+          ids[i] = dictionary.find(uint64_t{key} << 32, nullptr);
+        }
+        scale[i] = lists.elements->weights.empty() ? 1.0F : lists.elements->weights[at];
+        if (file_.take_mean()[c]) scale[i] /= static_cast<float>(count);
+      }
     }
   }
 
@@ -209,6 +256,8 @@ class LineTransform final : private RowSink {
   RowForm form_ = RowForm::kLine;
   float* numerical_ = nullptr;
   int64_t* ids_ = nullptr;
+  float* scale_ = nullptr;
+  int slots_ = 0;
   uint64_t limit_ = 0;
   uint64_t rows_ = 0;
   bool is_rejected_ = false;

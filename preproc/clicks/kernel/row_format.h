@@ -99,6 +99,7 @@ struct RowFormat {
 };
 
 constexpr uint32_t kMaxTextBytes = 1024;
+constexpr uint32_t kMaxListLength = 10000;
 constexpr uint32_t kMaxFields = 1000;
 
 // Transforms of the numerical features that are decimal numbers, each with its column.

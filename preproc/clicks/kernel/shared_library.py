@@ -217,7 +217,9 @@ class RawTransformShape(Structure):
 
     _fields_ = (
         ("numerical", c_uint32),
-        ("ids", c_uint32),
+        ("columns", c_uint32),
+        ("slots", c_uint32),
+        ("list_slots", c_uint32),
     )
 
 
@@ -250,7 +252,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_transform_columns": (None, (c_void_p, c_void_p)),
     "clicks_transform_rows": (
         c_int,
-        (c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p),
+        (c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p),
     ),
     "clicks_transform_close": (None, (c_void_p,)),
 }

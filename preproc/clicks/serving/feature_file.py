@@ -4,7 +4,7 @@
 A server transforms raw rows by it; all its processes map the same file. Its integers are little
 endian:
 
-    magic CLICKSF4, then uint64: bytes of the file
+    magic CLICKSF5, then uint64: bytes of the file
     RowRule          uint64 category_modulus (0: none), uint64 bin_numerical, int64 numerical_min
     NumericalRule    int64 numerical_offset, int64 numerical_min, uint64 output_zero
     uint64           1 if the numbers of the dataset are float16
@@ -14,8 +14,9 @@ endian:
     uint32 x 2       fields of a line, bytes of all texts
     for each field   uint64 buckets, uint64 takes_log, float64 minimum and offset of its logarithm,
                      format of its times in 32 bytes, int32 minutes of their zone, uint32 bits
-                     of their features, uint32 where its texts begin, uint8 role, uint8 column,
-                     uint8 type, 0
+                     of their features; of lists uint32 separator, separator of weights, greatest
+                     length, 1 to keep the first elements, 1 for the mean; uint32 where its texts
+                     begin, uint8 role, uint8 column, uint8 type, 5 zeros
     texts            of each field: its name; the number of texts that mean that it is missing;
                      these. Each text is a byte with its length, then UTF-8.
     for each column  uint64 categories, uint64 offset of its buckets, uint64 offset of its entries,
@@ -50,15 +51,16 @@ from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
     ROLES,
+    ListRule,
     RowFormat,
     criteo_format,
 )
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.workspace import atomic_file
 
-_MAGIC = b"CLICKSF4"
+_MAGIC = b"CLICKSF5"
 _HEADER = struct.Struct("<8sQ QQq qqQ QQ")
-_FIELD = struct.Struct("<QQdd32siIIBBBx")
+_FIELD = struct.Struct("<QQdd32siIIIIIIIBBBx4x")
 _COLUMN = struct.Struct("<QQQQQQIHH")
 _PADDING = 8
 
@@ -110,7 +112,9 @@ class ServedRow:
             time = row_format.times[f] or TimeRule("")
             fields += _FIELD.pack(
                 *(row_format.buckets[f], *row_format.rules[f]),
-                *(time.format.encode(), time.zone_minutes, time.feature_bits, len(texts)),
+                *(time.format.encode(), time.zone_minutes, time.feature_bits),
+                *_list_numbers(row_format.lists[f]),
+                len(texts),
                 *(ROLES.index(row_format.roles[f]), row_format.columns[f]),
                 FIELD_TYPES.index(row_format.types[f]),
             )
@@ -120,6 +124,14 @@ class ServedRow:
         dialect = (row_format.delimiter[0], int.from_bytes(row_format.quote))
         numbers = (row_format.is_criteo, *dialect, len(self.names), len(texts))
         return struct.pack("<IHHII", *numbers) + fields + texts
+
+
+def _list_numbers(rule: ListRule | None) -> tuple[int, ...]:
+    if rule is None:
+        return (0,) * 5
+    weight_separator = int.from_bytes(rule.weight_separator.encode())
+    numbers = (ord(rule.separator), weight_separator, rule.max_length)
+    return (*numbers, rule.keep == "first", rule.pooling == "mean")
 
 
 def _text(text: bytes) -> bytes:

@@ -20,11 +20,14 @@ class Features(NamedTuple):
 
     Attributes:
         numerical: [B, M] float32.
-        ids: [B, F] int64.
+        ids: [B, S] int64, one of each feature, then those of lists, each followed by zeros up to
+            its greatest length.
+        scale: [B, S - F] float32, factor of each id of a list, 0 after its end.
     """
 
     numerical: npt.NDArray[np.float32]
     ids: npt.NDArray[np.int64]
+    scale: npt.NDArray[np.float32]
 
 
 _LINE, _FIELDS = 0, 1
@@ -58,8 +61,8 @@ class LineTransform:
             raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
         shape = shared_library.RawTransformShape()
         self._library.clicks_transform_shape(self._handle, ctypes.addressof(shape))
-        self._num_numerical = shape.numerical
-        categories = (ctypes.c_uint64 * shape.ids)()
+        self._num_numerical, self._slots = shape.numerical, (shape.slots, shape.list_slots)
+        categories = (ctypes.c_uint64 * shape.columns)()
         self._library.clicks_transform_columns(self._handle, categories)
         self.cardinalities = tuple(size + 1 for size in categories)
 
@@ -103,13 +106,15 @@ class LineTransform:
 
     def _run(self, form: int, text: bytes, count: int) -> Features:
         numerical = np.empty((count, self._num_numerical), np.float32)
-        ids = np.empty((count, len(self.cardinalities)), np.int64)
+        slots, list_slots = self._slots
+        ids = np.empty((count, slots), np.int64)
+        scale = np.empty((count, list_slots), np.float32)
         rejected = ctypes.c_uint64()
         # The last line may be empty: its line feed makes it a line.
         text += b"\n"
         status = self._library.clicks_transform_rows(
             *(self._handle, form, text, len(text), count),
-            *(numerical.ctypes.data, ids.ctypes.data, ctypes.byref(rejected)),
+            *(numerical.ctypes.data, ids.ctypes.data, scale.ctypes.data, ctypes.byref(rejected)),
         )
         if status == shared_library.REJECTED:
             raise BadRowError(rejected.value, shared_library.last_message())
@@ -118,7 +123,7 @@ class LineTransform:
         except shared_library.LineTooLongError as error:
             number = text.count(b"\n", 0, error.offset)
             raise BadRowError(number, "is longer than any row") from error
-        return Features(numerical, ids)
+        return Features(numerical, ids, scale)
 
     def close(self) -> None:
         """Unmaps the file."""

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pyarrow import parquet
 
 from dataspec import verify
 from dlrm.config import ModelConfig
 from dlrm.nn.bags import BaggedEmbedding, Bags
-from dlrm.serve.export import DlrmExport
+from dlrm.serve.native import NativeDlrm
+from dlrm.serve.served import ServedDlrm
 from dlrm.train.metrics import roc_auc
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
@@ -25,8 +28,11 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import ListColumn
 from recsys.data.manifest import Manifest
 from recsys.data.split_binary import SplitBinaryReader
-from recsys.errors import UserError
+from recsys.errors import BadRowError
+from recsys.serve.client.requests import BadRequestError
+from recsys.serve.raw_rows import served_from_raw_rows
 from recsys.train.optimizers.rows import RowwiseOptimizer
+from tests import harness
 from tests.dlrm.conftest import DlrmProgram
 from tests.preproc.clicks.rows import assert_same, run
 from tests.preproc.clicks.test_engines import ENGINES
@@ -272,8 +278,6 @@ def test_a_model_of_lists_learns_what_they_hold(tmp_path, capsys):
     )
     assert abs(values["auc"] - best) < 0.01
     assert abs(values["gauc"] - best) < 0.02
-    with pytest.raises(UserError, match="a model of lists is not served yet"):
-        DlrmExport(folder)
     refusal = program.refused(f"--dataset={dataset}", "--embedding_type=joint", "--epochs=1")
     assert "a dataset with lists is trained without --embedding_type joint so far" in refusal
 
@@ -344,3 +348,93 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule):
         update = update / (update.square().mean(1, keepdim=True).sqrt() + 1e-10)
     expected_rows = before.double() - 0.5 * torch.where(whole.grad.any(1, keepdim=True), update, 0)
     torch.testing.assert_close(stored.values.double(), expected_rows, rtol=1e-5, atol=1e-6)
+
+
+LINE = ["tags", "user", "seen", "codes", "words", "price"]
+"""Columns of the schema in its order, without the label."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder with two deployments of a model of lists, its test rows and their logits."""
+    folder = tmp_path_factory.mktemp("served")
+    table = rows(900, seed=8)
+    (folder / "log.csv").write_bytes(text_of(table))
+    schema = write_schema(folder, split={"rows": [500, 100, -1]})
+    prepare(folder / "log.csv", schema, folder / "data")
+    program = DlrmProgram(folder)
+    program.train(folder / "data", folder / "run", "--epochs=1", "--lr=1")
+    program(
+        *(f"--dataset={folder / 'data'}", f"--load_checkpoint_path={folder / 'run'}"),
+        *("--mode=predict", f"--predictions={folder / 'logits.parquet'}"),
+    )
+    for backend in ("native", "python"):
+        harness.forked(
+            *("-m", "recsys_recipes", "deploy", f"--checkpoint={folder / 'run'}", "--raw"),
+            *(f"--dataset={folder / 'data'}", f"--backend={backend}", f"--name={backend}"),
+            f"--repository={folder / 'models'}",
+        )
+    logits = parquet.read_table(folder / "logits.parquet")["logit"].to_numpy()
+    return folder, table[600:], logits
+
+
+def texts_of(table: list[dict[str, str]], form: str) -> np.ndarray:
+    """Lines or fields of rows, as a request has them."""
+    cells = [[row[name] for name in LINE] for row in table]
+    texts = [[",".join(row)] for row in cells] if form == "line" else cells
+    return np.array([[text.encode() for text in row] for row in texts], np.object_)
+
+
+@needs("compiled Criteo kernel")
+@needs("compiled Triton backend")
+@pytest.mark.parametrize("backend", ["native", "python"])
+@pytest.mark.parametrize("form", ["line", "fields"])
+def test_served_rows_are_those_of_the_dataset(served, backend, form):
+    folder, table, logits = served
+    path = folder / "models" / backend / "1"
+    raw = served_from_raw_rows(ServedDlrm, LineTransform)
+    model = (NativeDlrm if backend == "native" else raw).open(path, torch.device("cpu"))
+    request = {form: texts_of(table, form)}
+    answer = model.respond(request)
+    np.testing.assert_allclose(answer["logit"][:, 0], logits, rtol=1e-6, atol=1e-6)
+    widths = [1, 4, 5, 50, 50]
+    assert model.deployment.model["widths"] == widths
+    with LineTransform(path / "features.bin") as transform:
+        lines = [line for (line,) in texts_of(table, "line")]
+        features = transform.transform(lines)
+    dataset = SplitBinaryReader(folder / "data", "test").read(0, len(table))
+    ids, scale = Bags.from_columns(dataset).to_slots(widths, 109)
+    np.testing.assert_array_equal(features.ids, ids.numpy())
+    np.testing.assert_array_equal(features.scale, scale.numpy())
+    transformed = {
+        "numerical": features.numerical,
+        "categorical": features.ids,
+        "scale": features.scale,
+    }
+    np.testing.assert_array_equal(model.respond(transformed)["logit"], answer["logit"])
+    far = features.ids.copy()
+    far[3, 7] = 10**6
+    with pytest.raises(BadRequestError, match="row 3, feature 7: 1000000 is not in"):
+        model.respond(transformed | {"categorical": far})
+    bad = [dict(table[0]) | {"seen": "7:1|8"}]
+    message = r"column seen: '7:1\|8' is refused \(list\): expected elements with '\|' between"
+    with pytest.raises((BadRequestError, BadRowError), match=message):
+        model.respond({form: texts_of(bad, form)})
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--format=onnx", "a model of lists is served by --format eager alone so far"),
+        ("--quantize=int8", "--quantize int8: a model of lists is served in float32 so far"),
+    ],
+)
+def test_what_models_of_lists_cannot_do_is_refused(served, flag, message):
+    folder, *_ = served
+    done = harness.forked(
+        *("-m", "recsys_recipes", "deploy", f"--checkpoint={folder / 'run'}", flag),
+        f"--repository={folder / 'none'}",
+        status=2,
+    )
+    assert message in done.stderr

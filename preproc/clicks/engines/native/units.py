@@ -171,7 +171,7 @@ def _line_start(fd: int, unit: TextUnit, offset: int) -> int:
 
 
 def _begin_of_line(fd: int, offset: int) -> int:
-    """Returns the first byte of the line that goes on at an offset."""
+    """Returns the first byte of the line at an offset."""
     while offset > 0:
         before = max(offset - _PROBE_BYTES, 0)
         newline = os.pread(fd, offset - before, before).rfind(b"\n")
