@@ -108,7 +108,7 @@ static void run(const std::string& text, std::mt19937& random) {
                                         : kNoField,
                     random(),
                     {uint64_t{1} << 62, uint64_t{3} << 61},
-                    random() % 2};
+                    static_cast<uint32_t>(random() % 2)};
     if (by_time) format.split.cuts[0] = 1000000000000, format.split.cuts[1] = 1700000000000;
     format.group_field = random() % 2 ? field : kNoField;
   }
@@ -226,11 +226,12 @@ static void transform(LineTransform* features, const std::string& text) {
     const std::vector<uint8_t> line(text.begin() + std::min(label + 1, end), text.begin() + end);
     at = end + 1;
     std::vector<float> numerical(shape.numerical);
-    std::vector<int64_t> ids(shape.ids);
+    std::vector<int64_t> ids(shape.slots);
+    std::vector<float> scale(shape.list_slots);
     uint64_t rejected;
     const int form = static_cast<int>(at % 2);
     const int status = clicks_transform_rows(features, form, line.data(), line.size(), 1,
-                                             numerical.data(), ids.data(), &rejected);
+                                             numerical.data(), ids.data(), scale.data(), &rejected);
     if (status == kOk) {
       for (int64_t id : ids) sum += id;
     }

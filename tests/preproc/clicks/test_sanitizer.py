@@ -9,6 +9,7 @@ import pytest
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.serving.feature_file import write_feature_file
 from tests import harness
+from tests.preproc.clicks import test_lists as lists
 from tests.preproc.clicks.rows import run, write_days
 from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 
@@ -28,7 +29,18 @@ def driven(tmp_path_factory):
     run(folder / "logs", folder / "dataset", "reference", semantics=rules)
     write_feature_file(folder / "dataset", folder / "features.bin", "float16")
     days = [FOLDER.parent / "conformance" / f"day_{day}.tsv" for day in range(3)]
-    return folder, ("15", "features.bin", *days)
+    # A log with lists, whose label stands first.
+    table = lists.rows(300, seed=5)
+    names = ["click", *(name for name in lists.NAMES if name != "click")]
+    log = folder / "lists.tsv"
+    log.write_bytes(lists.text_of(table, names).replace(b",", b"\t"))
+    columns = {column["name"]: column for column in lists.SCHEMA["columns"]}
+    changes = {"dialect": {"delimiter": "\t"}, "columns": [columns[name] for name in names[1:]]}
+    schema = lists.write_schema(folder, **changes)
+    lists.prepare(log, schema, folder / "data", engine="reference")
+    write_feature_file(folder / "data", folder / "lists.bin", "float32")
+    log.write_bytes(log.read_bytes().partition(b"\n")[2])
+    return folder, (("15", "features.bin", *days), ("15", "lists.bin", log))
 
 
 def build(folder, *options, compiler=COMPILER):
@@ -42,22 +54,24 @@ def build(folder, *options, compiler=COMPILER):
 @pytest.mark.release
 @needs("C++ compiler")
 def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
-    folder, arguments = driven
+    folder, calls = driven
     outputs = []
     for variant in VARIANTS:
         sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-        done = harness.run(build(tmp_path, *sanitizers, *variant), *arguments, folder=folder)
-        assert done.stderr == ""
-        outputs.append(done.stdout)
+        program = build(tmp_path, *sanitizers, *variant)
+        done = [harness.run(program, *arguments, folder=folder) for arguments in calls]
+        assert {each.stderr for each in done} == {""}
+        outputs.append([each.stdout for each in done])
     assert outputs[0] == outputs[1] == outputs[2]
-    assert len(outputs[0].splitlines()) == 48
+    assert [len(output.splitlines()) for output in outputs[0]] == [48, 16]
+    assert not all(line.endswith(" 0") for line in outputs[0][1].splitlines())
 
 
 @pytest.mark.release
 @needs("aarch64 compiler and emulator")
 @needs("C++ compiler")
 def test_aarch64_makes_the_same_bytes(driven, tmp_path):
-    folder, arguments = driven
+    folder, (arguments, _) = driven
     here = harness.run(build(tmp_path), *arguments, folder=folder)
     there = build(tmp_path, "-static", compiler=AARCH64_COMPILER)
     done = harness.run(AARCH64_EMULATOR, there, *arguments, folder=folder)
