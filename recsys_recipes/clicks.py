@@ -11,14 +11,11 @@ Each function is a command of `recsys-recipes`, and its further settings are tho
 or pyarrow.
 """
 
-import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from absl import flags
 from pyarrow import parquet
 
 from dlrm.scripts import flags as dlrm_flags
@@ -27,8 +24,8 @@ from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import pipeline
 from preproc.clicks.schema.infer import infer_schema
 from recsys.data.whole_file import write_whole_file
-from recsys.errors import UserError
 from recsys.program import new_flags
+from recsys_recipes.from_python import file_of, parsed_flags
 
 __all__ = ["infer", "predict", "prepare", "train"]
 
@@ -46,7 +43,7 @@ def infer(log: Any, schema: str | Path) -> Path:
     Raises:
         UserError: the log cannot be read.
     """
-    with _file_of(log) as path:
+    with file_of(log) as path:
         write_whole_file(Path(schema), infer_schema(path))
     return Path(schema)
 
@@ -63,8 +60,8 @@ def prepare(log: Any, output: str | Path, **settings: Any) -> Path:
     Raises:
         UserError: a setting or the log is refused; names the file, line and column.
     """
-    with _file_of(log) as path:
-        values = _parsed(clicks_program.define_flags(), input=path, output=output, **settings)
+    with file_of(log) as path:
+        values = parsed_flags(clicks_program.define_flags(), input=path, output=output, **settings)
         return pipeline.prepare(clicks_program.job_from_flags(values))
 
 
@@ -111,46 +108,4 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
 def _run_dlrm(**settings: Any) -> None:
     values = new_flags()
     dlrm_flags.define_flags(values)
-    dlrm_main.run(_parsed(values, **settings))
-
-
-def _parsed(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
-    """Returns flags with these values.
-
-    Raises:
-        UserError: a flag is unknown, or has no such value.
-    """
-    arguments = []
-    for name, value in settings.items():
-        if isinstance(value, (list, tuple)):
-            value = ",".join(map(str, value))
-        arguments.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
-    try:
-        values(["recsys_recipes", *arguments])
-    except flags.Error as error:
-        raise UserError(str(error)) from error
-    return values
-
-
-@contextlib.contextmanager
-def _file_of(log: Any) -> Iterator[Path]:
-    """Keeps a table in a file while it is read."""
-    if isinstance(log, (str, Path)):
-        yield Path(log)
-        return
-    if not hasattr(log, "__arrow_c_stream__"):
-        raise UserError(
-            f"a log is a path or a table with __arrow_c_stream__, got {type(log).__name__}"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.parquet"
-        try:
-            with (
-                pa.RecordBatchReader.from_stream(log) as reader,
-                parquet.ParquetWriter(path, reader.schema) as writer,
-            ):
-                for batch in reader:
-                    writer.write_batch(batch)
-        except pa.ArrowException as error:
-            raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
-        yield path
+    dlrm_main.run(parsed_flags(values, **settings))

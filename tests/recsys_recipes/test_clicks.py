@@ -55,7 +55,7 @@ def test_a_table_is_prepared_and_predicted_as_its_file(log, real_data, library, 
 
 
 def test_what_is_wrong_raises_errors_that_name_it(log, tmp_path):
-    with pytest.raises(UserError, match="a path or a table with __arrow_c_stream__, got dict"):
+    with pytest.raises(UserError, match="a table is a path or has __arrow_c_stream__, got dict"):
         clicks.infer({"click": [1]}, tmp_path / "schema.yaml")
     with pytest.raises(UserError, match="Unknown command line flag 'presets'"):
         clicks.train(tmp_path, tmp_path / "run", presets="small")

@@ -17,8 +17,8 @@ LINES = {
     "dlrm": 11_310,
     "preproc": 18_470,
     "recsys": 16_170,
-    "recsys_recipes": 2_775,
-    "tests": 39_350,
+    "recsys_recipes": 2_895,
+    "tests": 39_410,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

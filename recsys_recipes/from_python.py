@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings and tables of a caller in Python, as the commands take them."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from absl import flags
+from pyarrow import parquet
+
+from recsys.errors import UserError
+
+
+def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
+    """Returns the flags of a command with these values.
+
+    Raises:
+        UserError: a flag is unknown, or has no such value.
+    """
+    arguments = []
+    for name, value in settings.items():
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        arguments.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+    try:
+        values(["recsys_recipes", *arguments])
+    except flags.Error as error:
+        raise UserError(str(error)) from error
+    return values
+
+
+@contextlib.contextmanager
+def file_of(log: Any) -> Iterator[Path]:
+    """Keeps a table in a file while it is read.
+
+    Raises:
+        UserError: it is neither a path nor such a table.
+    """
+    if isinstance(log, (str, Path)):
+        yield Path(log)
+        return
+    if not hasattr(log, "__arrow_c_stream__"):
+        raise UserError(f"a table is a path or has __arrow_c_stream__, got {type(log).__name__}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        try:
+            with (
+                pa.RecordBatchReader.from_stream(log) as reader,
+                parquet.ParquetWriter(path, reader.schema) as writer,
+            ):
+                for batch in reader:
+                    writer.write_batch(batch)
+        except pa.ArrowException as error:
+            raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
+        yield path

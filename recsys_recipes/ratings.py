@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Own ratings, purchases or events from Python: from a table to recommendations.
+
+    columns = "user=customer,item=sku,timestamp=at"
+    dataset = ratings.prepare(frame, "data/shop", columns=columns)
+    run = ratings.train(dataset, "data/run", config="fast", max_steps=2000)
+    lists = ratings.recommend([["B01", "B77"], ["B02"]], dataset, run, top_k=10)
+
+Each function is a command of `recsys-recipes`, and its further settings are those of that command
+(docs/flags.md). A table is a path, or has `__arrow_c_stream__`: of pandas from 2.2, polars or
+pyarrow.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from absl import flags
+
+from bert4rec.scripts import main as bert4rec_main
+from bert4rec.scripts.flags import config_from_flags, define_flags
+from preproc.ratings import command, pipeline
+from preproc.ratings.job import MOVIELENS
+from recsys.program import new_flags
+from recsys_recipes.from_python import file_of, parsed_flags
+
+__all__ = ["prepare", "recommend", "train"]
+
+
+def prepare(table: Any, output: str | Path, **settings: Any) -> Path:
+    """Makes a dataset of users' histories; returns its folder.
+
+    Args:
+        table: a path or a table.
+        output: the folder to make.
+        **settings: of `recsys-recipes prepare movielens`, such as `columns`.
+
+    Raises:
+        UserError: a setting or a row is refused; names the line and column.
+    """
+    with file_of(table) as path:
+        known = command.define_flags(MOVIELENS)
+        values = parsed_flags(known, input=path, output=output, **settings)
+        return pipeline.prepare(command.job_from_flags(MOVIELENS, values))
+
+
+def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
+    """Trains a BERT4Rec; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        **settings: of `recsys-recipes train bert4rec`, such as `config` or `max_steps`.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+    folders = {"dataset_path": dataset, "export_root": run, "log_path": Path(run) / "log.json"}
+    bert4rec_main.run(_parsed(mode="train", **{**folders, **settings}))
+    return Path(run)
+
+
+def recommend(
+    histories: Iterable[Sequence[object]], dataset: str | Path, run: str | Path, **settings: Any
+) -> pa.Table:
+    """Returns the items that come next, of which none is in the history.
+
+    Args:
+        histories: raw item ids of each, oldest first.
+        dataset: the dataset of the training.
+        run: folder of the checkpoints.
+        **settings: of `recsys-recipes recommend`, such as `top_k`.
+
+    Returns:
+        A row for each history with `items`, a list of raw ids, best first, and their `scores`; both
+        null where no item of the history is known.
+
+    Raises:
+        UserError: a setting is refused.
+    """
+    from bert4rec.train.recommend import recommend as recommend_lines
+
+    files = {"dataset_path": dataset, "load_checkpoint_path": run}
+    values = _parsed(mode="recommend", **{**files, **settings})
+    answers: list[dict[str, Any]] = []
+    recommend_lines(
+        config_from_flags(values),
+        (json.dumps([str(item) for item in history]).encode() for history in histories),
+        "histories",
+        lambda text: answers.extend(map(json.loads, text.splitlines())),
+    )
+    columns = {name: [answer.get(name) for answer in answers] for name in ("items", "scores")}
+    schema = {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float32())}
+    return pa.table(columns, pa.schema(schema))
+
+
+def _parsed(**settings: Any) -> flags.FlagValues:
+    values = new_flags()
+    define_flags(values)
+    return parsed_flags(values, **settings)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Own ratings from Python, as the commands take them."""
+
+import json
+
+import pytest
+from pyarrow import compute, csv
+
+from recsys.errors import UserError
+from recsys_recipes import ratings
+from tests import harness
+
+COLUMNS = "user=userId,item=movieId,rating=rating,timestamp=timestamp"
+
+
+def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
+    """As by the commands, on the same file."""
+    file = real_data / "ml-latest-small" / "ratings.csv.gz"
+    table = csv.read_csv(file)
+    table = table.filter(compute.less(table["userId"], 60))
+    csv.write_csv(table, tmp_path / "ratings.csv")
+    dataset = ratings.prepare(table, tmp_path / "data", columns=COLUMNS, progress="none")
+    of_file = ratings.prepare(tmp_path / "ratings.csv", tmp_path / "file", progress="none")
+    for path in of_file.rglob("*.parquet"):
+        assert (dataset / path.relative_to(of_file)).read_bytes() == path.read_bytes()
+    settings = {"config": "fast", "max_steps": 15, "base_device": "cpu", "emb_dim": 32}
+    run = ratings.train(dataset, tmp_path / "run", **settings)
+    histories = [[1, 50, 110], ["no such item"], [260]]
+    lists = ratings.recommend(histories, dataset, run, top_k=3, base_device="cpu")
+    assert [len(items or ()) for items in lists["items"].to_pylist()] == [3, 0, 3]
+    (tmp_path / "histories").write_text("1 50 110\nnone\n260\n")
+    done = harness.forked(
+        *("-m", "recsys_recipes", "recommend", f"--dataset_path={dataset}", "--top_k=3"),
+        *(f"--load_checkpoint_path={run}", f"--recommend_input={tmp_path / 'histories'}"),
+        *("--output_format=json", "--base_device=cpu"),
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer.get("items") for answer in answers] == lists["items"].to_pylist()
+    assert [answer.get("scores") for answer in answers] == [
+        scores and pytest.approx(scores, rel=1e-5) for scores in lists["scores"].to_pylist()
+    ]
+
+
+def test_what_is_wrong_raises_errors_that_name_it(tmp_path):
+    with pytest.raises(UserError, match="a table is a path or has __arrow_c_stream__, got dict"):
+        ratings.prepare({"user": [1]}, tmp_path / "data")
+    with pytest.raises(UserError, match="Unknown command line flag 'top'"):
+        ratings.recommend([[1]], tmp_path, tmp_path, top=3)
