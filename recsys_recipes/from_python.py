@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings and tables of a caller in Python, as the commands take them."""
+"""Settings and tables from Python, as commands take them."""
 
 import contextlib
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Own ratings, purchases or events from Python: from a table to recommendations.
+"""Own ratings from Python: from a table to recommendations.
 
     columns = "user=customer,item=sku,timestamp=at"
     dataset = ratings.prepare(frame, "data/shop", columns=columns)
@@ -65,7 +65,7 @@ def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
 def recommend(
     histories: Iterable[Sequence[object]], dataset: str | Path, run: str | Path, **settings: Any
 ) -> pa.Table:
-    """Returns the items that come next, of which none is in the history.
+    """Returns the items that come next.
 
     Args:
         histories: raw item ids of each, oldest first.
