@@ -18,6 +18,7 @@ from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from dlrm.train.metrics import roc_auc
+from preproc.clicks import __main__ as clicks_program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.serving.line_transform import LineTransform
@@ -420,6 +421,20 @@ def test_served_rows_are_those_of_the_dataset(served, backend, form):
     message = r"column seen: '7:1\|8' is refused \(list\): expected elements with '\|' between"
     with pytest.raises((BadRequestError, BadRowError), match=message):
         model.respond({form: texts_of(bad, form)})
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@needs("compiled Criteo kernel")
+@needs("compiled Triton backend")
+def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(served, engine, tmp_path):
+    folder, table, _ = served
+    (tmp_path / "new.csv").write_bytes(text_of(table, LINE[::-1]))
+    flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}", "--unlabelled"]
+    flags += [f"--dictionaries={folder / 'data'}", f"--engine={engine}", "--progress=none"]
+    assert clicks_program.main(["prepare", *flags]) == 0
+    for path in sorted((folder / "data" / "test").iterdir()):
+        made = (tmp_path / "new" / "test" / path.name).read_bytes()
+        assert path.name == "label.bin" or made == path.read_bytes(), path.name
 
 
 @needs("compiled Criteo kernel")

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 import yaml
 
+from preproc.clicks import __main__ as program
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.rules import shuffle_keys
@@ -280,6 +281,30 @@ def test_a_row_without_the_time_that_splits_is_refused(engine, tmp_path):
         prepare(log, schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
 
 
+@ENGINES_HERE
+def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(engine, tmp_path):
+    """Also of a dataset that was split by time; groups are kept."""
+    columns = [
+        {"name": "user", "role": "categorical", "type": "string", "group": True},
+        {"name": "ts", "role": "timestamp", "features": ["hour"]},
+        {"name": "item", "role": "ignored"},
+    ]
+    lines = lines_of(times(2000))
+    log, schema = write(tmp_path, lines, columns=columns)
+    made = prepare(log, schema, tmp_path / "made", engine="reference")
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["ts,user,item,click", *lines[-made.rows["test"] :]]) + "\n"
+    )
+    flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}", "--progress=none"]
+    flags += [f"--dictionaries={tmp_path / 'made'}", f"--engine={engine}"]
+    assert program.main(["prepare", *flags]) == 0
+    assert sorted(path.name for path in (tmp_path / "new" / "test").iterdir()) == [
+        *("cat_0.bin", "cat_1.bin", "group.bin", "label.bin")
+    ]
+    for path in (tmp_path / "made" / "test").iterdir():
+        assert (tmp_path / "new" / "test" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 @needs("compiled Criteo kernel")
 def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
     """Users are ignored as a feature: rare ones have a group too, rows without a user none."""
@@ -297,9 +322,9 @@ def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
     ]
     log, schema = write(tmp_path, lines, columns=columns)
     made = prepare(log, schema, tmp_path / "made")
-    program, folder = DlrmProgram(tmp_path), tmp_path / "run"
-    program.train(tmp_path / "made", folder, "--lr=1", "--epochs=2")
-    values = program.test(tmp_path / "made", folder, "--gauc_by=user")
+    dlrm, folder = DlrmProgram(tmp_path), tmp_path / "run"
+    dlrm.train(tmp_path / "made", folder, "--lr=1", "--epochs=2")
+    values = dlrm.test(tmp_path / "made", folder, "--gauc_by=user")
     first = made.rows["train"] + made.rows["validation"]
     of_test, labels = users[first:], [int(line[-1]) for line in lines[first:]]
     assert values["gauc_rows_left_out"] == of_test.count("")
@@ -310,12 +335,12 @@ def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
     assert values["gauc_groups"] == sum(len(kinds) == 2 for kinds in clicks.values())
     assert values["gauc"] > 0.6
     path = tmp_path / "predictions.csv"
-    program(
+    dlrm(
         *(f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}"),
         *("--mode=predict", f"--predictions={path}"),
     )
     assert path.read_text().count("\n") == 1 + made.rows["test"]
-    assert "file and line are empty: the dataset does not tell" in program.stdout
+    assert "file and line are empty: the dataset does not tell" in dlrm.stdout
     flags = ("--mode=test", f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}")
-    refusal = program.refused(*flags, "--gauc_by=shop")
+    refusal = dlrm.refused(*flags, "--gauc_by=shop")
     assert "--gauc_by shop: no categorical feature of the dataset, nor its group" in refusal
