@@ -274,7 +274,7 @@ class DlrmRecipe:
         if feature not in names:
             raise UserError(
                 f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
-                f"are {', '.join(names)}"
+                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}"
             )
         column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
 
@@ -308,8 +308,8 @@ class DlrmRecipe:
                 )
             self.machine.print_line(
                 f"AUC within the rows of each {by}: {within.auc:.6f}, "
-                f"the mean over {within.num_groups:,} ({within.num_rows:,} rows) with clicks "
-                f"and without{left_out}"
+                f"the mean over {within.num_groups:,} of them ({within.num_rows:,} rows) with "
+                f"clicks and without{left_out}"
             )
             gauc = {
                 "gauc": within.auc,

@@ -5,8 +5,9 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,8 @@ from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
 
+_MAX_LENGTH = 2
+"""Number of the greatest length in the rule of a list, as a manifest records it."""
 _DICTIONARIES = "dictionaries/"
 _GENERATED = "synthetic"
 """Fingerprint of all generated data, whose ids mean nothing."""
@@ -94,6 +97,11 @@ class OpenedDataset:
             spec = FeatureSpec.criteo(sizes, num_numerical, "float32")
         else:
             spec = FeatureSpec.load(root, num_numerical)
+        if spec.lists and manifest is None:
+            raise DatasetError(
+                f"`dataset`: {root} has lists and no {MANIFEST_FILE}, which says how long they may "
+                "be; get the dataset again"
+            )
         spec = _resized(spec, sizes) if sizes and has_spec else spec
         return cls(config, spec, manifest, lines)
 
@@ -128,11 +136,15 @@ class OpenedDataset:
         Raises:
             DatasetError: the file of groups is missing or cut short.
         """
+        if self.config.dataset_type not in ("split", "memmap"):
+            raise DatasetError(
+                f"groups of a schema are in the format split, not {self.config.dataset_type}"
+            )
         path = find_split(self.root, split) / GROUP_FILE
         with contextlib.ExitStack() as closing:
             fd = open_for_reading(path)
             closing.callback(os.close, fd)
-            return read_array(fd, path, np.dtype("<i8"), 0, os.fstat(fd).st_size // 8)
+            return read_array(fd, path, np.dtype("<i8"), 0, self.rows(split).num_rows)
 
     def with_features(self, features: Sequence[int]) -> "OpenedDataset":
         """Returns the dataset with some of its categorical features."""
@@ -185,6 +197,12 @@ class OpenedDataset:
             if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
         }
         return Origin(sizes, fingerprint(files) if files else manifest.fingerprint, semantics)
+
+
+def list_lengths(semantics: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the greatest lengths of the lists of a schema."""
+    columns = (semantics.get("schema") or {}).get("columns", ())
+    return tuple(each["list"][_MAX_LENGTH] for each in columns if each.get("list"))
 
 
 def _folder(config: DataConfig) -> Path:

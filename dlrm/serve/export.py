@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dlrm.data.opened import list_lengths
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.bags import Bags
@@ -34,9 +35,7 @@ from recsys.serve.signature import (
 )
 from recsys.train.origin import Origin
 
-_ROWS_PER_REQUEST = 256
-_MAX_LENGTH = 2
-"""Place of the greatest length in the rule of a list that a schema records."""
+_ROWS_PER_REQUEST, _ELEMENTS = 256, 4
 
 
 class DlrmExport(CheckpointExport):
@@ -59,10 +58,8 @@ class DlrmExport(CheckpointExport):
         self.path = self.stored.path
         self.step = self.stored.step
         self.config = self.stored.config
-        columns = (self.origin.semantics.get("schema") or {}).get("columns", ())
-        lengths = [each["list"][_MAX_LENGTH] for each in columns if each.get("list")]
-        self._singles = len(self.stored.table_sizes) - len(lengths)
-        self.widths = (*[1] * self._singles, *lengths)
+        self._lengths = list_lengths(self.origin.semantics)
+        self.widths = (*[1] * (len(self.stored.table_sizes) - len(self._lengths)), *self._lengths)
         if not self.stored.table_sizes:
             raise UserError(
                 f"{path}: a model without categorical features cannot be deployed, because a "
@@ -78,7 +75,7 @@ class DlrmExport(CheckpointExport):
     @property
     def num_list_slots(self) -> int:
         """Ids of lists in a row."""
-        return sum(self.widths[self._singles :])
+        return sum(self._lengths)
 
     @property
     def origin(self) -> Origin:
@@ -147,9 +144,11 @@ class DlrmExport(CheckpointExport):
             ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
             request: dict[str, Any] = {NUMERICAL: numbers} if features else {}
             request[CATEGORICAL] = ids
-            if self.num_list_slots:  # half of them empty
-                factors = generator.normal(size=(rows, self.num_list_slots)).astype(np.float32)
-                request[SCALE] = np.maximum(factors, 0)
+            if self.num_list_slots:  # some elements of each list
+                widths = np.repeat(self._lengths, self._lengths)
+                factors = generator.uniform(0, 0.5, (rows, self.num_list_slots))
+                factors *= generator.random(factors.shape) < _ELEMENTS / widths
+                request[SCALE] = factors.astype(np.float32)
             requests.append(request)
         return requests
 

@@ -3,7 +3,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from dlrm.config import DataConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
-from dlrm.data.opened import OpenedDataset
+from dlrm.data.opened import OpenedDataset, list_lengths
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.metrics import ClickMetrics, click_metrics
@@ -65,12 +65,10 @@ def read_requests(
     batch_size: int,
     *,
     check_ids: bool = True,
-    widths: Sequence[int] = (),
 ) -> Iterator[tuple[Batch[Any], Arrays]]:
     """Yields each batch of the evaluation split with its request.
 
-    Ids outside their tables are refused (`check_ids`) unless the model hashes ids. `widths` are the
-    ids of each feature, of a model with lists.
+    Ids outside their tables are refused (`check_ids`) unless the model hashes ids.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -78,6 +76,8 @@ def read_requests(
     inputs = {tensor.name: tensor for tensor in signature.network.inputs}
     numbers = [tensor for name, tensor in inputs.items() if name == NUMERICAL]
     dataset = OpenedDataset.open(data, numbers[0].shape[0] if numbers else 0)
+    lengths = list_lengths(dataset.manifest.semantics) if dataset.manifest else ()
+    widths = (*[1] * len(dataset.spec.categorical), *lengths)
     source = dataset.rows(data.eval_split, check_ids=check_ids)
     loader = BatchLoader(
         source=source, batch_size=batch_size, device=torch.device("cpu"), drop_last=False
@@ -85,7 +85,7 @@ def read_requests(
     for batch in loader.batches():
         request = {tensor.name: batch.numerical.to(torch.float32).numpy() for tensor in numbers}
         if SCALE in inputs:
-            ids, scale = batch.ids.to_slots(widths, inputs[SCALE].shape[0])
+            ids, scale = batch.ids.to_slots(widths, sum(lengths))
             yield batch, request | {CATEGORICAL: ids.numpy(), SCALE: scale.contiguous().numpy()}
         else:
             ids = batch.ids.to(torch.int64).contiguous()
@@ -101,7 +101,6 @@ def score_served_split(
     model: Dlrm | None,
     *,
     check_ids: bool = True,
-    widths: Sequence[int] = (),
 ) -> ServedSplit:
     """Evaluates a deployed model and its checkpoint's on the evaluation split.
 
@@ -112,8 +111,7 @@ def score_served_split(
     offline: list[Tensor] = []
 
     def requests() -> Iterator[Arrays]:
-        read = read_requests(data, signature, batch_size, check_ids=check_ids, widths=widths)
-        for batch, request in read:
+        for batch, request in read_requests(data, signature, batch_size, check_ids=check_ids):
             labels.append(batch.label > 0.5)
             if model is not None:
                 offline.append(model(batch.numerical, batch.ids).to(torch.float32))

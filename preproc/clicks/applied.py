@@ -47,7 +47,7 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
         schema = Schema.from_dict(rules["schema"])
         # Its split is that of the rows it was written for.
         rules["schema"] = dataclasses.replace(
-            schema, split="rows", values=(0, 0, -1), split_column=""
+            schema.without_idle_times(), split="rows", values=(0, 0, -1), split_column=""
         )
     return ClicksSemantics(**(rules | _ALL_FOR_TEST | one_split(overrides)))
 

@@ -222,7 +222,8 @@ class SplitColumnsWriter:
 
     def join_lists(self, units: Sequence[str]) -> None:
         """Joins the lists of all units, in the order of the rows."""
-        join_lists(self._stage.lists, units, SPLITS, self._spec, self._stage.columns)
+        rows = {split: end - begin for split, (begin, end) in self._bounds.items()}
+        join_lists(self._stage.lists, units, rows, self._spec, self._stage.columns)
 
     def finish_unit(self, unit: str, rows: Ranges, clicks: dict[Split, int]) -> None:
         """Marks ranges of global rows as encoded, once on disk."""

@@ -42,12 +42,29 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         return f"{len(fields)} fields, not {len(row_format.names)} (columns): {shown}"
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
+    rule, list_rule, split = (
+        row_format.times[number],
+        row_format.lists[number],
+        row_format.split,
+    )
     remedies = {
         "label": "; the label has neither a positive nor a negative text like this",
         "encoding": "; texts are UTF-8 without control characters",
         "string": "; texts have 1,024 bytes at most",
     }
-    rule, split = row_format.times[number], row_format.split
+    if row_format.types[number] != "string" or rule is not None:
+        remedies["encoding"] = "; only printable ASCII is read there"
+    if list_rule is not None:
+        weights = f", each with {list_rule.weight_separator!r} and a decimal weight"
+        remedies["list"] = (
+            f"; elements have {list_rule.separator!r} between, none is empty"
+            f"{weights if list_rule.weight_separator else ''}"
+        )
+    if rule is not None:
+        remedies["time"] = (
+            f"; times are from 1970 to 2199 and like {rule.format}; if nothing is known then, "
+            f"missing: [{json.dumps(value)}] says so"
+        )
     if split is not None and split.kind == "time" and split.field == number and rule is not None:
         remedies["time"] = f"; it splits the rows, by times from 1970 to 2199 like {rule.format}"
     remedy = remedies.get(

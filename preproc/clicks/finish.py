@@ -16,8 +16,10 @@ from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import link_files
 from recsys.data.list_columns import ListFiles
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
+from recsys.data.positioned_io import map_array
 
 TRAIN: Split = "train"
+_CHUNK_ROWS = 1 << 20
 
 
 def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, Any]) -> Path:
@@ -109,7 +111,10 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
     if spec.lists:
         folder.mkdir(parents=True, exist_ok=True)
         numbers = folder / "numbers.bin"
-        np.arange(result.rows[TRAIN], dtype=np.uint64).tofile(numbers)
+        with numbers.open("wb") as written:
+            for start in range(0, result.rows[TRAIN], _CHUNK_ROWS):
+                end = min(start + _CHUNK_ROWS, result.rows[TRAIN])
+                written.write(np.arange(start, end, dtype=np.uint64).data)
         files.append(ColumnFile(numbers, folder / "shuffled_numbers.bin"))
     for file in files:
         file.target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +127,7 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
             files, rows, seed, state, job.memory_limit, job.threads, engine_job.reporter
         )
     if spec.lists:
-        rows_before = np.fromfile(files[-1].target, np.uint64)
+        rows_before = map_array(files[-1].target, np.dtype(np.uint64))
         take_lists(columns.folder / TRAIN, shuffled.folder / TRAIN, spec, rows_before)
     for source, target in {(result.dataset, dataset), *moves}:
         link_files(source, target, but={TRAIN})

@@ -152,7 +152,8 @@ class InputFile:
                     if pa.types.is_nested(field.type):
                         raise PreprocError(
                             f"{self.path}: column {field.name} has the type {field.type}; columns "
-                            "of texts, numbers, truth values and times are read: leave it out"
+                            "of texts, numbers, truth values and times are read: leave it out, or "
+                            "join the elements of a list to a text"
                         )
                 header = pa.table({name: pa.array([], "null") for name in file.schema_arrow.names})
                 text = pa.BufferOutputStream()

@@ -2,6 +2,7 @@
 """Lists of ids in the rows of a split."""
 
 import dataclasses
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class ListReader:
         self.files = [self._paths.ids, self._paths.offsets]
         self.files += [self._paths.weights] if feature.is_weighted else []
         self._fds: dict[str, int] = {}
+        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
         try:
             for path in self.files:
                 self._fds[path.name] = open_for_reading(path)
@@ -105,7 +107,7 @@ class ListReader:
                     f"{self._paths.offsets}: has {size} bytes, not {num_rows} + 1 times 8; get the "
                     "dataset again"
                 )
-            count = int(self._array(self._paths.offsets, OFFSET, num_rows, 1)[0])
+            count = self._count = int(self._array(self._paths.offsets, OFFSET, num_rows, 1)[0])
             widths = (feature.dtype.itemsize, WEIGHT.itemsize)
             for path, width in zip((self._paths.ids, self._paths.weights), widths, strict=True):
                 if path in self.files and path.stat().st_size != count * width:
@@ -127,8 +129,11 @@ class ListReader:
             DatasetError: offsets fall, or a checked id is outside the table.
         """
         offsets = self._array(self._paths.offsets, OFFSET, start, stop - start + 1)
-        if (np.diff(offsets) < 0).any():
-            raise DatasetError(f"{self._paths.offsets}: offsets fall; get the dataset again")
+        if offsets[0] < 0 or offsets[-1] > self._count or (np.diff(offsets) < 0).any():
+            raise DatasetError(
+                f"{self._paths.offsets}: offsets fall, or lie outside [0, {self._count}]; get the "
+                "dataset again"
+            )
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
         ids = self._array(self._paths.ids, self._feature.dtype.newbyteorder("<"), first, count)
         if self._check_ids and count:

@@ -232,7 +232,6 @@ def _deploy(
             _SCORED_ROWS,
             export.model,
             check_ids=not export.model.embeddings.hash_indices,
-            widths=export.widths,
         )
         assert scored.offline is not None
         was, now = scored.offline.auc, scored.served.auc

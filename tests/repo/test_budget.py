@@ -14,11 +14,11 @@ LINES = {
     "benchmark": 6_760,
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
-    "dlrm": 11_310,
-    "preproc": 18_470,
+    "dlrm": 11_320,
+    "preproc": 18_570,
     "recsys": 16_170,
     "recsys_recipes": 2_895,
-    "tests": 39_410,
+    "tests": 39_500,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -251,6 +251,8 @@ class CategoryCounts {
     const bool is_wide = columns_.has_wide_keys(c);
     int count = 0;
     const auto count_keys = [&] {
+      if (rows_since_spill_ > UINT32_MAX / 2) spill();
+      rows_since_spill_ += static_cast<uint64_t>(count);
       if (is_wide) {
         add_wide_keys(c, count);
       } else {

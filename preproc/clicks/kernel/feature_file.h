@@ -329,7 +329,7 @@ class FeatureFile {
           (is_list && (field.list.max_length < 1 || field.list.max_length > kMaxListLength)) ||
           field.column >= kMaxColumns || field.column + columns > kMaxColumns ||
           (used[is_list ? 2 : is_number] & bits << field.column) != 0 ||
-          std::abs(field.time.zone_minutes) >= 24 * 60) {
+          field.time.zone_minutes <= -24 * 60 || field.time.zone_minutes >= 24 * 60) {
         throw damaged();
       }
       used[is_list ? 2 : is_number] |= bits << field.column;

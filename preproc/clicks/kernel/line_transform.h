@@ -140,7 +140,8 @@ class LineTransform final : private RowSink {
 
   static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
     const std::string or_nothing = ", or nothing if it is missing";
-    const bool is_category = format.roles[field] == kCategoricalRole;
+    const bool is_category =
+        format.roles[field] == kCategoricalRole || format.roles[field] == kListRole;
     switch (reason) {
       case kInteger:
         return (is_category ? "an integer of 64 bits" : "an integer of 32 bits") + or_nothing;

@@ -167,7 +167,7 @@ class RowEncoder final : public EncodingSink {
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
-        group_(format.group_field == kNoField ? 1 : kBufferRows),
+        group_(kBufferRows),
         float16_(kBufferRows * numericals_ + 1),
         float32_(kBufferRows * numericals_ + 1),
         ids_(static_cast<size_t>(kBufferRows * columns_.count())),
@@ -208,7 +208,7 @@ class RowEncoder final : public EncodingSink {
 
  private:
   static constexpr int kBufferRows = 16 * kBatchRows;
-  static constexpr size_t kBufferElements = size_t{1} << 14;
+  static constexpr size_t kBufferElements = size_t{1} << 12;
 
   // Lists that are not written yet.
   struct ListBuffer {

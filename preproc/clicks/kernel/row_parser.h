@@ -292,6 +292,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     bool valid = true;
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
+    batch.group[r] = -1;
     const auto hash_of_row = [&] {
       return TextHash::of(text + fields.start[r], ends[format.num_fields - 1] - fields.start[r]);
     };

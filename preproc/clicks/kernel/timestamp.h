@@ -12,7 +12,8 @@ namespace clicks {
 
 // How the times of a column are read.
 struct TimeRule {
-  // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %M %S; then zeros.
+  // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %I %p %M %S; then
+  // zeros.
   char format[32];
   int32_t zone_minutes;  // east of UTC, of times that do not say it and of the features
   uint32_t features;     // bit i: TimeFeature i is one
@@ -48,6 +49,16 @@ class TimeReader {
     }
     value = static_cast<int64_t>(number);
     return true;
+  }
+  // Takes a digit or two.
+  bool one_or_two(int64_t& value) { return number(std::clamp(digits(), 1, 2), value); }
+  // Takes AM or PM in any case.
+  bool half_of_day(bool& is_afternoon) {
+    if (end_ - at_ < 2 || (at_[1] | 0x20) != 'm') return false;
+    is_afternoon = (at_[0] | 0x20) == 'p';
+    const bool is_half = is_afternoon || (at_[0] | 0x20) == 'a';
+    at_ += 2;
+    return is_half;
   }
   int digits() const {
     return static_cast<int>(std::find_if(at_, end_, [](uint8_t b) { return b < '0' || b > '9'; }) -
@@ -147,6 +158,7 @@ inline bool parse_iso_time(TimeReader reader, int64_t zone_minutes, int64_t& mil
 // Reads a time of a format with directives.
 inline bool parse_formatted_time(TimeReader reader, const TimeRule& rule, int64_t& milliseconds) {
   CivilTime time;
+  bool has_half = false, is_afternoon = false;
   for (const char* at = rule.format; at < std::end(rule.format) && *at != 0; ++at) {
     if (*at != '%' || at + 1 == std::end(rule.format)) {
       if (!reader.take(static_cast<uint8_t>(*at))) return false;
@@ -158,26 +170,34 @@ inline bool parse_formatted_time(TimeReader reader, const TimeRule& rule, int64_
         is_read = reader.number(4, time.year);
         break;
       case 'y':  // as POSIX has it
-        is_read = reader.number(2, time.year);
+        is_read = reader.one_or_two(time.year);
         time.year += time.year < 69 ? 2000 : 1900;
         break;
       case 'm':
-        is_read = reader.number(2, time.month);
+        is_read = reader.one_or_two(time.month);
         break;
       case 'd':
-        is_read = reader.number(2, time.day);
+        is_read = reader.one_or_two(time.day);
         break;
       case 'H':
-        is_read = reader.number(2, time.hour);
+        is_read = reader.one_or_two(time.hour);
+        break;
+      case 'I':
+        has_half = true;
+        is_read = reader.one_or_two(time.hour) && time.hour >= 1 && time.hour <= 12;
+        break;
+      case 'p':
+        is_read = reader.half_of_day(is_afternoon);
         break;
       case 'M':
-        is_read = reader.number(2, time.minute);
+        is_read = reader.one_or_two(time.minute);
         break;
       default:
-        is_read = reader.number(2, time.second);
+        is_read = reader.one_or_two(time.second);
     }
     if (!is_read) return false;
   }
+  if (has_half) time.hour = time.hour % 12 + (is_afternoon ? 12 : 0);
   if (!reader.is_at_end() || !time.is_valid()) return false;
   milliseconds = time.milliseconds() - int64_t{60000} * rule.zone_minutes;
   return true;

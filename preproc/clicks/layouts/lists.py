@@ -8,7 +8,8 @@ files of its own; once all are there they are joined, in the order of the rows.
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.rules import Split
+from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
 from preproc.files.workspace import atomic_file, attempt_folder
 from recsys.data.feature_spec import FeatureSpec
@@ -25,7 +27,7 @@ from recsys.data.positioned_io import map_array
 _DTYPES = {"ids": np.dtype("<i4"), "lengths": np.dtype("<u4"), "weights": WEIGHT}
 """Ids of all lists, the lengths of the lists, and weights, where there are some."""
 
-_CHUNK_ROWS = 1 << 16
+_CHUNK_ROWS, _CHUNK_ELEMENTS = 1 << 16, 1 << 20
 
 ListFds = tuple[int, int, int]
 
@@ -46,6 +48,9 @@ def unit_files(
     if not spec.lists:
         yield {}
         return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:  # three files of each list and split, for each thread
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with attempt_folder(folder) as private:
         paths: list[Path] = []
         with contextlib.ExitStack() as closing:
@@ -73,7 +78,7 @@ def unit_files(
 def join_lists(
     folder: Path,
     units: Sequence[str],
-    splits: Iterable[Split],
+    rows: Mapping[Split, int],
     spec: FeatureSpec,
     columns: Path,
 ) -> None:
@@ -82,26 +87,35 @@ def join_lists(
     Args:
         folder: of the files of the units.
         units: their names in the order of the rows.
-        splits: splits of the dataset.
+        rows: rows of each split.
         spec: features of the dataset.
         columns: holds the folders of the splits.
+
+    Raises:
+        PreprocError: a unit's files are gone.
     """
-    for split, (number, feature) in itertools.product(splits, enumerate(spec.lists)):
+    for split, (number, feature) in itertools.product(rows, enumerate(spec.lists)):
 
         def arrays(kind: str, split: Split = split, number: int = number) -> Iterator[Any]:
             for unit in units:
                 path = _path(folder, unit, split, number, kind)
                 if path.exists() and path.stat().st_size:
-                    yield map_array(path, _DTYPES[kind])
+                    values = map_array(path, _DTYPES[kind])
+                    for start in range(0, len(values), _CHUNK_ELEMENTS):
+                        yield values[start : start + _CHUNK_ELEMENTS]
 
         files = ListFiles.of(columns / split, len(spec.categorical) + number)
         _write(files.ids, (ids.astype(feature.dtype.newbyteorder("<")) for ids in arrays("ids")))
         _write(files.offsets, _offsets(arrays("lengths")))
+        if files.offsets.stat().st_size != (rows[split] + 1) * OFFSET.itemsize:
+            raise PreprocError(
+                f"{folder}: lists of some rows are gone; remove the work folder and begin again"
+            )
         if feature.is_weighted:
             _write(files.weights, arrays("weights"))
 
 
-def _offsets(lengths: Iterator[npt.NDArray[np.uint32]]) -> Iterator[npt.NDArray[np.int64]]:
+def _offsets(lengths: Iterator[npt.NDArray[Any]]) -> Iterator[npt.NDArray[np.int64]]:
     end = 0
     yield np.zeros(1, OFFSET)
     for of_unit in lengths:
@@ -130,11 +144,7 @@ def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[
         table = len(spec.categorical) + number
         files, copies = ListFiles.of(source, table), ListFiles.of(target, table)
         offsets = map_array(files.offsets, OFFSET)
-        lengths = (
-            np.diff(offsets)[rows[start : start + _CHUNK_ROWS]].astype(np.uint32)
-            for start in range(0, len(rows), _CHUNK_ROWS)
-        )
-        _write(copies.offsets, _offsets(lengths))
+        _write(copies.offsets, _offsets(end - begin for begin, end in _ranges(offsets, rows)))
         kinds: list[tuple[Path, Path, np.dtype[Any]]] = [
             (files.ids, copies.ids, feature.dtype.newbyteorder("<"))
         ]
@@ -145,11 +155,21 @@ def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[
             _write(copy, _taken(values, offsets, rows))
 
 
+def _ranges(
+    offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.uint64]
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yields begin and end of some rows' lists at a time."""
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chosen = rows[start : start + _CHUNK_ROWS]
+        yield offsets[chosen], offsets[chosen + np.uint64(1)]
+
+
 def _taken(
     values: npt.NDArray[Any], offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.uint64]
 ) -> Iterator[npt.NDArray[Any]]:
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        chosen = rows[start : start + _CHUNK_ROWS]
-        begin, end = offsets[chosen], offsets[chosen + np.uint64(1)]
-        before = np.cumsum(end - begin) - (end - begin)
-        yield values[np.repeat(begin - before, end - begin) + np.arange((end - begin).sum())]
+    for begin, end in _ranges(offsets, rows):
+        cuts = -(-int((end - begin).sum()) // _CHUNK_ELEMENTS)
+        for chosen in np.array_split(np.arange(len(begin)), max(cuts, 1)):
+            first, lengths = begin[chosen], (end - begin)[chosen]
+            before = np.cumsum(lengths) - lengths
+            yield values[np.repeat(first - before, lengths) + np.arange(lengths.sum())]

@@ -38,6 +38,7 @@ _TIMES_OF_DIGITS = {
     16: ("unix_us",),
     19: ("unix_ns",),
 }
+_SPELLED_TIMES = ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y")
 _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
@@ -101,7 +102,11 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
             cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
             if cuts[0] == cuts[1]:
                 continue
-            return '; or {{time: {{validation: "{}", test: "{}"}}}}'.format(*cuts)
+            return (
+                '; or, by times of the sample, {{time: {{validation: "{}", test: "{}"}}}}'.format(
+                    *cuts
+                )
+            )
     return ""
 
 
@@ -209,7 +214,7 @@ def _time_rule(name: str, present: Collection[str]) -> TimeRule | None:
 
     Numbers are times where the column's name says so.
     """
-    formats = ["iso8601"]
+    formats = ["iso8601", *_SPELLED_TIMES]
     if _TIME_NAME.search(name) and present:
         formats += [*_TIMES_OF_DIGITS.get(len(next(iter(present)).partition(".")[0]), ())]
     rules = (TimeRule(each, 0) for each in formats)

@@ -21,27 +21,20 @@ _TOP = ("dialect", "missing", "label", "numbers", "defaults", "columns", "split"
 _DIALECT = ("delimiter", "header", "quote")
 _LABEL = ("column", "positive", "negative")
 _DEFAULTS = ("frequency_limit", "count", "min", "offset")
-_COLUMN = (
-    "name",
-    "role",
-    "type",
-    "transform",
-    "min",
-    "offset",
-    "frequency_limit",
-    "max_ids",
-    "missing",
-    "buckets",
-    "format",
-    "time_zone",
-    "features",
-    "group",
-    "separator",
-    "weight_separator",
-    "max_length",
-    "keep",
-    "pooling",
-)
+_ANY_ROLE = ("name", "role", "missing", "group")
+_CATEGORY = ("type", "buckets", "frequency_limit", "max_ids")
+_KEYS = {
+    "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset"),
+    "categorical": (*_ANY_ROLE, *_CATEGORY),
+    "categorical_list": (
+        *(*_ANY_ROLE, *_CATEGORY, "separator", "weight_separator", "max_length", "keep"),
+        "pooling",
+    ),
+    "timestamp": (*(*_ANY_ROLE, "format", "time_zone", "features", "frequency_limit", "max_ids"),),
+    "ignored": _ANY_ROLE,
+    "label": _ANY_ROLE,
+}
+_COLUMN = tuple({key: None for keys in _KEYS.values() for key in keys})
 _CATEGORIES = ("hex", "string", "int")
 _TYPES = {
     "numerical": ("int", "float"),
@@ -109,24 +102,7 @@ class _Reader:
             if both := set(positive) & set(negative):
                 raise self._error(("label", "negative"), f"{both.pop()!r} is positive too")
         columns = self._with_label(columns, label.get("column"), header)
-        names = [name for c in columns for name in (c.name, *(f.name for f in c.time_features))]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
-        if len(columns) > MAX_FIELDS:
-            raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
-        for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
-            count = sum(
-                each.role in alike for column in columns for each in (column, *column.time_features)
-            )
-            if count > MAX_FEATURES:
-                raise self._error(
-                    ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
-                )
-        if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
-            raise self._error(("columns",), "no categorical feature; DLRM needs one")
-        if sum(column.group for column in columns) > 1:
-            raise self._error(("columns",), "several have `group`; rows have one group alone")
+        self._check_columns(columns)
         split = self._split(top.get("split"), columns)
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
         if numbers == "float16" and any(column.type == "float" for column in columns):
@@ -148,6 +124,29 @@ class _Reader:
             **split,
         )
 
+    def _check_columns(self, columns: tuple[Column, ...]) -> None:
+        """Refuses columns that do not go together."""
+        names = [name for c in columns for name in (c.name, *(f.name for f in c.time_features))]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
+        if len(columns) > MAX_FIELDS:
+            raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
+        for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
+            count = sum(
+                each.role in alike for column in columns for each in (column, *column.time_features)
+            )
+            if count > MAX_FEATURES:
+                raise self._error(
+                    ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
+                )
+        if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
+            raise self._error(("columns",), "no categorical feature; DLRM needs one")
+        if sum(column.group for column in columns) > 1:
+            raise self._error(("columns",), "several columns are the group; rows have one alone")
+        if any(column.group and column.role == "label" for column in columns):
+            raise self._error(("columns",), "the label is no group")
+
     def _columns(
         self, entries: Any, defaults: Mapping[str, Any], missing: tuple[str, ...]
     ) -> Iterator[Column]:
@@ -159,6 +158,11 @@ class _Reader:
             entry = self._mapping(at, values, _COLUMN)
             roles = (*_TYPES, "timestamp", "ignored", "label")
             role = self._one_of((*at, "role"), entry.get("role"), roles)
+            for key in entry:
+                if key not in _KEYS[role]:
+                    raise self._error(
+                        (*at, key), f"a {role} column has none; it has {', '.join(_KEYS[role])}"
+                    )
             known = _TYPES.get(role)
             kind: Any = entry.get("type")
             if known is not None and kind not in known:
@@ -312,7 +316,7 @@ class _Reader:
         if name not in times or (len(times) > 1 and "column" not in named):
             raise self._error(
                 at,
-                f"`column` must be one of the timestamps, {', '.join(times) or 'of which is none'}",
+                f"column must be one of the timestamps, {', '.join(times) or 'of which is none'}",
             )
         rule = TimeRule("iso8601", times[name].zone_minutes)
         validation, test = (
@@ -321,7 +325,7 @@ class _Reader:
         if validation is None or test is None or validation >= test:
             raise self._error(
                 at,
-                "expected the first times of `validation` and `test`, the earlier one first, as "
+                "expected the first times of validation and test, the earlier one first, as "
                 f'{{validation: "2026-03-01", test: "2026-03-02T12:00"}}, got {given}',
             )
         return {"split": "time", "values": (validation, test), "split_column": name}
@@ -331,11 +335,14 @@ class _Reader:
     ) -> dict[str, Any]:
         named = self._mapping(at, given, _RANDOM_SPLIT)
         values = self._three(at, named.get("fractions"), (int, float))
-        if any(value < 0 for value in values) or abs(sum(values) - 1) > 1e-6:
+        if any(not 0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
             raise self._error((*at, "fractions"), f"must be from 0 and add up to 1, got {values}")
         by = named.get("by", "row")
-        if by != "row" and by not in (column.name for column in columns):
-            raise self._error((*at, "by"), f"expected row or the name of a column, got {by!r}")
+        if by != "row" and by not in (c.name for c in columns if c.role != "label"):
+            raise self._error(
+                (*at, "by"),
+                f"expected the name of a column, not the label, or row for none, got {by!r}",
+            )
         seed = self._integer((*at, "seed"), named.get("seed", 0))
         if not 0 <= seed < 2**64:
             raise self._error((*at, "seed"), f"must lie in [0, 2**64), got {seed}")

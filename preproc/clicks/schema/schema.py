@@ -216,7 +216,8 @@ class Schema:
             lacking = [
                 name
                 for name, column in declared.items()
-                if name not in names and (column.role != "ignored" or self._is_used(column))
+                if name not in names
+                and (column.role != "ignored" or (self._is_used(column) and not unlabelled))
             ]
             if twice:
                 raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
@@ -261,16 +262,20 @@ class Schema:
         train, validation, _ = values
         return round(train * 2**63), round(min(train + validation, 1) * 2**63)
 
-    @property
-    def line_format(self) -> RowFormat:
-        """The fields of a served line: all columns but the label."""
-        columns = [
-            dataclasses.replace(column, role="ignored")
+    def without_idle_times(self) -> "Schema":
+        """Ignores timestamps that have no features: they split alone."""
+        columns = (
+            dataclasses.replace(column, role="ignored", time=None)
             if column.role == "timestamp" and not column.time_features
             else column
             for column in self.columns
-            if column.role != "label"
-        ]
+        )
+        return dataclasses.replace(self, columns=tuple(columns))
+
+    @property
+    def line_format(self) -> RowFormat:
+        """The fields of a served line: all columns but the label."""
+        columns = [c for c in self.without_idle_times().columns if c.role != "label"]
         return self._format_of(columns, has_header=False)
 
     def _format_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:

@@ -25,16 +25,17 @@ _ISO = re.compile(
     rb"(?::(?P<S>\d\d)(?:\.(?P<fraction>\d+))?)?"
     rb"(?P<zone>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?"
 )
-_DIRECTIVES = {"Y": rb"(?P<Y>\d{4})"} | {
-    name: rb"(?P<%b>\d\d)" % name.encode() for name in "ymdHMS"
+_DIRECTIVES = {"Y": rb"(?P<Y>\d{4})", "p": rb"(?P<p>[aApP][mM])"} | {
+    name: rb"(?P<%b>\d{1,2}+)" % name.encode() for name in "ymdHIMS"
 }
+"""Of two digits the first may lack, as in strptime; a reader takes both where there are two."""
 
 
 class TimeRule(NamedTuple):
     """The way in which the times of a column are read.
 
     Attributes:
-        format: a name of `NAMED_FORMATS`, or text with %Y, %y, %m, %d, %H, %M, %S.
+        format: a name of `NAMED_FORMATS`, or text with %Y, %y, %m, %d, %H, %I, %p, %M, %S.
         zone_minutes: east of UTC, of times that do not say it and of the features.
         features: what of a time are features.
     """
@@ -59,6 +60,8 @@ class TimeRule(NamedTuple):
             return f"expected {', '.join(NAMED_FORMATS)} or text with {allowed}"
         if len(set(directives)) < len(directives) or {"Y", "y"} <= set(directives):
             return "says the same twice"
+        if ("I" in directives) != ("p" in directives) or {"H", "I"} <= set(directives):
+            return "has %I and %p together, in place of %H"
         if not {"m", "d"} <= set(directives) or not {"Y", "y"} & set(directives):
             return "needs year, month and day"
         if not self.format.isascii() or not self.format.isprintable():
@@ -86,6 +89,11 @@ class TimeRule(NamedTuple):
         year = int(texts.get("Y", b"0"))
         if "y" in texts:  # as POSIX has it
             year = int(texts["y"]) + (2000 if int(texts["y"]) < 69 else 1900)
+        if "p" in texts:
+            if not 1 <= int(texts["I"]) <= 12:
+                return None
+            afternoon = 12 * (texts["p"].lower() == b"pm")
+            texts["H"] = b"%d" % (int(texts["I"]) % 12 + afternoon)
         rest = (int(texts.get(name, b"0")) for name in "mdHMS")
         try:
             civil = datetime.datetime(year, *rest)  # type: ignore[arg-type]

@@ -58,9 +58,10 @@ def _check_clicks(
         spec = _spec_of_parquet(root, findings)
     if spec is None:
         return []
+    lists = f", {len(spec.lists)} of lists" if spec.lists else ""
     findings.fact(
         "features",
-        f"{len(spec.numerical)} numerical, {len(spec.categorical)} categorical with "
+        f"{len(spec.numerical)} numerical, {len(spec.categorical)} categorical{lists} with "
         f"{sum(spec.table_sizes):,} ids in all",
     )
     declared = check_spec(root, spec, manifest, findings)

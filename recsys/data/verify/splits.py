@@ -14,7 +14,7 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
 from recsys.data.split_layout import GROUP_FILE, NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
 from recsys.data.verify.report import Findings, format_statistics, highest_ids
-from recsys.data.verify.source import BLOCK_ROWS, RowSource, open_sources
+from recsys.data.verify.source import RowSource, open_sources
 from recsys.data.verify.statistics import SplitStatistics, compare
 
 QUICK_BLOCKS = 16
@@ -114,6 +114,8 @@ def _read(
         for block in blocks:
             try:
                 statistics.add(block, block.read())
+                if source.reader is not None:
+                    source.reader.read_lists(block.first_row, block.first_row + block.num_rows)
             except (DatasetError, OSError) as error:
                 findings.problems.append(str(error))
             bar.update(block.num_rows)
@@ -180,11 +182,6 @@ def _check_layout(
             f"{groups}: has {groups.stat().st_size} bytes, not 8 for each of {reader.num_rows} "
             "rows; get the dataset again"
         )
-    try:
-        for start in range(0, reader.num_rows, BLOCK_ROWS):
-            reader.read_lists(start, min(start + BLOCK_ROWS, reader.num_rows))
-    except DatasetError as error:
-        findings.problems.append(str(error))
     for path in sorted(set(reader.folder.glob("[!._]*.bin")) - {*reader.files, groups}):
         findings.problems.append(
             f"{path}: belongs to no feature of the spec; the spec has too few features, or the "

@@ -228,5 +228,5 @@ def test_times_are_drafted_with_the_features_that_differ(tmp_path):
     assert drafted["sent_at"] == time | {"format": "iso8601", "features": ["hour", "weekday"]}
     assert drafted["ts"] == time | {"format": "unix_s", "features": ["hour", "weekday"]}
     assert drafted["code"] == {"role": "ignored"}
-    split = yaml.safe_load("{" + draft.partition("; or {")[2])
+    split = yaml.safe_load("{" + draft.partition(" of the sample, {")[2])
     assert split["time"] == {"validation": "2026-03-05T00:00:00", "test": "2026-03-05T12:00:00"}

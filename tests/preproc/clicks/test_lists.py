@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists in the rows of a click log: every engine makes the same bytes, and what they mean."""
 
+import gc
 import gzip
 import math
 import random
@@ -19,6 +20,7 @@ from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from dlrm.train.metrics import roc_auc
 from preproc.clicks import __main__ as clicks_program
+from preproc.clicks import columns
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.serving.line_transform import LineTransform
@@ -35,7 +37,7 @@ from recsys.serve.raw_rows import served_from_raw_rows
 from recsys.train.optimizers.rows import RowwiseOptimizer
 from tests import harness
 from tests.dlrm.conftest import DlrmProgram
-from tests.preproc.clicks.rows import assert_same, run
+from tests.preproc.clicks.rows import assert_same, run, stopped
 from tests.preproc.clicks.test_engines import ENGINES
 from tests.tools import needs
 
@@ -453,3 +455,38 @@ def test_what_models_of_lists_cannot_do_is_refused(served, flag, message):
         status=2,
     )
     assert message in done.stderr
+
+
+def test_dropped_readers_keep_no_files_open(tmp_path):
+    (tmp_path / "log.csv").write_bytes(text_of(rows(90, seed=1)))
+    prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
+
+    def opened() -> int:
+        SplitBinaryReader(tmp_path / "made", "train")
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert opened() == opened() == opened()
+
+
+@needs("compiled Criteo kernel")
+def test_lost_work_files_of_lists_are_refused(tmp_path):
+    """Where a run is interrupted before units are joined, and what one wrote is gone."""
+    (tmp_path / "log.csv").write_bytes(text_of(rows(900, seed=1)))
+    schema, settings = write_schema(tmp_path), NativeSettings(unit_bytes=20_000)
+
+    def again() -> Manifest:
+        fields = {"settings": settings, "work_dir": tmp_path / "work"}
+        return prepare(tmp_path / "log.csv", schema, tmp_path / "made", **fields)
+
+    with stopped(columns.SplitColumnsWriter, "join_lists"):
+        again()
+    lost = next(path for path in tmp_path.rglob("*_train_0.lengths") if path.stat().st_size)
+    kept = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(PreprocError, match="lists of some rows are gone; remove the work folder"):
+        again()
+    lost.write_bytes(kept)
+    made = again()
+    whole = prepare(tmp_path / "log.csv", schema, tmp_path / "whole", settings=settings)
+    assert_same(made, whole)

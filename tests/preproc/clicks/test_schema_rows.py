@@ -72,8 +72,8 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
         ),
         (
             "when",
-            "1.3.2026 9:00",
-            r"column when: '1.3.2026 9:00' is refused \(time\): expected a time from 1970 to 2199 "
+            "1.13.2026 9:00",
+            r"column when: '1.13.2026 9:00' is refused \(time\): expected a time from 1970 to 2199 "
             r"of the form %d.%m.%Y %H:%M, or nothing",
         ),
         ("sku", "7.5", r"column sku: '7.5' is refused \(integer\): expected an integer of 64 bits"),

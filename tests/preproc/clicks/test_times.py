@@ -78,9 +78,7 @@ def lines_of(moments: list[datetime.datetime], form="iso8601", seed: int = 1) ->
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize(
-    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
-)
+@ENGINES_HERE
 def test_features_of_times_and_splits_by_them(form, engine, tmp_path):
     """In a zone east of UTC, of rows that are not in the order of their times."""
     moments = times(900)
@@ -174,7 +172,7 @@ def test_every_engine_makes_the_same_bytes(engine, split, count, tmp_path):
 def test_odd_times_are_read_alike(tmp_path):
     """Of times with a few bytes changed."""
     rng = random.Random(5)
-    for form in [*FORMATS, "unix_us", "%Y%m%d%H", "T%Y-%m-%dT%H:%M%%"[:-2]]:
+    for form in [*FORMATS, "unix_us", "%Y%m%d%H", "%m/%d/%Y %I:%M:%S %p", "T%Y-%m-%dT%H:%M%%"[:-2]]:
         spelled = FORMATS.get(form) or (
             (lambda t: str(round(t.timestamp() * 10**6)))
             if form == "unix_us"
@@ -219,6 +217,10 @@ def test_times_are_those_of_the_standard_library():
         text = local.strftime("%d/%m/%Y %H:%M:%S").encode()
         rule = TimeRule("%d/%m/%Y %H:%M:%S", minutes, ("hour", "weekday", "weekend"))
         assert rule.milliseconds(text) == exact // 1000 * 1000
+        text = f"{local.month}/{local.day}/{local.year} {local.strftime('%I:%M %p').lstrip('0')}"
+        whole_minutes = (exact + minutes * 60_000) // 60_000 * 60_000 - minutes * 60_000
+        rule_of_halves = TimeRule("%m/%d/%Y %I:%M %p", minutes)
+        assert rule_of_halves.milliseconds(text.encode()) == whole_minutes
         assert rule.categories(exact) == (local.hour, local.weekday(), local.weekday() >= 5)
 
 
@@ -228,13 +230,18 @@ BAD_ENTRIES = {
     '{name: ts, role: timestamp, format: "%Y%m%d%Y"}': "columns.format: says the same twice",
     "{name: ts, role: timestamp, time_zone: Europe/Berlin}": "columns.time_zone: expected UTC or",
     "{name: ts, role: timestamp, features: [month]}": "columns.features: expected a list of hour",
+    '{name: ts, role: timestamp, format: "%Y-%m-%d %I:%M"}': "columns.format: has %I and %p",
+    "{name: ts, role: timestamp, type: int}": "columns.type: a timestamp column has none; it has",
+    "{name: ts, role: categorical, type: hex, separator: '|'}": "columns.separator: a categorical",
 }
 BAD_SPLITS = {
     "{time: {validation: 2026-03-03, test: 2026-03-01}}": "split.time: expected the first times",
     "{time: {validation: 2026-03-03}}": "split.time: expected the first times",
-    "{time: {validation: 2026-03-03, test: 2026-03-04, column: x}}": "split.time: .column. must be",
+    "{time: {validation: 2026-03-03, test: 2026-03-04, column: x}}": "split.time: column must be",
     "{random: {fractions: [0.5, 0.4, 0.2]}}": "split.random.fractions: must be from 0 and add up",
-    "{random: {fractions: [1, 0, 0], by: x}}": "split.random.by: expected row or the name",
+    "{random: {fractions: [1, 0, 0], by: x}}": "split.random.by: expected the name",
+    "{random: {fractions: [1, 0, 0], by: click}}": "split.random.by: .* not the label",
+    "{random: {fractions: [.nan, 0, 1]}}": "split.random.fractions: must be from 0",
     "{random: {fractions: [1, 0, 0], seed: -1}}": r"split.random.seed: must lie in",
 }
 
@@ -255,9 +262,7 @@ def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
         semantics_of_schema(path, {})
 
 
-@pytest.mark.parametrize(
-    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
-)
+@ENGINES_HERE
 def test_a_split_without_rows_says_what_times_there_are(engine, tmp_path):
     split = {"time": {"validation": "2026-03-03", "test": "2026-04-01"}}
     log, schema = write(tmp_path, lines_of(times(300)), split=split)
@@ -269,9 +274,7 @@ def test_a_split_without_rows_says_what_times_there_are(engine, tmp_path):
         prepare(log, schema, tmp_path / "made", engine=engine)
 
 
-@pytest.mark.parametrize(
-    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
-)
+@ENGINES_HERE
 def test_a_row_without_the_time_that_splits_is_refused(engine, tmp_path):
     lines = lines_of(times(300))
     lines[200] = ",u1,i1,0"
@@ -298,6 +301,10 @@ def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(engine, tmp_path
     flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}", "--progress=none"]
     flags += [f"--dictionaries={tmp_path / 'made'}", f"--engine={engine}"]
     assert program.main(["prepare", *flags]) == 0
+    # Without a label neither the time that split nor the group is needed, if they are no features.
+    (tmp_path / "bare.csv").write_text("user,ts\nu1,2026-03-01\n")
+    flags[:2] = [f"--input={tmp_path / 'bare.csv'}", f"--output={tmp_path / 'bare'}"]
+    assert program.main(["prepare", *flags, "--unlabelled"]) == 0
     assert sorted(path.name for path in (tmp_path / "new" / "test").iterdir()) == [
         *("cat_0.bin", "cat_1.bin", "group.bin", "label.bin")
     ]

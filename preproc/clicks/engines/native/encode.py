@@ -18,6 +18,7 @@ from preproc.clicks.rules import REMEDIES, SPLITS, Bounds, ClicksSemantics, Spli
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.input_file import changed
 from preproc.files.progress import Progress, Tally
+from preproc.files.workspace import remove_attempts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,7 @@ def encode(
     )
     missing = [i for i, u in enumerate(plan.units) if stage.record(u.unit.name) is None]
     if missing:
+        remove_attempts(stage.lists)
         _encode_units(engine_job, executor, plan, dictionaries, missing)
     plan.columns.join_lists([unit.unit.name for unit in plan.units])
     return plan
