@@ -84,9 +84,9 @@ class NarrowBatch:
     def from_columns(cls, columns: ClickColumns) -> "NarrowBatch":
         """Copies columns into tensors, one tensor of ids per dtype."""
         if columns.lists:
-            dense = (torch.from_numpy(np.array(c)) for c in (columns.numerical, columns.label))
-            numerical, label = dense
-            return cls(numerical, (), label, bags=Bags.from_columns(columns))
+            numerical, label = np.array(columns.numerical), np.array(columns.label)
+            bags = Bags.from_columns(columns)
+            return cls(torch.from_numpy(numerical), (), torch.from_numpy(label), bags=bags)
         groups = []
         for features in features_by_dtype(columns).values():
             stacked = torch.from_numpy(np.stack([columns.categorical[i] for i in features]))

@@ -26,10 +26,10 @@ from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     CATEGORICAL,
+    FACTORS,
     LOGIT,
     NUMERICAL,
     PROBABILITY,
-    SCALE,
     Signature,
     dlrm_signature,
 )
@@ -148,7 +148,7 @@ class DlrmExport(CheckpointExport):
                 widths = np.repeat(self._lengths, self._lengths)
                 factors = generator.uniform(0, 0.5, (rows, self.num_list_slots))
                 factors *= generator.random(factors.shape) < _ELEMENTS / widths
-                request[SCALE] = factors.astype(np.float32)
+                request[FACTORS] = factors.astype(np.float32)
             requests.append(request)
         return requests
 
@@ -165,7 +165,7 @@ class DlrmExport(CheckpointExport):
         probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
         ids: Any = categorical
         if self.num_list_slots:
-            ids = Bags.from_slots(categorical, joined(requests, SCALE), self.widths)
+            ids = Bags.from_slots(categorical, joined(requests, FACTORS), self.widths)
         true = self.model(numerical, ids).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)
         logit_difference = ((logit - true).abs() / scale).max()

@@ -44,7 +44,7 @@ class ClickNetwork(nn.Module):
         self._hashes = model.embeddings.hash_indices
         self._sizes: Tensor
         sizes = torch.tensor(model.embeddings.table_sizes)
-        self._widths = widths
+        self._widths = widths or ()
         sizes = sizes if widths is None else sizes.repeat_interleave(torch.tensor(widths))
         self.register_buffer("_sizes", sizes)
 
@@ -72,9 +72,7 @@ class ClickNetwork(nn.Module):
         return torch.sigmoid(logit), logit
 
     def _ids(self, categorical: Tensor, scale: Tensor | None) -> Tensor | Bags:
-        if self._widths is None or scale is None:
-            return categorical
-        return Bags.from_slots(categorical, scale, self._widths)
+        return categorical if scale is None else Bags.from_slots(categorical, scale, self._widths)
 
 
 class CategoricalNetwork(nn.Module):

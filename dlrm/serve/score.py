@@ -18,7 +18,7 @@ from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
-from recsys.serve.signature import CATEGORICAL, NUMERICAL, SCALE, Signature
+from recsys.serve.signature import CATEGORICAL, FACTORS, NUMERICAL, Signature
 
 Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]
 """Sends requests to the model and returns its replies in their order."""
@@ -84,9 +84,9 @@ def read_requests(
     )
     for batch in loader.batches():
         request = {tensor.name: batch.numerical.to(torch.float32).numpy() for tensor in numbers}
-        if SCALE in inputs:
+        if FACTORS in inputs:
             ids, scale = batch.ids.to_slots(widths, sum(lengths))
-            yield batch, request | {CATEGORICAL: ids.numpy(), SCALE: scale.contiguous().numpy()}
+            yield batch, request | {CATEGORICAL: ids.numpy(), FACTORS: scale.contiguous().numpy()}
         else:
             ids = batch.ids.to(torch.int64).contiguous()
             yield batch, request | {CATEGORICAL: ids.numpy()}

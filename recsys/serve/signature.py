@@ -119,8 +119,8 @@ class Signature:
         return cls(inputs=inputs, outputs=outputs)
 
 
-NUMERICAL, CATEGORICAL, SCALE = "numerical", "categorical", "scale"
-FEATURES = (NUMERICAL, CATEGORICAL, SCALE)
+NUMERICAL, CATEGORICAL, FACTORS = "numerical", "categorical", "factors"
+FEATURES = (NUMERICAL, CATEGORICAL, FACTORS)
 """Transformed features, in the order of the network's inputs."""
 PROBABILITY, LOGIT = "probability", "logit"
 
@@ -134,13 +134,13 @@ def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int
             have elements.
         num_list_slots: ids of lists among them, each with a factor.
     """
-    scale = TensorSignature(name=SCALE, dtype="float32", shape=(num_list_slots,))
+    factors = TensorSignature(name=FACTORS, dtype="float32", shape=(num_list_slots,))
     numerical = TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,))
     return Signature(
         inputs=(
             *((numerical,) if num_numerical else ()),
             TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,)),
-            *((scale,) if num_list_slots else ()),
+            *((factors,) if num_list_slots else ()),
         ),
         outputs=(
             TensorSignature(name=PROBABILITY, dtype="float32", shape=(1,)),

@@ -62,7 +62,7 @@ from recsys.serve.client.connection import (
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.perf_input import write_perf_input
 from recsys.serve.client.requests import Arrays, row_of_columns
-from recsys.serve.signature import FIELDS, SCALE, Signature
+from recsys.serve.signature import FACTORS, FIELDS, Signature
 from recsys.settings import (
     MOST_THREADS,
     REQUIRED,
@@ -333,7 +333,7 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     if options.checkpoint is not None:
         stored = DlrmCheckpoint.open(options.checkpoint)
         check_dataset_of(stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
-        has_lists = any(tensor.name == SCALE for tensor in endpoint.signature.inputs)
+        has_lists = any(tensor.name == FACTORS for tensor in endpoint.signature.inputs)
         model = stored.load(has_lists=has_lists)
     scored = score_served_split(
         options.data,

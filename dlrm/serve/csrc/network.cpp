@@ -85,7 +85,7 @@ Deployment::Deployment(const std::string& folder) {
     refuses_bad_ids = json.at("out_of_range").string() == "error" && !hash_indices;
     for (const Json& input : json.at("signature").at("inputs").items()) {
       takes_raw_rows = takes_raw_rows || input.at("name").string() == "line";
-      if (input.at("name").string() == "scale") {
+      if (input.at("name").string() == "factors") {
         num_list_slots = input.at("shape").integers().at(0);
       }
     }

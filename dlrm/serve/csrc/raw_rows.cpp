@@ -10,7 +10,7 @@ namespace recsys::serve {
 namespace {
 
 bool is_transformed(const InputTensor& tensor) {
-  return tensor.name == "numerical" || tensor.name == "categorical" || tensor.name == "scale";
+  return tensor.name == "numerical" || tensor.name == "categorical" || tensor.name == "factors";
 }
 
 BadRequest refused(uint64_t row, const std::string& reason) {
@@ -52,7 +52,7 @@ void RawRows::read(const Request& request, Features& features) {
     std::sort(names.begin(), names.end());
     throw BadRequest("got " + joined(names) + ": a request has 'line', or 'fields', or " +
                      (deployment_.num_numerical > 0 ? "'numerical' and " : "") + "'categorical'" +
-                     (deployment_.num_list_slots > 0 ? " and 'scale'" : ""));
+                     (deployment_.num_list_slots > 0 ? " and 'factors'" : ""));
   }
   const int64_t num_fields = transform_->num_features();
   check_tensors({line != nullptr ? ExpectedTensor{"line", "string", 1}

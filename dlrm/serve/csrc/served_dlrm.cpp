@@ -59,14 +59,14 @@ void Instance::append(const Request& request, Features& features) {
     }
     expected.push_back({"categorical", "int64", deployment.num_slots});
     if (deployment.num_list_slots > 0) {
-      expected.push_back({"scale", "float32", deployment.num_list_slots});
+      expected.push_back({"factors", "float32", deployment.num_list_slots});
     }
     check_tensors(expected, request);
     const InputTensor& categorical = *find_input(request, "categorical");
     features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
     std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
     append_floats(find_input(request, "numerical"), features.numerical);
-    append_floats(find_input(request, "scale"), features.scale);
+    append_floats(find_input(request, "factors"), features.scale);
     features.rows += categorical.rows();
   }
   if (deployment.refuses_bad_ids) {

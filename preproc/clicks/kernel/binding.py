@@ -181,11 +181,7 @@ def _raw_time(rule: TimeRule | None) -> RawTimeRule:
 
 
 def _raw_list(rule: ListRule | None) -> RawListRule:
-    if rule is None:
-        return RawListRule()
-    weight_separator = int.from_bytes(rule.weight_separator.encode())
-    keeps_first = rule.keep == "first"
-    return RawListRule(ord(rule.separator), weight_separator, rule.max_length, keeps_first)
+    return RawListRule() if rule is None else RawListRule(*rule.numbers)
 
 
 def _raw_split(rule: SplitRule) -> RawSplitRule:

@@ -58,7 +58,6 @@ struct FeatureField {
   NumberRule rule;
   TimeRule time;
   ListRule list;
-  uint32_t takes_mean;  // the vectors of a list are averaged, not summed
   uint32_t text_at;
   uint8_t role;
   uint8_t column;
@@ -272,7 +271,7 @@ class FeatureFile {
     for (uint32_t f = 0; f < row_format.num_fields; ++f) {
       if (row_format.roles[f] != kListRole) continue;
       widths_[singles + row_format.columns[f]] = row_format.lists[f].max_length;
-      take_mean_[singles + row_format.columns[f]] = take_mean_of_fields_[f];
+      take_mean_[singles + row_format.columns[f]] = row_format.lists[f].takes_mean != 0;
     }
     const uint64_t begin =
         sizeof(header_) + header_.num_fields * sizeof(FeatureField) + header_.text_bytes;
@@ -317,7 +316,6 @@ class FeatureFile {
       for (uint32_t left = *at++; left > 0; --left) text_at(at, end);
       const std::string missing_texts(missing, at);
       line_.add(field, name, missing_texts);
-      take_mean_of_fields_.push_back(field.takes_mean != 0);
       if (field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
       const bool is_list = field.role == kListRole;
@@ -360,7 +358,6 @@ class FeatureFile {
   std::vector<uint64_t> sizes_;
   std::vector<uint32_t> widths_;
   std::vector<uint8_t> take_mean_;
-  std::vector<uint8_t> take_mean_of_fields_;  // of a line
 };
 
 }  // namespace clicks

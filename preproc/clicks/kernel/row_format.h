@@ -49,6 +49,7 @@ struct ListRule {
   uint32_t weight_separator;  // 0: elements have no weights
   uint32_t max_length;        // of a longer one the last elements are kept
   uint32_t keeps_first;       // or the first
+  uint32_t takes_mean;        // their vectors are averaged, not summed
 };
 
 constexpr int kNumSplits = 3;  // training, validation, test
@@ -64,6 +65,7 @@ struct SplitRule {
   uint64_t cuts[kNumSplits - 1];  // the least values of validation and test rows
   uint32_t counts_train;          // categories are counted in training rows alone
 
+  bool is_by_time_of(uint32_t f) const { return kind == kByTime && f == field; }
   int split_of(uint64_t value) const { return (value >= cuts[0]) + (value >= cuts[1]); }
 };
 

@@ -307,19 +307,21 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         unquote(field, length, format.quote, *batch.unquoted);
       }
       begin = ends[f] + 1;
-      if (f == format.group_field) {
+      const bool hashes_split =
+          f == format.split.field && format.split.kind == SplitRule::kAtRandom;
+      if (f == format.group_field || hashes_split) {
         const bool is_absent = is_missing(field, length, format, f);
-        batch.group[r] = is_absent ? -1 : static_cast<int64_t>(TextHash::of(field, length) >> 1);
-      }
-      if (f == format.split.field && format.split.kind == SplitRule::kAtRandom) {
-        const bool is_absent = is_missing(field, length, format, f);
-        const uint64_t hash = is_absent ? hash_of_row() : TextHash::of(field, length);
-        batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;
+        const uint64_t hash = TextHash::of(field, length);
+        if (f == format.group_field && !is_absent) batch.group[r] = static_cast<int64_t>(hash >> 1);
+        if (hashes_split) {
+          const uint64_t own = is_absent ? hash_of_row() : hash;
+          batch.split_value[r] = shuffle_key(format.split.seed, own) >> 1;
+        }
       }
       switch (format.roles[f]) {
         case kTimestampRole: {
           const bool is_present = !is_missing(field, length, format, f);
-          const bool splits = format.split.kind == SplitRule::kByTime && f == format.split.field;
+          const bool splits = format.split.is_by_time_of(f);
           int64_t time = 0;
           uint64_t present = 0;
           valid &= (is_present || !splits) &&
@@ -422,7 +424,7 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     if (role == kIgnored) continue;
     if (role == kTimestampRole) {
       const bool is_absent = is_missing(begin, length, format, f);
-      const bool splits = format.split.kind == SplitRule::kByTime && f == format.split.field;
+      const bool splits = format.split.is_by_time_of(f);
       int64_t time;
       if (is_absent ? !splits : parse_time(begin, length, format.times[f], time)) continue;
       return {std::any_of(begin, end, is_not_printable) ? kEncoding : kTime, f};

@@ -140,6 +140,7 @@ class RawListRule(Structure):
         ("weight_separator", c_uint32),
         ("max_length", c_uint32),
         ("keeps_first", c_uint32),
+        ("takes_mean", c_uint32),
     )
 
 

@@ -64,15 +64,12 @@ class TimeReader {
     return static_cast<int>(std::find_if(at_, end_, [](uint8_t b) { return b < '0' || b > '9'; }) -
                             at_);
   }
-  // Takes digits, of which the first ones are a number of `kept` digits, as if zeros followed.
-  int64_t fraction(int kept) {
+  // Takes digits; returns the first three as a number, as if zeros followed.
+  int64_t milliseconds() {
+    const int count = digits();
     int64_t value = 0;
-    for (int i = digits(); i > 0; --i, ++at_) {
-      if (kept <= 0) continue;
-      value = 10 * value + (*at_ - '0');
-      --kept;
-    }
-    for (; kept > 0; --kept) value *= 10;
+    for (int i = 0; i < 3; ++i) value = 10 * value + (i < count ? at_[i] - '0' : 0);
+    at_ += count;
     return value;
   }
 
@@ -111,7 +108,7 @@ inline bool parse_unix_time(TimeReader reader, int64_t per_second, int64_t& mill
   if (value < 0 || value / per_second > kEndOfTimes) return false;
   milliseconds = per_second == 1 ? value * 1000 : value / (per_second / 1000);
   if (reader.take('.')) {
-    const int64_t cut = reader.fraction(3);
+    const int64_t cut = reader.milliseconds();
     if (per_second == 1) milliseconds += cut;
   }
   return reader.is_at_end();
@@ -134,7 +131,7 @@ inline bool parse_iso_time(TimeReader reader, int64_t zone_minutes, int64_t& mil
       if (!reader.number(2, time.second)) return false;
       if (reader.take('.')) {
         if (reader.digits() == 0) return false;
-        fraction = reader.fraction(3);
+        fraction = reader.milliseconds();
       }
     }
     const bool is_west = reader.take('-');

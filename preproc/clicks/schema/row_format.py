@@ -57,6 +57,12 @@ class ListRule(NamedTuple):
     keep: Literal["last", "first"] = "last"
     pooling: Literal["mean", "sum"] = "mean"
 
+    @property
+    def numbers(self) -> tuple[int, int, int, bool, bool]:
+        """The rule as the kernel has it."""
+        separators = ord(self.separator), int.from_bytes(self.weight_separator.encode())
+        return (*separators, self.max_length, self.keep == "first", self.pooling == "mean")
+
 
 class SplitRule(NamedTuple):
     """Gives each row to a split, by time or hash.

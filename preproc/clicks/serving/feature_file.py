@@ -51,7 +51,6 @@ from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
     ROLES,
-    ListRule,
     RowFormat,
     criteo_format,
 )
@@ -109,11 +108,11 @@ class ServedRow:
         row_format = self.row_format
         fields, texts = b"", b""
         for name, f in zip(self.names, range(self._first, len(row_format.roles)), strict=True):
-            time = row_format.times[f] or TimeRule("")
+            time, of_list = row_format.times[f] or TimeRule(""), row_format.lists[f]
             fields += _FIELD.pack(
                 *(row_format.buckets[f], *row_format.rules[f]),
                 *(time.format.encode(), time.zone_minutes, time.feature_bits),
-                *_list_numbers(row_format.lists[f]),
+                *(of_list.numbers if of_list else (0,) * 5),
                 len(texts),
                 *(ROLES.index(row_format.roles[f]), row_format.columns[f]),
                 FIELD_TYPES.index(row_format.types[f]),
@@ -124,14 +123,6 @@ class ServedRow:
         dialect = (row_format.delimiter[0], int.from_bytes(row_format.quote))
         numbers = (row_format.is_criteo, *dialect, len(self.names), len(texts))
         return struct.pack("<IHHII", *numbers) + fields + texts
-
-
-def _list_numbers(rule: ListRule | None) -> tuple[int, ...]:
-    if rule is None:
-        return (0,) * 5
-    weight_separator = int.from_bytes(rule.weight_separator.encode())
-    numbers = (ord(rule.separator), weight_separator, rule.max_length)
-    return (*numbers, rule.keep == "first", rule.pooling == "mean")
 
 
 def _text(text: bytes) -> bytes:

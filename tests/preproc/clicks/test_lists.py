@@ -412,7 +412,7 @@ def test_served_rows_are_those_of_the_dataset(served, backend, form):
     transformed = {
         "numerical": features.numerical,
         "categorical": features.ids,
-        "scale": features.scale,
+        "factors": features.scale,
     }
     np.testing.assert_array_equal(model.respond(transformed)["logit"], answer["logit"])
     far = features.ids.copy()
