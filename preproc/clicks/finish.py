@@ -55,6 +55,13 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         files=files,
         fingerprint=fingerprint(files),
     ).save(dataset)
+    engine_job.reporter.note(
+        ", ".join(
+            f"{split} {rows:,} rows with {result.positives[split] / rows:.1%} clicks"
+            for split, rows in result.rows.items()
+            if rows
+        )
+    )
     empty = [split for split, rows in result.rows.items() if not rows]
     if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")

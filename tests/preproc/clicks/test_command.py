@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -126,7 +127,11 @@ def test_a_run_and_its_status(tmp_path, capsys):
     assert "1 bad rows, more than --max_bad_fraction 0.0001 allows" in error
     said = call(*arguments, "--max_bad_fraction=0.01", "--progress=json")
     assert capsys.readouterr().out == f"{tmp_path / 'made'}\n"
-    stages = [json.loads(line) for line in said.splitlines()]
+    *stages, summary = (json.loads(line) for line in said.splitlines())
+    told = (
+        r"train 428 rows with \d+\.\d% clicks, validation 36 rows .*, test 36 rows with .* clicks"
+    )
+    assert re.fullmatch(told, summary["message"])
     if "stage" in stages[0]:
         assert [s["stage"] for s in stages] == ["scan", "merge", "encode", "finish"]
     manifest = Manifest.load(tmp_path / "made")
