@@ -3,7 +3,7 @@
 
     schema = clicks.infer(frame, "schema.yaml")     # read each line of it
     dataset = clicks.prepare(frame, "data/clicks", schema=schema)
-    run = clicks.train(dataset, "data/run", preset="small")
+    run = clicks.train(dataset, "data/run", preset="criteo_sample")
     probabilities = clicks.predict(new, dataset, run)["probability"]
 
 Each function is a command of `recsys-recipes`, and its further settings are those of that command
