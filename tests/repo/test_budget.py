@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 8_430,
     "cuda_ext": 13_130,
     "dlrm": 11_320,
-    "preproc": 18_570,
+    "preproc": 18_600,
     "recsys": 16_170,
     "recsys_recipes": 2_895,
-    "tests": 39_500,
+    "tests": 39_510,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

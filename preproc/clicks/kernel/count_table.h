@@ -237,12 +237,15 @@ class CategoryCounts {
 
   void add_wide(const RowBatch& batch, int rows, int c) {
     int count = 0;
+    size_t bytes = 0;
     for (int r = 0; r < rows; ++r) {
-      if (((batch.id_present[r] >> c) & 1) != 0) {
-        wide_keys_[count++] = &columns_.wide_key(batch, r, c);
-      }
+      if (((batch.id_present[r] >> c) & 1) == 0) continue;
+      const WideKey& key = columns_.wide_key(batch, r, c);
+      wide_keys_[count] = &key;
+      ++count;
+      bytes += key.length > WideKey::kShort ? key.length : 0;
     }
-    add_wide_keys(c, count);
+    add_wide_keys(c, count, bytes);
   }
 
   // Counts the elements of all lists, some at a time.
@@ -250,21 +253,25 @@ class CategoryCounts {
     const int c = columns_.count() + l;
     const bool is_wide = columns_.has_wide_keys(c);
     int count = 0;
+    size_t bytes = 0;
     const auto count_keys = [&] {
       if (rows_since_spill_ > UINT32_MAX / 2) spill();
       rows_since_spill_ += static_cast<uint64_t>(count);
       if (is_wide) {
-        add_wide_keys(c, count);
+        add_wide_keys(c, count, bytes);
       } else {
         kernels_.hash_categories(keys_, count, keys_);
         add_keys(c, count);
       }
       count = 0;
+      bytes = 0;
     };
     for (int r = 0; r < rows; ++r) {
       for (uint32_t i = lists.begin[r]; i < lists.end[r]; ++i) {
         if (is_wide) {
-          wide_keys_[count++] = &lists.elements->wide[i];
+          const WideKey& key = lists.elements->wide[i];
+          wide_keys_[count++] = &key;
+          bytes += key.length > WideKey::kShort ? key.length : 0;
         } else {
           keys_[count++] = lists.elements->narrow[i];
         }
@@ -274,13 +281,8 @@ class CategoryCounts {
     count_keys();
   }
 
-  // Counts the first of `wide_keys_`.
-  void add_wide_keys(int c, int count) {
-    size_t bytes = 0;
-    for (int i = 0; i < count; ++i) {
-      const WideKey& key = *wide_keys_[i];
-      bytes += key.length > WideKey::kShort ? key.length : 0;
-    }
+  // Counts the first of `wide_keys_`; bytes: of the long ones.
+  void add_wide_keys(int c, int count, size_t bytes) {
     // Keys of a batch take a chunk at most, and what the last one lacks.
     if (bytes > 0 && arena_.bytes() > 0 && used() + bytes + KeyArena::kChunkBytes > budget_) {
       spill();

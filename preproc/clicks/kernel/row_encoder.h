@@ -167,12 +167,14 @@ class RowEncoder final : public EncodingSink {
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
+        has_groups_(format.group_field != kNoField),
         group_(kBufferRows),
         float16_(kBufferRows * numericals_ + 1),
         float32_(kBufferRows * numericals_ + 1),
         ids_(static_cast<size_t>(kBufferRows * columns_.count())),
         lists_(static_cast<size_t>(columns_.num_lists())) {
     for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
+    std::fill_n(group_.data(), kBufferRows, -1);
   }
 
   bool rows(RowBatch& batch) override {
@@ -276,7 +278,7 @@ class RowEncoder final : public EncodingSink {
     const size_t at = static_cast<size_t>(buffered_);
     std::memcpy(&label_[at], batch.label + from, static_cast<size_t>(count));
     for (int r = from; r < from + count; ++r) target.positives += batch.label[r];
-    if (target.group_fd >= 0) {
+    if (has_groups_) {
       std::memcpy(&group_[at], batch.group + from, 8 * static_cast<size_t>(count));
     }
     const bool want_float32 = target.float32_fd >= 0;
@@ -379,7 +381,8 @@ class RowEncoder final : public EncodingSink {
   uint64_t flushed_ = 0;  // rows of the target that were written
   int buffered_ = 0;
   Pages<uint8_t> label_;
-  Pages<int64_t> group_;
+  bool has_groups_;
+  Pages<int64_t> group_;  // of rows that have none, -1
   Pages<uint16_t> float16_;
   Pages<float> float32_;
   Pages<int32_t> ids_;

@@ -275,6 +275,60 @@ inline RejectReason read_list(const uint8_t* field, uint32_t length, const RowFo
   return kNumReasons;
 }
 
+// Reads group and split of a row by hashes: of a field, or of the row where that is missing.
+CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                           int r, RowBatch& batch) {
+  const uint32_t start = fields.start[r];
+  const uint32_t* const ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
+  // Returns whether a field has a text, and its hash.
+  const auto hash_field = [&](uint32_t f, uint64_t& hash) {
+    if (f == kNoField) return false;
+    const uint32_t begin = f == 0 ? start : ends[f - 1] + 1;
+    const uint8_t* field = text + begin;
+    uint32_t length = ends[f] - begin;
+    if (format.quote != 0 && length > 0 && *field == format.quote) {
+      unquote(field, length, format.quote, *batch.unquoted);
+    }
+    if (is_missing(field, length, format, f)) return false;
+    hash = TextHash::of(field, length);
+    return true;
+  };
+  uint64_t hash;
+  batch.group[r] = hash_field(format.group_field, hash) ? static_cast<int64_t>(hash >> 1) : -1;
+  if (format.split.kind != SplitRule::kAtRandom) return;
+  if (!hash_field(format.split.field, hash)) {
+    hash = TextHash::of(text + start, ends[format.num_fields - 1] - start);
+  }
+  batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;
+}
+
+// Reads a time or a list of a row; returns whether it is valid.
+CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFormat& format,
+                             uint32_t f, int r, RowBatch& batch, uint64_t& id_present) {
+  const uint32_t column = format.columns[f];
+  const bool is_present = !is_missing(field, length, format, f);
+  if (format.roles[f] == kListRole) {
+    ListColumn& list = batch.lists[column];
+    list.begin[r] = static_cast<uint32_t>(list.elements->size());
+    const bool is_valid =
+        !is_present || read_list(field, length, format, f, list.elements) == kNumReasons;
+    list.end[r] = static_cast<uint32_t>(list.elements->size());
+    return is_valid;
+  }
+  const bool splits = format.split.is_by_time_of(f);
+  int64_t time = 0;
+  uint64_t present = 0;
+  uint32_t* const categories =
+      batch.categorical + static_cast<size_t>(r) * format.num_categorical + column;
+  if (!is_present && splits) return false;
+  if (!read_time(field, length, is_present, format.times[f], time, categories, present)) {
+    return false;
+  }
+  id_present |= present << column;
+  if (splits) batch.split_value[r] = static_cast<uint64_t>(time);
+  return true;
+}
+
 // Parses rows of any format; see `parse_rows`.
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
@@ -283,6 +337,8 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   batch.rows = fields.rows;
   batch.unquoted->clear();
   for (uint32_t l = 0; l < format.num_lists; ++l) *batch.lists[l].elements = {};
+  const bool is_random = format.split.kind == SplitRule::kAtRandom;
+  const bool has_hashes = is_random || format.group_field != kNoField;
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
@@ -292,13 +348,6 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     bool valid = true;
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
-    batch.group[r] = -1;
-    const auto hash_of_row = [&] {
-      return TextHash::of(text + fields.start[r], ends[format.num_fields - 1] - fields.start[r]);
-    };
-    if (format.split.kind == SplitRule::kAtRandom && format.split.field == kNoField) {
-      batch.split_value[r] = shuffle_key(format.split.seed, hash_of_row()) >> 1;
-    }
     for (uint32_t f = 0; f < format.num_fields; ++f) {
       uint32_t length = ends[f] - begin;
       const uint8_t* field = text + begin;
@@ -307,39 +356,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         unquote(field, length, format.quote, *batch.unquoted);
       }
       begin = ends[f] + 1;
-      const bool hashes_split =
-          f == format.split.field && format.split.kind == SplitRule::kAtRandom;
-      if (f == format.group_field || hashes_split) {
-        const bool is_absent = is_missing(field, length, format, f);
-        const uint64_t hash = TextHash::of(field, length);
-        if (f == format.group_field && !is_absent) batch.group[r] = static_cast<int64_t>(hash >> 1);
-        if (hashes_split) {
-          const uint64_t own = is_absent ? hash_of_row() : hash;
-          batch.split_value[r] = shuffle_key(format.split.seed, own) >> 1;
-        }
-      }
       switch (format.roles[f]) {
-        case kTimestampRole: {
-          const bool is_present = !is_missing(field, length, format, f);
-          const bool splits = format.split.is_by_time_of(f);
-          int64_t time = 0;
-          uint64_t present = 0;
-          valid &= (is_present || !splits) &&
-                   read_time(field, length, is_present, format.times[f], time,
-                             batch.categorical + first_category + column, present);
-          id_present |= present << column;
-          if (splits) batch.split_value[r] = static_cast<uint64_t>(time);
-          break;
-        }
-        case kListRole: {
-          ListColumn& list = batch.lists[column];
-          list.begin[r] = static_cast<uint32_t>(list.elements->size());
-          if (!is_missing(field, length, format, f)) {
-            valid &= read_list(field, length, format, f, list.elements) == kNumReasons;
-          }
-          list.end[r] = static_cast<uint32_t>(list.elements->size());
-          break;
-        }
         case kLabelRole:
           valid &= read_label(field, length, format, f, batch.label[r]);
           break;
@@ -363,11 +380,16 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           }
           break;
         }
+        case kTimestampRole:
+        case kListRole:
+          valid &= read_apart(field, length, format, f, r, batch, id_present);
+          break;
         default:
           break;
       }
     }
     valid &= digits == repeat(0x80);
+    if (has_hashes) hash_row(text, fields, format, r, batch);
     batch.numerical_present[r] = numerical_present;
     batch.id_present[r] = id_present;
     rejected[r] = !valid;

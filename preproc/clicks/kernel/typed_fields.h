@@ -135,9 +135,8 @@ inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
 }
 
 // Writes the features of a time into `categories`; a missing one has none.
-CLICKS_INLINE bool read_time(const uint8_t* field, uint32_t length, bool is_present,
-                             const TimeRule& rule, int64_t& time, uint32_t* categories,
-                             uint64_t& present) {
+inline bool read_time(const uint8_t* field, uint32_t length, bool is_present, const TimeRule& rule,
+                      int64_t& time, uint32_t* categories, uint64_t& present) {
   if (is_present && !parse_time(field, length, rule, time)) return false;
   uint32_t count = 0;
   for (int feature = 0; feature < kNumTimeFeatures; ++feature) {
