@@ -75,9 +75,8 @@ class BatchLoader:
 
         Those for a GPU lie in pinned buffers, which another batch takes once they are copied.
         """
-        if (
-            self.device.type == "cuda" and not self.source.spec.lists
-        ):  # whose batches differ in size
+        are_of_one_size = not self.source.spec.lists
+        if self.device.type == "cuda" and are_of_one_size:
             return self._pinned_batches(epoch, start)
         if (stream := self._stream) is not None:
             cut = (NarrowBatch.from_columns(columns) for columns in self._cut(stream, start))

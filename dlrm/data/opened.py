@@ -29,7 +29,7 @@ from recsys.data.parquet import ParquetReader
 from recsys.data.positioned_io import open_for_reading, read_array
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import Access, SplitBinaryReader
-from recsys.data.split_layout import GROUP_FILE, find_split
+from recsys.data.split_layout import GROUP_DTYPE, GROUP_FILE, find_split
 from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class OpenedDataset:
         with contextlib.ExitStack() as closing:
             fd = open_for_reading(path)
             closing.callback(os.close, fd)
-            return read_array(fd, path, np.dtype("<i8"), 0, self.rows(split).num_rows)
+            return read_array(fd, path, GROUP_DTYPE, 0, self.rows(split).num_rows)
 
     def with_features(self, features: Sequence[int]) -> "OpenedDataset":
         """Returns the dataset with some of its categorical features."""

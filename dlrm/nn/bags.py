@@ -123,7 +123,7 @@ class BaggedEmbedding(Embeddings[Bags]):
         Returns:
             [B, F, D] vectors.
         """
-        rows, weight = self._table.rows_of_bags(ids.ids, ids.offsets), self._table.weight
+        rows, weight = self._table.table_rows(ids.ids, ids.offsets), self._table.weight
         anchor = None
         if self.trainable and torch.is_grad_enabled():
             shape = (len(ids.offsets) - 1, self.embedding_dim)

@@ -208,7 +208,7 @@ class JointTable(Embeddings[Tensor]):
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Maps [B, F] to [B, F, D]."""
-        return self.lookup(self._rows(ids), dtype)
+        return self.lookup(self.table_rows(ids), dtype)
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the joint table."""
@@ -218,10 +218,7 @@ class JointTable(Embeddings[Tensor]):
         """Returns the rows of the joint table that belong to each feature."""
         return joint_shards(self.table_sizes)
 
-    def _rows(self, ids: Tensor) -> Tensor:
-        return self.rows_of_bags(ids, None)
-
-    def rows_of_bags(self, ids: Tensor, bag_offsets: Tensor | None) -> Tensor:
+    def table_rows(self, ids: Tensor, bag_offsets: Tensor | None = None) -> Tensor:
         """Returns rows of ids, of [L] in bags; see `ops.joint_rows`."""
         return ops.joint_rows(
             ids,
@@ -334,7 +331,7 @@ class JointFusedEmbedding(JointTable):
 
     def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
         """Looks up and multiplies in one pass, without storing [B, F, D]."""
-        rows = self._rows(ids)
+        rows = self.table_rows(ids)
         overflow = (
             torch.zeros((), dtype=torch.bool, device=rows.device)
             if self.finds_overflow and self._trains()

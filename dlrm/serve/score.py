@@ -60,11 +60,7 @@ def check_dataset_of(
 
 
 def read_requests(
-    data: DataConfig,
-    signature: Signature,
-    batch_size: int,
-    *,
-    check_ids: bool = True,
+    data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
 ) -> Iterator[tuple[Batch[Any], Arrays]]:
     """Yields each batch of the evaluation split with its request.
 

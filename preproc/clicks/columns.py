@@ -28,13 +28,12 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import DiskSync, map_array, write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
-from recsys.data.split_layout import GROUP_FILE
+from recsys.data.split_layout import GROUP_DTYPE, GROUP_FILE
 
 Ranges = Sequence[tuple[int, int]]
 """First row and end of each range, as global row numbers."""
 
 _FLOAT32 = np.dtype("<f4")
-_GROUP = np.dtype("<i8")
 
 
 class EncodeStage:
@@ -189,7 +188,7 @@ class SplitColumnsWriter:
                     path = self._stage.columns / split / GROUP_FILE
                     opened = open_fd(path, os.O_RDWR | os.O_CREAT)
                     self._groups[split] = files.enter_context(opened)
-                    os.ftruncate(self._groups[split], (end - begin) * _GROUP.itemsize)
+                    os.ftruncate(self._groups[split], (end - begin) * GROUP_DTYPE.itemsize)
             self._files = closing.pop_all()
 
     def _ranges(self, rows: Ranges) -> Iterator[tuple[Split, int, int, int]]:
@@ -215,8 +214,8 @@ class SplitColumnsWriter:
                 values: npt.NDArray[Any] = chosen.numerical.astype(_FLOAT32, copy=False)
                 write_at(self._float32[split], values, out_row * self._float32_row_bytes)
             if split in self._groups and groups is not None:
-                values = groups[before : before + end - out_row].astype(_GROUP, copy=False)
-                write_at(self._groups[split], values, out_row * _GROUP.itemsize)
+                values = groups[before : before + end - out_row].astype(GROUP_DTYPE, copy=False)
+                write_at(self._groups[split], values, out_row * GROUP_DTYPE.itemsize)
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
 

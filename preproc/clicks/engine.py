@@ -42,11 +42,8 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         return f"{len(fields)} fields, not {len(row_format.names)} (columns): {shown}"
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
-    rule, list_rule, split = (
-        row_format.times[number],
-        row_format.lists[number],
-        row_format.split,
-    )
+    rule, list_rule = row_format.times[number], row_format.lists[number]
+    if_nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
     remedies = {
         "label": "; the label has neither a positive nor a negative text like this",
         "encoding": "; texts are UTF-8 without control characters",
@@ -62,14 +59,11 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         )
     if rule is not None:
         remedies["time"] = (
-            f"; times are from 1970 to 2199 and like {rule.format}; if nothing is known then, "
-            f"missing: [{json.dumps(value)}] says so"
+            f"; it splits the rows, by times from 1970 to 2199 like {rule.format}"
+            if row_format.is_split_by_time_of(number)
+            else f"; times are from 1970 to 2199 and like {rule.format}{if_nothing}"
         )
-    if split is not None and split.kind == "time" and split.field == number and rule is not None:
-        remedies["time"] = f"; it splits the rows, by times from 1970 to 2199 like {rule.format}"
-    remedy = remedies.get(
-        reason, f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
-    )
+    remedy = remedies.get(reason, if_nothing)
     return f"column {row_format.names[number]}: {value} is refused ({reason}){remedy}"
 
 

@@ -23,8 +23,8 @@ Flavour = Literal["narrow", "wide"]
 
 LABEL_FILE = "label.bin"
 NUMERICAL_FILE = "numerical.bin"
-GROUP_FILE = "group.bin"
-"""Of datasets of a schema with `group`: int64, the group of each row, -1 where it has none."""
+GROUP_FILE, GROUP_DTYPE = "group.bin", np.dtype("<i8")
+"""Of datasets of a schema with `group`: the group of each row, -1 where it has none."""
 
 SPLIT_FOLDERS = {
     "train": ("train",),

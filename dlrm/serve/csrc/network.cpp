@@ -138,8 +138,9 @@ NetworkScratch Network::make_scratch() const {
   scratch.top_mlp = top_mlp_.make_scratch();
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
   scratch.features = AlignedFloats(kBlockSamples * top_mlp_.num_inputs());
-  if (scale_ != nullptr || has_lists_)
+  if (scale_ != nullptr || has_lists_) {
     scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
+  }
   scratch.rows.resize(static_cast<size_t>(kBlockSamples * num_features));
   return scratch;
 }

@@ -76,20 +76,25 @@ class RowScanner final : public RowSink {
   bool rows(RowBatch& batch) override {
     const int count =
         static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - rows_));
-    for (int r = 0; r < count && split_.kind != SplitRule::kNone; ++r) {
-      const uint64_t value = batch.split_value[r];
-      ++split_rows_[split_.split_of(value)];
-      least_ = std::min(least_, value);
-      most_ = std::max(most_, value);
-      // As if all its categories were missing: they are not counted.
-      if (!split_.counts_train || split_.split_of(value) == 0) continue;
-      batch.id_present[r] = 0;
-      for (int l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
-    }
+    if (split_.kind != SplitRule::kNone) split_rows(batch, count);
     counts_.add(batch, count);
     rows_ += static_cast<uint64_t>(count);
     for (int r = 0; r < count; ++r) positives_ += batch.label[r];
     return rows_ < row_limit_;
+  }
+
+  // Counts the rows of each split; hides the categories of rows that are not to be counted.
+  void split_rows(RowBatch& batch, int count) {
+    for (int r = 0; r < count; ++r) {
+      const uint64_t value = batch.split_value[r];
+      const int split = split_.split_of(value);
+      ++split_rows_[split];
+      least_ = std::min(least_, value);
+      most_ = std::max(most_, value);
+      if (!split_.counts_train || split == 0) continue;
+      batch.id_present[r] = 0;
+      for (int l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
+    }
   }
 
   void rejected(const RejectedRow& row, const uint8_t* text) override {

@@ -41,6 +41,11 @@ struct ListElements {
   std::vector<float> weights;  // none where the rule has none
 
   size_t size() const { return std::max(narrow.size(), wide.size()); }
+  void clear() {  // and keeps the memory for the next batch
+    narrow.clear();
+    wide.clear();
+    weights.clear();
+  }
 };
 
 // The lists of a column in a batch of rows.
@@ -336,7 +341,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   bool all_valid = true;
   batch.rows = fields.rows;
   batch.unquoted->clear();
-  for (uint32_t l = 0; l < format.num_lists; ++l) *batch.lists[l].elements = {};
+  for (uint32_t l = 0; l < format.num_lists; ++l) batch.lists[l].elements->clear();
   const bool is_random = format.split.kind == SplitRule::kAtRandom;
   const bool has_hashes = is_random || format.group_field != kNoField;
   for (int r = 0; r < fields.rows; ++r) {

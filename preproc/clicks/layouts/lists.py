@@ -52,7 +52,7 @@ def unit_files(
     if soft < hard:  # three files of each list and split, for each thread
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with attempt_folder(folder) as private:
-        paths: list[Path] = []
+        paths, all_fds = list[Path](), list[int]()
         with contextlib.ExitStack() as closing:
             opened: dict[Split, list[ListFds]] = {}
             for split in splits:
@@ -66,11 +66,11 @@ def unit_files(
                         paths.append(_path(private, unit, split, number, kind))
                         opening = open_fd(paths[-1], os.O_WRONLY | os.O_CREAT)
                         fds.append(closing.enter_context(opening))
+                        all_fds.append(fds[-1])
                     opened[split].append((fds[0], fds[1], fds[2]))
             yield opened
-            for fd in (fd for of_split in opened.values() for fds in of_split for fd in fds):
-                if fd >= 0:
-                    os.fsync(fd)
+            for fd in all_fds:
+                os.fsync(fd)
         for path in paths:
             path.replace(folder / path.name)
 
@@ -168,8 +168,9 @@ def _taken(
     values: npt.NDArray[Any], offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.uint64]
 ) -> Iterator[npt.NDArray[Any]]:
     for begin, end in _ranges(offsets, rows):
-        cuts = -(-int((end - begin).sum()) // _CHUNK_ELEMENTS)
-        for chosen in np.array_split(np.arange(len(begin)), max(cuts, 1)):
+        ends = np.cumsum(end - begin)
+        cuts = np.searchsorted(ends, np.arange(_CHUNK_ELEMENTS, ends[-1], _CHUNK_ELEMENTS))
+        for chosen in np.split(np.arange(len(begin)), cuts):
             first, lengths = begin[chosen], (end - begin)[chosen]
             before = np.cumsum(lengths) - lengths
             yield values[np.repeat(first - before, lengths) + np.arange(lengths.sum())]

@@ -107,10 +107,9 @@ def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
 
 
 def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
-    rule, split = row_format.times[number], row_format.split
+    rule = row_format.times[number]
     if not field:
-        splits = split is not None and split.kind == "time" and split.field == number
-        return "time" if splits else None
+        return "time" if row_format.is_split_by_time_of(number) else None
     assert rule is not None
     if rule.milliseconds(field) is not None:
         return None

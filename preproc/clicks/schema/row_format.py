@@ -157,6 +157,11 @@ class RowFormat:
             return "a Criteo log (40 tab-separated fields per line)"
         return f"a log of {len(self.roles)} fields per line"
 
+    def is_split_by_time_of(self, number: int) -> bool:
+        """Returns whether the time of a field gives rows to their splits."""
+        split = self.split
+        return split is not None and split.kind == "time" and split.field == number
+
     def fields(self, row: bytes) -> list[bytes] | None:
         """Returns the fields of a row, missing ones empty.
 

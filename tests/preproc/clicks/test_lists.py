@@ -440,6 +440,7 @@ def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(served, engine, 
 
 
 @needs("compiled Criteo kernel")
+@needs("compiled Triton backend")
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
