@@ -22,10 +22,10 @@ import yaml
 
 from benchmark.case import Case, Group, Key, Values
 from benchmark.processes import run_process
+from benchmark.programs import read_figures
 from benchmark.record import Direction, config_hash, parse_threshold
 from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
-from recsys.train.run_log import read_run_log
 
 Source = Literal["log", "process"]
 
@@ -168,9 +168,7 @@ class CommandCase(Case):
             last = usage.output.strip().splitlines()[-1:] or ["no output"]
             raise FailedRunError(f"exit status {usage.exit_status}: {last[0]}")
         log = run / "log.json"
-        logged: dict[str, Any] = {}
-        for entry in read_run_log(log) if log.is_file() else ():
-            logged |= entry["data"]
+        logged = read_figures(log) if log.is_file() else {}
         values = {"process": dataclasses.asdict(usage), "log": logged}
         numbers = {}
         for name, metric in self.metrics.items():
@@ -215,6 +213,9 @@ def read_command_case(path: Path, beside: Path | None = None) -> CommandCase:
         content = yaml.safe_load(path.read_text())
         if not isinstance(content, dict):
             raise ValueError("not a mapping of settings")
+        if base := content.pop("base", None):
+            content = yaml.safe_load((path.parent / base).read_text()) | content
+            content["run"] += f" {content.pop('flags')}"
         metrics = content.pop("metrics", None) or {}
         for name in ("prepare", "requires"):
             if name in content:
@@ -225,5 +226,5 @@ def read_command_case(path: Path, beside: Path | None = None) -> CommandCase:
             beside=beside,
             **content,
         )
-    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not a case: {error}") from error

@@ -11,17 +11,23 @@ new results the base metrics, with the reason.
 """
 
 import dataclasses
-import json
 import math
 import re
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from benchmark.door import start
-from benchmark.record import Record, latest, parse_threshold, read_records, spread_of_median
+from benchmark.record import (
+    Record,
+    json_line,
+    latest,
+    parse_threshold,
+    read_records,
+    spread_of_median,
+)
 from recsys.data.whole_file import whole_file
 from recsys.errors import FAILED, UserError
 from recsys.settings import setting
@@ -114,27 +120,14 @@ def compare(new: Iterable[Record], old: Iterable[Record]) -> list[Comparison]:
     ]
 
 
-def base_metrics_file(kind: str, folder: Path = BASE_METRICS) -> Path:
-    """Returns the file for a kind of CPU, such as avx-512-bf16.json."""
-    return folder / (re.sub(r"[^a-z0-9]+", "-", kind.lower()) + ".json")
-
-
-def read_base_metrics(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Reads {key of a record: {"reason": text, "record": record}}.
+def read_base_metrics(folder: Path, kind: str) -> tuple[Path, list[Record]]:
+    """Returns the file of a kind of CPU (avx-512-bf16.jsonl), its records.
 
     Raises:
-        ValueError: an entry is no record.
+        ValueError: a line is no record.
     """
-    if not path.is_file():
-        return {}
-    entries: dict[tuple[str, ...], dict[str, Any]] = {}
-    for number, entry in enumerate(json.loads(path.read_text())):
-        try:
-            record = Record(**entry["record"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: entry {number} is no base metric: {error}") from error
-        entries[record.key] = {"reason": entry["reason"], "record": record}
-    return entries
+    path = folder / (re.sub(r"[^a-z0-9]+", "-", kind.lower()) + ".jsonl")
+    return path, read_records(path) if path.is_file() else []
 
 
 def update_base_metrics(records: Iterable[Record], reason: str, folder: Path) -> list[Path]:
@@ -143,24 +136,23 @@ def update_base_metrics(records: Iterable[Record], reason: str, folder: Path) ->
     Raises:
         ValueError: a record is of an unknown kind of CPU, or most of its runs failed.
     """
-    by_file: dict[Path, list[Record]] = {}
+    by_kind: dict[str, list[Record]] = {}
     for record in latest(records):
         if record.cpu_kind == "unknown" or _fails(record):
             name = f"{record.benchmark} {record.metric}"
             why = "most runs failed" if _fails(record) else "the kind of CPU is not known"
             raise ValueError(f"{name}: {why}, so it cannot be a base metric")
-        by_file.setdefault(base_metrics_file(record.cpu_kind, folder), []).append(record)
-    for path, changed in by_file.items():
-        entries = read_base_metrics(path)
-        entries |= {record.key: {"reason": reason, "record": record} for record in changed}
-        ordered = [
-            {"reason": entry["reason"], "record": dataclasses.asdict(entry["record"])}
-            for _, entry in sorted(entries.items())
-        ]
+        changed = dataclasses.replace(record, reason=reason)
+        by_kind.setdefault(record.cpu_kind, []).append(changed)
+    paths = []
+    for kind, changed_ones in by_kind.items():
+        path, old = read_base_metrics(folder, kind)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
-            file.write((json.dumps(ordered, indent=1) + "\n").encode())
-    return list(by_file)
+            for record in sorted(latest([*old, *changed_ones]), key=lambda record: record.key):
+                file.write(json_line(record).encode())
+        paths.append(path)
+    return paths
 
 
 def format_comparisons(comparisons: Sequence[Comparison], *, color: bool) -> str:
@@ -203,6 +195,9 @@ class CompareSettings:
     color: Literal["auto", "always", "never"] = setting("auto", "Colour of the verdicts")
 
 
+SECTIONS = {CompareSettings: "options"}
+
+
 def run(settings: CompareSettings, files: list[str]) -> int:
     """Compares or updates; returns the exit status."""
     if len(files) != 1:
@@ -218,9 +213,8 @@ def run(settings: CompareSettings, files: list[str]) -> int:
         if settings.against:
             old = read_records(settings.against)
         else:
-            kinds = sorted({record.cpu_kind for record in new})
-            paths = [base_metrics_file(kind, settings.base_metrics) for kind in kinds]
-            old = [e["record"] for path in paths for e in read_base_metrics(path).values()]
+            kinds = {record.cpu_kind for record in new}
+            old = [r for kind in kinds for r in read_base_metrics(settings.base_metrics, kind)[1]]
         if settings.threshold is not None:
             old = [dataclasses.replace(record, threshold=settings.threshold) for record in old]
     except ValueError as error:
@@ -235,7 +229,7 @@ def run(settings: CompareSettings, files: list[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return start(CompareSettings, run, argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__)
 
 
 if __name__ == "__main__":

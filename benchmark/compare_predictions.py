@@ -127,6 +127,9 @@ class CompareSettings:
     seed: int = setting(0, "Seed of the draws")
 
 
+SECTIONS = {CompareSettings: "options"}
+
+
 def run(settings: CompareSettings, files: list[str]) -> int:
     """Prints the comparison of two models; returns the exit status."""
     if len(files) < 2:
@@ -153,7 +156,7 @@ def run(settings: CompareSettings, files: list[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return start(CompareSettings, run, argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__)
 
 
 if __name__ == "__main__":

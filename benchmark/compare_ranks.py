@@ -57,6 +57,9 @@ class CompareSettings:
         require_positive(self, "exchanges")
 
 
+SECTIONS = {CompareSettings: "options"}
+
+
 def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -> pa.Table:
     """Reads the ranks of a test, or finds targets in lists.
 
@@ -166,7 +169,7 @@ def run(settings: CompareSettings, models: list[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return start(CompareSettings, run, argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__)
 
 
 if __name__ == "__main__":

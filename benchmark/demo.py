@@ -19,37 +19,57 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags
-
-from benchmark.programs import final_record
-from recsys import program
+from benchmark.door import start
+from benchmark.programs import read_figures
 from recsys.errors import FAILED
-from recsys.flags import values_from_flags
 from recsys.pages.browser import open_in_browser
 from recsys.pages.page import write_page
 from recsys.pages.run_page import run_page
-from recsys.settings import require_positive, section_from_dict, setting
+from recsys.settings import require_positive, setting
 from recsys.train.run_log import read_run_log
 
 ROWS = 1_500_000
-DAYS = 4
 MAX_AUC_GAP = 0.01
 
-MODEL_FLAGS = (
-    "--embedding_dim=16",
-    "--bottom_mlp_sizes=64,16",
-    "--top_mlp_sizes=128,64,1",
-)
 TRAINING_FLAGS = (
-    "--batch_size=1024",
-    "--drop_last",
-    "--optimizer=adam",
-    "--lr=0.003",
-    "--warmup_steps=50",
-    "--decay_start_step=300",
-    "--decay_steps=800",
-    "--print_freq=100",
-    "--eval_split=validation",
+    "--embedding_dim=16 --bottom_mlp_sizes=64,16 --top_mlp_sizes=128,64,1 --batch_size=1024 "
+    "--drop_last --optimizer=adam --lr=0.003 --warmup_steps=50 --decay_start_step=300 "
+    "--decay_steps=800 --print_freq=100 --eval_split=validation"
+)
+
+Steps = Sequence[tuple[str, str, str]]
+"""Title, module and flags of each command, with placeholders."""
+
+STEPS: Steps = (
+    (
+        "1. Raw logs: {rows:,} rows in 4 days",
+        "preproc.generate_criteo",
+        "--output={folder}/raw --rows={rows} --days=4 --overwrite",
+    ),
+    (
+        "2. Raw logs to a dataset (split binary)",
+        "preproc.clicks",
+        "--input={folder}/raw --output={folder}/dataset --overwrite",
+    ),
+    ("3. Check the dataset", "dataspec.verify", "{folder}/dataset"),
+    (
+        "4. Train DLRM",
+        "dlrm.scripts.main",
+        "--mode=train --dataset={folder}/dataset --save_checkpoint_path={folder}/checkpoint "
+        f"--log_path={{folder}}/train_log.json {TRAINING_FLAGS}",
+    ),
+    (
+        "5. Test the checkpoint (the model flags come from the checkpoint)",
+        "dlrm.scripts.main",
+        "--mode=test --dataset={folder}/dataset --load_checkpoint_path={folder}/checkpoint "
+        "--log_path={folder}/test_log.json {report}",
+    ),
+    (
+        "6. Latency of inference",
+        "dlrm.scripts.main",
+        "--mode=inference_benchmark --dataset={folder}/dataset "
+        "--load_checkpoint_path={folder}/checkpoint --log_path={folder}/inference_log.json",
+    ),
 )
 
 
@@ -69,7 +89,6 @@ class DemoOptions:
 
 
 SECTIONS: dict[type, str] = {DemoOptions: "demo"}
-"""Sections of the flags, and their headings."""
 
 
 def run_step(title: str, module: str, *arguments: str) -> None:
@@ -85,6 +104,17 @@ def run_step(title: str, module: str, *arguments: str) -> None:
     if code:
         raise SystemExit(f"demo: `{shlex.join(command)}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
+
+
+def run_steps(steps: Steps, **values: object) -> None:
+    """Runs commands with values for their placeholders, without empty words.
+
+    Raises:
+        SystemExit: a step failed.
+    """
+    for title, module, flags in steps:
+        words = [word.format(**values) for word in flags.split()]
+        run_step(title.format(**values), module, *filter(None, words))
 
 
 def missed_goal(problem: str, size: int, default: int, unit: str) -> int:
@@ -108,60 +138,19 @@ def show_report(folder: Path, title: str) -> None:
     open_in_browser(page.resolve().as_uri())
 
 
-def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
-    """Runs every step; returns the best possible AUC minus the model's.
+def run_demo(options: DemoOptions) -> str:
+    """Runs every step; returns how the model misses its goal, or nothing.
 
     Raises:
         SystemExit: a step failed.
     """
-    raw, dataset, checkpoint = folder / "raw", folder / "dataset", folder / "checkpoint"
-    shutil.rmtree(checkpoint, ignore_errors=True)
-    run_step(
-        f"1. Raw logs: {rows:,} rows in {DAYS} days",
-        "preproc.generate_criteo",
-        f"--output={raw}",
-        f"--rows={rows}",
-        f"--days={DAYS}",
-        "--overwrite",
-    )
-    run_step(
-        "2. Raw logs to a dataset (split binary)",
-        "preproc.clicks",
-        f"--input={raw}",
-        f"--output={dataset}",
-        "--overwrite",
-    )
-    run_step("3. Check the dataset", "dataspec.verify", str(dataset))
-    run_step(
-        "4. Train DLRM",
-        "dlrm.scripts.main",
-        "--mode=train",
-        f"--dataset={dataset}",
-        f"--save_checkpoint_path={checkpoint}",
-        f"--log_path={folder / 'train_log.json'}",
-        *MODEL_FLAGS,
-        *TRAINING_FLAGS,
-    )
-    run_step(
-        "5. Test the checkpoint (the model flags come from the checkpoint)",
-        "dlrm.scripts.main",
-        "--mode=test",
-        f"--dataset={dataset}",
-        f"--load_checkpoint_path={checkpoint}",
-        f"--log_path={folder / 'test_log.json'}",
-        *([f"--report={folder / 'report.html'}"] if report else []),
-    )
-    run_step(
-        "6. Latency of inference",
-        "dlrm.scripts.main",
-        "--mode=inference_benchmark",
-        f"--dataset={dataset}",
-        f"--load_checkpoint_path={checkpoint}",
-        f"--log_path={folder / 'inference_log.json'}",
-    )
-    planted = json.loads((raw / "planted.json").read_text())["best_reachable"]
+    folder = options.folder
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    report = f"--report={folder}/report.html" if options.report else ""
+    run_steps(STEPS, folder=folder, rows=options.rows, report=report)
+    planted = json.loads((folder / "raw" / "planted.json").read_text())["best_reachable"]
     best = planted["last_day_first_half"]
-    metrics = final_record(folder / "test_log.json")
+    metrics = read_figures(folder / "test_log.json")
     if metrics["num_rows"] != best["rows"]:
         raise SystemExit(f"demo: tested on {metrics['num_rows']} rows instead of {best['rows']}")
     gap = float(best["auc"] - metrics["auc"])
@@ -171,22 +160,18 @@ def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
         f"{best['log_loss']:.4f}.\nEverything is in {folder}/; run a command above again to try "
         "other settings."
     )
-    return gap
+    return f"the gap of {gap:.4f} is above {MAX_AUC_GAP}" if gap > MAX_AUC_GAP else ""
 
 
-def run(flag_values: flags.FlagValues) -> int:
+def run(options: DemoOptions, _arguments: list[str]) -> int:
     """Runs the demo; returns 1 if the AUC gap is too large."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
-    options = section_from_dict(DemoOptions, values)
     started = time.perf_counter()
-    gap = run_demo(options.folder, options.rows, report=options.report)
+    problem = run_demo(options)
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
     if options.report:
         show_report(options.folder, "Demo of DLRM")
-    if gap > MAX_AUC_GAP:
-        problem = f"the gap of {gap:.4f} is above {MAX_AUC_GAP}"
-        if status := missed_goal(problem, options.rows, ROWS, "rows"):
-            return status
+    if problem and (status := missed_goal(problem, options.rows, ROWS, "rows")):
+        return status
     print_next(options.folder)
     return 0
 
@@ -202,7 +187,7 @@ def print_next(folder: Path, *flags: str) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__, takes_arguments=False)
 
 
 if __name__ == "__main__":

@@ -12,30 +12,54 @@ import dataclasses
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from benchmark.demo import missed_goal, print_next, run_step, show_report
-from benchmark.programs import final_record
-from recsys import program
+from benchmark.demo import Steps, missed_goal, print_next, run_steps, show_report
+from benchmark.door import start
+from benchmark.programs import read_figures
 from recsys.data.sequences import read_item_map, read_sequences
-from recsys.flags import values_from_flags
-from recsys.settings import require_positive, section_from_dict, setting
+from recsys.settings import require_positive, setting
 
-USERS, ITEMS, INTERACTIONS = 2000, 400, 40_000
+INTERACTIONS = 40_000
 MIN_GAIN = 0.1
 """Least HR@10 of the model minus that of popularity."""
 SHOWN_HISTORIES = 5
 
-TRAINING_FLAGS = (
-    "--config=fast",
-    "--max_len=50",
-    "--num_epochs=12",
-    "--lr=0.003",
-    "--print_freq=50",
+STEPS: Steps = (
+    (
+        "1. Raw ratings: {interactions:,} of 2,000 users",
+        "preproc.generate_ratings",
+        "--output={folder}/ratings.csv --titles={folder}/movies.csv --users=2000 --items=400 "
+        "--interactions={interactions} --overwrite",
+    ),
+    (
+        "2. Ratings to a dataset of sequences",
+        "preproc.movielens",
+        "--input={folder}/ratings.csv --output={folder}/dataset --overwrite",
+    ),
+    ("3. Check the dataset", "dataspec.verify", "{folder}/dataset"),
+    (
+        "4. Train BERT4Rec",
+        "bert4rec.scripts.main",
+        "--dataset_path={folder}/dataset --export_root={folder}/checkpoint "
+        "--log_path={folder}/train_log.json --config=fast --max_len=50 --num_epochs=12 --lr=0.003 "
+        "--print_freq=50",
+    ),
+    (
+        "5. Test the best checkpoint (the model flags come from the checkpoint)",
+        "bert4rec.scripts.main",
+        "--mode=test --dataset_path={folder}/dataset --load_checkpoint_path={folder}/checkpoint "
+        "--log_path={folder}/test_log.json",
+    ),
+    (
+        f"6. Recommend for {SHOWN_HISTORIES} histories (the next rank often follows a rank)",
+        "bert4rec.scripts.main",
+        "--mode=recommend --dataset_path={folder}/dataset "
+        "--load_checkpoint_path={folder}/checkpoint --recommend_input={folder}/histories.txt "
+        "--top_k=5 --output_format=table",
+    ),
 )
 
 
@@ -55,7 +79,6 @@ class DemoOptions:
 
 
 SECTIONS: dict[type, str] = {DemoOptions: "demo"}
-"""Sections of the flags, and their headings."""
 
 
 def write_histories(dataset: Path, file: Path, count: int) -> None:
@@ -65,64 +88,22 @@ def write_histories(dataset: Path, file: Path, count: int) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
-def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
+def run_demo(options: DemoOptions) -> dict[str, Any]:
     """Runs every step anew; returns the metrics of the test.
 
     Raises:
         SystemExit: a step failed.
     """
-    raw, dataset, checkpoint = folder / "ratings.csv", folder / "dataset", folder / "checkpoint"
+    folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(checkpoint, ignore_errors=True)
-    run_step(
-        f"1. Raw ratings: {interactions:,} of {USERS:,} users",
-        "preproc.generate_ratings",
-        f"--output={raw}",
-        f"--titles={folder / 'movies.csv'}",
-        f"--users={USERS}",
-        f"--items={ITEMS}",
-        f"--interactions={interactions}",
-        "--overwrite",
-    )
-    run_step(
-        "2. Ratings to a dataset of sequences",
-        "preproc.movielens",
-        f"--input={raw}",
-        f"--output={dataset}",
-        "--overwrite",
-    )
-    run_step("3. Check the dataset", "dataspec.verify", str(dataset))
-    run_step(
-        "4. Train BERT4Rec",
-        "bert4rec.scripts.main",
-        f"--dataset_path={dataset}",
-        f"--export_root={checkpoint}",
-        f"--log_path={folder / 'train_log.json'}",
-        *TRAINING_FLAGS,
-    )
-    loaded = (f"--dataset_path={dataset}", f"--load_checkpoint_path={checkpoint}")
-    run_step(
-        "5. Test the best checkpoint (the model flags come from the checkpoint)",
-        "bert4rec.scripts.main",
-        "--mode=test",
-        *loaded,
-        f"--log_path={folder / 'test_log.json'}",
-    )
-    histories = folder / "histories.txt"
-    write_histories(dataset, histories, SHOWN_HISTORIES)
-    run_step(
-        f"6. Recommend for {SHOWN_HISTORIES} histories (the next rank often follows a rank)",
-        "bert4rec.scripts.main",
-        "--mode=recommend",
-        *loaded,
-        f"--recommend_input={histories}",
-        "--top_k=5",
-        "--output_format=table",
-    )
-    return final_record(folder / "test_log.json")
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    run_steps(STEPS[:-1], folder=folder, interactions=options.interactions)
+    write_histories(folder / "dataset", folder / "histories.txt", SHOWN_HISTORIES)
+    run_steps(STEPS[-1:], folder=folder)
+    return read_figures(folder / "test_log.json")
 
 
-def report(metrics: dict[str, Any]) -> str:
+def report(metrics: Mapping[str, Any]) -> str:
     """Formats the metrics of the model beside those of popularity."""
     lines = ["ranking of all items      HR@1   HR@10 NDCG@10"]
     for title, name in (("BERT4Rec", "full"), ("popularity", "popularity")):
@@ -131,12 +112,10 @@ def report(metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(flag_values: flags.FlagValues) -> int:
+def run(options: DemoOptions, _arguments: list[str]) -> int:
     """Runs the demo; returns 1 unless the model clearly beats popularity."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
-    options = section_from_dict(DemoOptions, values)
     started = time.perf_counter()
-    metrics = run_demo(options.folder, options.interactions)
+    metrics = run_demo(options)
     gain = metrics["test_full_hr@10"] - metrics["test_popularity_hr@10"]
     print(f"\n{report(metrics)}\nEverything is in {options.folder}/.")
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
@@ -152,7 +131,7 @@ def run(flag_values: flags.FlagValues) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__, takes_arguments=False)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the programs of this package: flags, arguments, exit status."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from absl import flags
 
 from recsys import program
 from recsys.flags import values_from_flags
-from recsys.settings import Sections, section_from_dict
+from recsys.settings import section_from_dict
 
 T = TypeVar("T")
 
 
 def start(
-    section: type[T],
+    sections: Mapping[type[T], str],
     run: Callable[[T, list[str]], int],
     argv: Sequence[str],
     description: str | None,
+    *,
+    takes_arguments: bool = True,
 ) -> int:
     """Parses a command line and runs; returns the exit status.
 
-    `run` gets the settings, and the arguments that are no flags; --help begins with `description`.
+    Args:
+        sections: the one section of the flags, and its heading.
+        run: gets the settings, and the arguments that are no flags.
+        argv: the program and its arguments.
+        description: text above the flags of --help.
+        takes_arguments: others than flags are not refused.
     """
-    sections: Sections = {section: "options"}
+    (section,) = sections
     arguments: list[str] = []
 
     def call(flag_values: flags.FlagValues) -> int:
@@ -31,4 +38,5 @@ def start(
         return run(section_from_dict(section, values), arguments)
 
     flag_values = program.new_flags(sections)
-    return program.run_command(call, flag_values, argv, description, arguments=arguments)
+    taken = arguments if takes_arguments else None
+    return program.run_command(call, flag_values, argv, description, arguments=taken)

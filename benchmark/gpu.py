@@ -32,7 +32,7 @@ from benchmark.cases.interaction_kernels import InteractionKernels
 from benchmark.cases.sparse_step_kernels import SparseStepKernels
 from benchmark.door import start
 from benchmark.machine import commit, hardware
-from benchmark.programs import DLRM, run_module, run_training
+from benchmark.programs import DLRM, STEP_FIGURES, Figure, run_module, training_group
 from benchmark.record import RESULTS, Record, config_hash, read_records, write_records
 from benchmark.report import render_table
 from benchmark.run import run_case
@@ -59,11 +59,11 @@ PRECISIONS = {
 GRAPHS = {"eager": (), "graph": ("--cuda_graphs",)}
 PLAIN = ("--embedding_type=multi_table", "--interaction_op=dot", "--nooptimized_mlp")
 STEP = {
-    "benchmark_samples_per_s": ("throughput", "samples/s", 1.0),
-    "benchmark_step_time_p50": ("step time p50", "ms", 1e3),
-    "benchmark_peak_memory_bytes": ("peak memory", "MiB", 2**-20),
+    name: STEP_FIGURES[name]
+    for name in (
+        *("benchmark_samples_per_s", "benchmark_step_time_p50", "benchmark_peak_memory_bytes"),
+    )
 }
-"""Figure of the program -> metric, unit and factor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Programs(Case):
 
     Attributes:
         flags: of all runs; `{data}` is the folder that `prepare` fills.
-        metrics: figure of the program -> metric, unit and factor.
+        figures: name in the log -> value.
         prepare: modules and their flags, which run first.
         log: file of the log, beside which a profile stays; by default none is kept.
     """
@@ -82,7 +82,7 @@ class Programs(Case):
     title: str
     flags: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
-    metrics: Mapping[str, tuple[str, str, float]]
+    figures: Mapping[str, Figure]
     prepare: tuple[tuple[str, ...], ...] = ()
     log: Path | None = None
 
@@ -97,21 +97,16 @@ class Programs(Case):
 
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields the rows."""
-        data = str(folder)
-        for module, *flags in self.prepare:
-            run_module(module, *(flag.replace("{data}", data) for flag in flags))
 
-        def measure(row: str, _seed: int) -> Values:
-            flags = (flag.replace("{data}", data) for flag in (*self.flags, *self.rows[row]))
-            if self.log is not None:
-                self.log.parent.mkdir(parents=True, exist_ok=True)
-            final = run_training(DLRM, *flags, log=self.log).final
-            return {
-                Key(row, metric, unit): final[figure] * factor
-                for figure, (metric, unit, factor) in self.metrics.items()
-            }
+        def filled(flags: Sequence[str]) -> list[str]:
+            return [flag.replace("{data}", str(folder)) for flag in flags]
 
-        yield Group(candidates={row: functools.partial(measure, row) for row in self.rows})
+        for command in self.prepare:
+            run_module(*filled(command))
+        if self.log is not None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+        rows = {row: filled((*self.flags, *own)) for row, own in self.rows.items()}
+        yield training_group(DLRM, rows, self.figures, self.log)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,7 +198,9 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
         f"--synthetic_dataset_num_entries={16 * batch}",
         f"--inference_benchmark_batch_sizes={joined(sizes)}",
     )
-    latencies = {f"p50_inference_latency_batch_{n}": (f"p50 of {n}", "ms", 1e3) for n in sizes}
+    latencies = {
+        f"p50_inference_latency_batch_{n}": Figure(f"p50 of {n}", "ms", 1e3) for n in sizes
+    }
     variants = {
         f"{name} {variant}": (*PRECISIONS[name], *graphs[variant])
         for name in PRECISIONS
@@ -228,20 +225,20 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     )
     return {
         "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
-        "training": Programs(title="training", flags=training, rows=variants, metrics=STEP),
+        "training": Programs(title="training", flags=training, rows=variants, figures=STEP),
         "profile": Programs(
-            title="profile", flags=training, rows={"bfloat16": profiled}, metrics=STEP,
+            title="profile", flags=training, rows={"bfloat16": profiled}, figures=STEP,
             log=results / "gpu_profile" / "log.json",
         ),
         "inference": Programs(
-            title="inference", flags=inference, rows=variants, metrics=latencies
+            title="inference", flags=inference, rows=variants, figures=latencies
         ),
         "auc": Programs(
-            title="auc", flags=auc, rows=PRECISIONS, metrics={"best_auc": ("AUC", "", 1.0)},
+            title="auc", flags=auc, rows=PRECISIONS, figures={"best_auc": Figure("AUC")},
             prepare=clicks,
         ),
         "plain_pytorch": Programs(
-            title="plain_pytorch", flags=(*training, *PLAIN), rows=PRECISIONS, metrics=STEP
+            title="plain_pytorch", flags=(*training, *PLAIN), rows=PRECISIONS, figures=STEP
         ),
         "interaction": InteractionKernels(compile=False, **kernels),
         "embedding": EmbeddingKernels(**kernels),
@@ -266,6 +263,9 @@ class GpuSettings:
             raise UserError("no CUDA device is here; --device cpu --small tries the program")
         if self.device not in library.COMPILED_FOR:
             raise UserError(f"no kernels: {library.why_not_compiled(self.device)}")
+
+
+SECTIONS = {GpuSettings: "options"}
 
 
 def run(settings: GpuSettings, arguments: list[str]) -> int:
@@ -310,7 +310,7 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return start(GpuSettings, run, argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__)
 
 
 if __name__ == "__main__":

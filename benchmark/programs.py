@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the project's programs in processes and reads their logs."""
 
-import dataclasses
+import functools
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmark.case import Group, Key, Values
 from recsys.errors import UserError
 from recsys.train.run_log import read_run_log
 
@@ -20,47 +21,34 @@ class FailedProgramError(UserError):
     """A program that failed; the message ends with its error output."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoggedRun:
-    """Records of a run's log.
+class Figure(NamedTuple):
+    """The value that shows a number of a program's log, times `factor`."""
 
-    Attributes:
-        evaluations: metrics of each evaluation, with `epoch`, `step` and `elapsed_s`, the seconds
-            of all runs up to it, resumed ones included.
-        final: metrics of the test and throughput, and of --run_benchmark.
-        parameters: their number, which the program printed, or 0.
-    """
-
-    evaluations: list[dict[str, float]]
-    final: dict[str, Any]
-    parameters: int = 0
+    metric: str
+    unit: str = ""
+    factor: float = 1.0
+    row: str = ""
+    """Added to the name of the row, where a run measures several."""
 
 
-def read_log(path: Path) -> LoggedRun:
-    """Reads the log of a run, resumed or not."""
-    evaluations: list[dict[str, float]] = []
-    final: dict[str, Any] = {}
-    before = last = 0.0
-    for entry in read_run_log(path):
-        elapsed = float(entry["elapsedtime"])
-        before += last if elapsed < last else 0.0
-        last = elapsed
-        step, data = entry["step"], entry["data"]
-        if step == "PARAMETER":
-            continue
-        if not step or "benchmark_steps" in data or "profile_steps" in data:
-            final |= data
-        elif "loss" not in data:
-            evaluations.append(
-                {"epoch": step[0], "step": step[1], "elapsed_s": before + elapsed} | data
-            )
-    return LoggedRun(evaluations, final)
+STEP_FIGURES = {
+    "benchmark_samples_per_s": Figure("throughput", "samples/s"),
+    "benchmark_tokens_per_s": Figure("tokens", "tokens/s"),
+    "benchmark_targets_per_s": Figure("targets", "targets/s"),
+    "benchmark_step_time_p50": Figure("step time p50", "ms", 1e3),
+    "benchmark_step_time_p90": Figure("step time p90", "ms", 1e3),
+    "benchmark_peak_memory_bytes": Figure("peak memory", "MiB", 2**-20),
+}
+"""What --run_benchmark logs; tokens and targets of BERT4Rec alone."""
 
 
-def final_record(log: Path) -> dict[str, Any]:
-    """Returns the metrics in the last line of a run's log."""
-    metrics: dict[str, Any] = read_run_log(log)[-1]["data"]
-    return metrics
+def read_figures(log: Path) -> dict[str, Any]:
+    """Returns the last value of each name in a log, without settings."""
+    figures: dict[str, Any] = {}
+    for entry in read_run_log(log):
+        if entry["step"] != "PARAMETER":
+            figures |= entry["data"]
+    return figures
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
@@ -80,8 +68,10 @@ def run_command(command: list[str], env: Mapping[str, str] | None = None) -> str
     return done.stdout
 
 
-def run_training(module: str, *arguments: str, log: Path | None = None) -> LoggedRun:
-    """Runs `DLRM` or `BERT4REC` with flags; returns its log.
+def run_training(module: str, *arguments: str, log: Path | None = None) -> dict[str, Any]:
+    """Runs `DLRM` or `BERT4REC` with flags; returns the figures of its log.
+
+    Among them are `parameters`, their number, if it prints that.
 
     Raises:
         FailedProgramError: it failed, or ended before all steps were measured or one profiled.
@@ -89,15 +79,41 @@ def run_training(module: str, *arguments: str, log: Path | None = None) -> Logge
     with tempfile.TemporaryDirectory() as temporary:
         path = log or Path(temporary) / "log.json"
         printed = run_module(module, *arguments, f"--log_path={path}")
-        count = re.search(r"(\d+) parameters on", printed)
-        run = dataclasses.replace(read_log(path), parameters=int(count[1]) if count else 0)
+        figures = read_figures(path)
+    if count := re.search(r"(\d+) parameters on", printed):
+        figures["parameters"] = int(count[1])
     asked = re.search(r"--benchmark_steps=(\d+)", " ".join(arguments))
-    measured = run.final.get("benchmark_steps", 0)
+    measured = figures.get("benchmark_steps", 0)
     if asked and measured != int(asked[1]):
         raise FailedProgramError(f"{module} measured {measured:.0f} of {asked[1]} steps: too few")
-    if "--run_profiler" in arguments and "profile_steps" not in run.final:
+    if "--run_profiler" in arguments and "profile_steps" not in figures:
         raise FailedProgramError(f"{module} ended before a step was profiled")
-    return run
+    return figures
+
+
+def training_group(
+    module: str,
+    rows: Mapping[str, Sequence[str]],
+    figures: Mapping[str, Figure],
+    log: Path | None = None,
+) -> Group:
+    """Makes a candidate of each row: a program with its flags.
+
+    Args:
+        module: the program.
+        rows: name -> flags.
+        figures: name in the log -> value; all must be there.
+        log: file of the log, beside which a profile stays; by default none is kept.
+    """
+
+    def measure(row: str, _seed: int) -> Values:
+        logged = run_training(module, *rows[row], log=log)
+        return {
+            Key(row + figure.row, figure.metric, figure.unit): logged[name] * figure.factor
+            for name, figure in figures.items()
+        }
+
+    return Group(candidates={row: functools.partial(measure, row) for row in rows})
 
 
 def prepare_movielens(ratings: Path, output: Path) -> Path:

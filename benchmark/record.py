@@ -43,6 +43,7 @@ class Record:
         samples: value of each successful run; empty in the oldest records.
         seeds: seed of each successful run, where runs have one.
         threshold: change that does not count, `5%` of the value or `0.002` in its unit.
+        reason: why a base metric was accepted.
     """
 
     benchmark: str
@@ -64,6 +65,7 @@ class Record:
     samples: list[float]
     seeds: list[int]
     threshold: str
+    reason: str = ""
 
     def __post_init__(self) -> None:
         """Refuses values that contradict each other.
@@ -186,12 +188,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
+def json_line(record: Record) -> str:
+    """Returns the line of a record in a JSON-lines file."""
+    return json.dumps(dataclasses.asdict(record)) + "\n"
+
+
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Appends records to a JSON-lines file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        for record in records:
-            file.write(json.dumps(dataclasses.asdict(record)) + "\n")
+        file.writelines(map(json_line, records))
 
 
 def read_records(path: Path) -> list[Record]:

@@ -106,6 +106,9 @@ class ReportSettings:
     check: bool = setting(False, "Write nothing; 1 when a table is out of date")
 
 
+SECTIONS = {ReportSettings: "options"}
+
+
 def run(settings: ReportSettings, documents: list[str]) -> int:
     """Updates or checks documents; returns the exit status."""
     if not documents:
@@ -129,7 +132,7 @@ def run(settings: ReportSettings, documents: list[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    return start(ReportSettings, run, argv, __doc__)
+    return start(SECTIONS, run, argv, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times function calls on a device."""
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -10,6 +12,12 @@ Work = Callable[[], object]
 
 CPU = torch.device("cpu")
 _LEAD_CYCLES = 4_000_000
+
+
+def in_turns(function: Callable[..., object], inputs: Iterable[tuple[Any, ...]]) -> Work:
+    """Returns a work that calls a function with each arguments in turn."""
+    turns = itertools.cycle(inputs)
+    return lambda: function(*next(turns))
 
 
 def seconds_per_call(work: Work, device: torch.device = CPU, calls: int = 1) -> float:

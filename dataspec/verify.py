@@ -16,7 +16,6 @@ from absl import flags
 from recsys import program
 from recsys.data.verify.run import verify
 from recsys.errors import FAILED, UserError
-from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.settings import require_not_negative, section_from_dict, setting
 
@@ -41,13 +40,6 @@ SECTIONS: dict[type, str] = {VerifyOptions: "check"}
 """Sections of the flags, and their headings."""
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
 def run(flag_values: flags.FlagValues, folders: Sequence[str]) -> int:
     """Prints the report on a dataset; returns 1 where it has problems."""
     values, _ = values_from_flags(flag_values, SECTIONS)
@@ -66,7 +58,11 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     folders: list[str] = []
     return program.run_command(
-        lambda values: run(values, folders), define_flags(), argv, __doc__, arguments=folders
+        lambda values: run(values, folders),
+        program.new_flags(SECTIONS),
+        argv,
+        __doc__,
+        arguments=folders,
     )
 
 

@@ -36,7 +36,7 @@ _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "preproc.clicks": clicks.define_flags,
     "preproc.movielens": lambda: ratings.define_flags(MOVIELENS),
     "preproc.amazon": lambda: ratings.define_flags(AMAZON),
-    "dataspec.verify": verify.define_flags,
+    "dataspec.verify": lambda: new_flags(verify.SECTIONS),
     "dlrm.scripts.main": lambda: _filled(dlrm.define_flags),
     "bert4rec.scripts.main": lambda: _filled(bert4rec.define_flags),
     "recsys_recipes.serving.deploy": lambda: _filled(deploy.define_flags),

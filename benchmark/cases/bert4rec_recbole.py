@@ -79,7 +79,7 @@ class RecBole(Case):
             *(f"--num_threads={threads}", f"--print_freq={STEPS_PER_EPOCH}", "--base_device=cpu"),
             *(f"--max_steps={self.our_steps}", "--seed=2020"),
         )
-        return {_speed_key(OURS, threads): trained.final["average_train_throughput"]}
+        return {_speed_key(OURS, threads): trained["average_train_throughput"]}
 
     def _recbole_speed(self, inter: Path, threads: int, name: str, _seed: int) -> Values:
         """Runs RecBole in a process; refuses one that trained on other samples."""

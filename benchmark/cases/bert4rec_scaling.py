@@ -11,14 +11,13 @@ Quality, after --train_steps, is measured with --dataset alone.
 """
 
 import dataclasses
-import functools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmark.case import Case, Group, Key, Values
-from benchmark.programs import BERT4REC, run_module, run_training
+from benchmark.case import Case, Group
+from benchmark.programs import BERT4REC, STEP_FIGURES, Figure, run_module, training_group
 from recsys.errors import UserError
 from recsys.settings import setting
 
@@ -44,21 +43,12 @@ ADAPTERS = {
 }
 """Rows of runs that begin with a checkpoint, which a run of one step saves."""
 
-METRICS = {
-    "benchmark_samples_per_s": ("throughput", "samples/s", 1.0),
-    "benchmark_tokens_per_s": ("tokens", "tokens/s", 1.0),
-    "benchmark_targets_per_s": ("targets", "targets/s", 1.0),
-    "benchmark_step_time_p50": ("step time p50", "ms", 1e3),
-    "benchmark_step_time_p90": ("step time p90", "ms", 1e3),
-    "benchmark_peak_memory_bytes": ("peak memory", "MiB", 2**-20),
-}
-"""Figure of the program -> metric, unit and factor."""
-
-QUALITY = {
-    "test_full_hr@10": ("HR@10, all items", "", 1.0),
-    "test_full_ndcg@10": ("NDCG@10, all items", "", 1.0),
-}
 PARAMETERS = "parameters"
+FIGURES = {PARAMETERS: Figure(PARAMETERS), **STEP_FIGURES}
+QUALITY = {
+    "test_full_hr@10": Figure("HR@10, all items"),
+    "test_full_ndcg@10": Figure("NDCG@10, all items"),
+}
 MEAN_LENGTH = 10
 """Items of a generated history; Amazon Electronics has about nine."""
 
@@ -99,7 +89,9 @@ class Scaling(Case):
         """Yields the sizes, then the options."""
         folder.mkdir(parents=True, exist_ok=True)
         flags = self._flags()
-        yield self._group({size: [f"--config={PRESETS[size]}", *flags] for size in self.sizes})
+        sizes = {size: [f"--config={PRESETS[size]}", *flags] for size in self.sizes}
+        quality = {} if self.dataset is None else QUALITY
+        yield training_group(BERT4REC, sizes, FIGURES | quality)
         if not self.table_size:
             return
         preset, base = f"--config={PRESETS[self.table_size]}", folder / "run"
@@ -108,20 +100,8 @@ class Scaling(Case):
         adapted = f"--load_checkpoint_path={base}"
         rows = {name: [preset, *flags, *more] for name, more in OPTIONS.items()}
         rows |= {name: [preset, *flags, adapted, *more] for name, more in ADAPTERS.items()}
-        yield self._group({f"{self.table_size} {name}": row for name, row in rows.items()})
-
-    def _group(self, rows: Mapping[str, Sequence[str]]) -> Group:
-        return Group(
-            candidates={row: functools.partial(self._measure, row, rows[row]) for row in rows}
-        )
-
-    def _measure(self, row: str, flags: Sequence[str], _seed: int) -> Values:
-        trained = run_training(BERT4REC, *flags)
-        values = {Key(row, PARAMETERS): float(trained.parameters)}
-        has_quality = self.dataset is not None and row in PRESETS
-        for figure, (metric, unit, factor) in (METRICS | (QUALITY if has_quality else {})).items():
-            values[Key(row, metric, unit)] = trained.final[figure] * factor
-        return values
+        named = {f"{self.table_size} {name}": row for name, row in rows.items()}
+        yield training_group(BERT4REC, named, FIGURES)
 
     def _flags(self) -> list[str]:
         """Returns the flags that all runs share."""

@@ -8,7 +8,6 @@ length and no bias, where no row is out of reach by its length.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from benchmark.case import Case, Group, Key, Measure, Values
 from benchmark.record import Record
-from benchmark.stopwatch import seconds_per_call
+from benchmark.stopwatch import in_turns, seconds_per_call
 from bert4rec.model.scoring import ItemScorer
 from cuda_ext import ops
 from recsys.settings import setting
@@ -69,15 +68,13 @@ class TopItems(Case):
     def _timer(
         self, key: Key, queries: Tensor, items: Tensor, bias: Tensor, packed: ops.PackedRows | None
     ) -> Measure:
-        turns = itertools.cycle(range(self.queries))
         nothing = torch.empty(0, dtype=torch.int64)
 
-        def top() -> object:
-            query = next(turns)
-            scorer = ItemScorer(queries[query : query + 1], items, bias, packed)
-            return scorer.top(self.top_k, nothing, nothing)
+        def top(query: Tensor) -> object:
+            return ItemScorer(query, items, bias, packed).top(self.top_k, nothing, nothing)
 
-        return lambda _seed: {key: 1e3 * seconds_per_call(top)}
+        work = in_turns(top, ((queries[i : i + 1],) for i in range(self.queries)))
+        return lambda _seed: {key: 1e3 * seconds_per_call(work)}
 
     def _check(
         self,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from torch import Tensor
 
 from benchmark.case import Group
 from benchmark.peers.tables import (
@@ -31,7 +30,7 @@ from benchmark.side_by_side import (
     id_batches,
     kernel_group,
 )
-from benchmark.stopwatch import Work
+from benchmark.stopwatch import in_turns
 from cuda_ext import error_bounds, ops
 from cuda_ext.error_bounds import Bounded
 
@@ -52,29 +51,19 @@ class EmbeddingKernels(KernelSettings):
             implementations = build_tables(self.table_sizes, dim, rule, self.on)
             _check(self.table_sizes, dim, rule, implementations, self.on)
             for distribution, size in itertools.product(("uniform", "zipf"), self.batch_sizes):
-                batches = [
-                    IdBatch.from_ids(ids)
-                    for ids in id_batches(self.table_sizes, size, distribution, self.on)
-                ]
                 gradient = torch.full((size, self.tables, dim), 1e-3, device=self.on)
+                ids = id_batches(self.table_sizes, size, distribution, self.on)
+                batches = [(IdBatch.from_ids(each), gradient) for each in ids]
                 yield kernel_group(
                     f"{rule}, {distribution}, D={dim}, B={size:,}",
                     {
-                        name: _step(tables, itertools.cycle(batches), gradient)
+                        name: in_turns(tables.train, batches)
                         for name, tables in implementations.items()
                     },
                     limits,
                     peer=FBGEMM,
                     num_bytes=4.0 * ROW_PASSES * gradient.numel(),
                 )
-
-
-def _step(tables: Tables, batches: Iterator[IdBatch], gradient: Tensor) -> Work:
-    def run() -> None:
-        tables.backward(tables.look_up(next(batches)), gradient)
-        tables.update()
-
-    return run
 
 
 def _check(
@@ -102,8 +91,7 @@ def _check(
         )
     for name, tables in implementations.items():
         for batch, gradient in zip(batches, gradients, strict=True):
-            tables.backward(tables.look_up(batch), gradient)
-            tables.update()
+            tables.train(batch, gradient)
         check_error(f"{rule}, {name}", touched.of(tables), bound)
 
 

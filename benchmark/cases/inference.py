@@ -6,15 +6,14 @@
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmark.case import Case, Group, Key, Values
-from benchmark.programs import DLRM, run_training
-from recsys.settings import setting
+from benchmark.case import Case, Group
+from benchmark.programs import DLRM, Figure, training_group
+from recsys.settings import joined, setting
 
 MODELS = {
     "small": (
@@ -30,7 +29,6 @@ PRECISIONS = {
     "int8": ("--quantize=int8",),
 }
 BATCH_SIZES = (1, 64, 4096)
-STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,31 +46,23 @@ class Inference(Case):
 
     def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
         """Yields a candidate for each model and precision."""
-        pairs = itertools.product(MODELS, PRECISIONS)
-        yield Group(
-            candidates={f"{m} {p}": functools.partial(self._measure, m, p) for m, p in pairs}
-        )
-
-    def _measure(self, model: str, precision: str, _seed: int) -> Values:
-        sizes = ",".join(map(str, BATCH_SIZES))
-        measured = run_training(
-            DLRM,
+        flags = (
             *("--mode=inference_benchmark", "--dataset_type=synthetic_gpu"),
             *("--synthetic_distribution=zipf", f"--synthetic_dataset_num_entries={self.rows}"),
-            f"--inference_benchmark_batch_sizes={sizes}",
+            f"--inference_benchmark_batch_sizes={joined(BATCH_SIZES)}",
             f"--inference_benchmark_steps={self.steps}",
-            *MODELS[model],
-            *PRECISIONS[precision],
-        ).final
-        values = {}
+        )
+        pairs = itertools.product(MODELS, PRECISIONS)
+        rows = {f"{m} {p}": (*flags, *MODELS[m], *PRECISIONS[p]) for m, p in pairs}
+        figures = {}
         for size in BATCH_SIZES:
-            row = f"{model} {precision}, batch {size}"
-            for statistic in STATISTICS:
-                latency = measured[f"{statistic}_inference_latency_batch_{size}"]
-                values[Key(row, statistic, "ms")] = latency * 1e3
-            throughput = measured[f"mean_inference_throughput_batch_{size}"]
-            values[Key(row, "throughput", "samples/s")] = throughput
-        return values
+            row = f", batch {size}"
+            for statistic in ("mean", "p50", "p90", "p99"):
+                latency = f"{statistic}_inference_latency_batch_{size}"
+                figures[latency] = Figure(statistic, "ms", 1e3, row)
+            throughput = f"mean_inference_throughput_batch_{size}"
+            figures[throughput] = Figure("throughput", "samples/s", row=row)
+        yield training_group(DLRM, rows, figures)
 
 
 CASE = Inference

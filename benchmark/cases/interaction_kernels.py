@@ -2,7 +2,6 @@
 """Dot interaction beside PyTorch, torch.compile and TorchRec, checked in float64."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from benchmark.side_by_side import (
     kernel_group,
     torchrec_columns,
 )
-from benchmark.stopwatch import Work
+from benchmark.stopwatch import in_turns
 from cuda_ext import error_bounds, ops, reference
 from recsys.settings import setting
 
@@ -68,12 +67,11 @@ class InteractionKernels(KernelSettings):
         width = reference.interaction_width(num_vectors, dim)
         inputs, outputs = (4.0 * batch_size * columns for columns in (num_vectors * dim, width))
         flops = interaction_flops(batch_size, num_vectors, dim)
-        forward: dict[str, Work] = {}
-        both: dict[str, Work] = {}
-        for name, function in implementations.items():
-            pairs = itertools.cycle(zip(bottoms, vectors, strict=True))
-            forward[name] = _forward(function, pairs)
-            both[name] = _forward_backward(function, pairs)
+        pairs = list(zip(bottoms, vectors, strict=True))
+        forward, both = (
+            {name: in_turns(made(function), pairs) for name, function in implementations.items()}
+            for made in (torch.no_grad(), _with_backward)
+        )
         sizes = f"D={dim}, B={batch_size:,}"
         moved = inputs + outputs
         yield kernel_group(
@@ -94,19 +92,10 @@ class InteractionKernels(KernelSettings):
         return made
 
 
-def _forward(function: Interaction, pairs: Iterator[tuple[Tensor, Tensor]]) -> Work:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return function(*next(pairs))
-
-    return run
-
-
-def _forward_backward(function: Interaction, pairs: Iterator[tuple[Tensor, Tensor]]) -> Work:
+def _with_backward(function: Interaction) -> Callable[..., object]:
     gradients: dict[torch.Size, Tensor] = {}
 
-    def run() -> object:
-        inputs = next(pairs)
+    def run(*inputs: Tensor) -> object:
         result = function(*inputs)
         gradient = gradients.setdefault(result.shape, torch.ones_like(result))
         return torch.autograd.grad(result, inputs, gradient)

@@ -68,7 +68,7 @@ def changes_of_auc(name: str, dataset: Path, flags: Sequence[str], seed: int) ->
 
     def tested(precision: str, *extra: str) -> dict[str, Any]:
         load = f"--load_checkpoint_path={checkpoints[precision]}"
-        return run_training(DLRM, "--mode=test", *common, load, *extra).final
+        return run_training(DLRM, "--mode=test", *common, load, *extra)
 
     in_8_bits = tested("float32", "--quantize=int8")
     aucs = {

@@ -109,7 +109,7 @@ class Preprocessing(Case):
         expected: dict[Path, dict[str, str]] = {}
 
         def measure(candidate: str, _seed: int) -> Values:
-            usage, *starts = (self._run_once(candidate, raw, folder, expected) for raw in raws)
+            usage, *starts = (self.run_once(candidate, raw, folder, expected) for raw in raws)
             values = {
                 Key(candidate, "rows_per_s", "rows/s"): self.rows / usage.wall_s,
                 Key(candidate, "input_mb_per_s", "MB/s"): raw_bytes / 1e6 / usage.wall_s,
@@ -129,7 +129,7 @@ class Preprocessing(Case):
             derive=_lead_of_first,
         )
 
-    def _run_once(
+    def run_once(
         self, candidate: str, raw: Path, work: Path, expected: dict[Path, dict[str, str]]
     ) -> Usage:
         """Runs a candidate and checks its output.

@@ -32,7 +32,7 @@ from benchmark.side_by_side import (
     kernel_group,
     torchrec_columns,
 )
-from benchmark.stopwatch import Work
+from benchmark.stopwatch import in_turns
 from cuda_ext import error_bounds, reference
 from cuda_ext.error_bounds import Bounded
 
@@ -73,7 +73,7 @@ class SparseStepKernels(KernelSettings):
                 yield kernel_group(
                     f"{distribution}, D={dim}, B={size:,}",
                     {
-                        name: _work(*step, itertools.cycle(pairs), upstream.get(name, gradient))
+                        name: in_turns(_step(*step, upstream.get(name, gradient)), pairs)
                         for name, step in steps.items()
                     },
                     limits,
@@ -102,11 +102,8 @@ def _steps(
     return steps
 
 
-def _work(
-    tables: Tables, forward: Forward, inputs: Iterator[tuple[IdBatch, Tensor]], gradient: Tensor
-) -> Work:
-    def run() -> None:
-        ids, bottom = next(inputs)
+def _step(tables: Tables, forward: Forward, gradient: Tensor) -> Callable[[IdBatch, Tensor], None]:
+    def run(ids: IdBatch, bottom: Tensor) -> None:
         bottom.grad = None
         forward(ids, bottom).backward(gradient)  # type: ignore[no-untyped-call]
         tables.update()

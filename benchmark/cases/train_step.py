@@ -9,7 +9,6 @@ library in torch. `make torchrec` installs TorchRec; without it that is left out
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,7 +40,7 @@ from benchmark.side_by_side import (
     speed_ups,
     timers,
 )
-from benchmark.stopwatch import Work, seconds_per_call
+from benchmark.stopwatch import Work, in_turns, seconds_per_call
 from recsys.settings import setting
 
 TRAINING_CASES = (
@@ -126,16 +125,9 @@ def _group(
 
 def _work(candidate: Candidate, batches: Sequence[Any], inference: bool) -> Work:
     """Returns a function that runs one forward pass or training step."""
-    turns = itertools.cycle([candidate.prepare(batch) for batch in batches])
-    if not inference:
-        return lambda: candidate.train(next(turns))
-
-    def run() -> object:
-        # Not inference_mode: FBGEMM's lookup on a CPU does not support it.
-        with torch.no_grad():
-            return candidate.logits(next(turns))
-
-    return run
+    # Not inference_mode: FBGEMM's lookup on a CPU does not support it.
+    function = torch.no_grad()(candidate.logits) if inference else candidate.train
+    return in_turns(function, [(candidate.prepare(batch),) for batch in batches])
 
 
 CASE = TrainStep

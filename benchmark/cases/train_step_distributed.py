@@ -18,8 +18,15 @@ import torch
 from torch import Tensor
 
 from benchmark.case import Group, Key, Values
-from benchmark.peers.dlrm import LEARNING_RATE, SIZES, TORCHREC, compare_losses, make_batches
-from benchmark.peers.torchrec import TableWeights, TorchRecBatch, TorchRecDlrm, has_torchrec
+from benchmark.peers.dlrm import (
+    LEARNING_RATE,
+    SIZES,
+    TORCHREC,
+    compare_losses,
+    copy_weights,
+    make_batches,
+)
+from benchmark.peers.torchrec import TorchRecBatch, TorchRecDlrm, has_torchrec
 from benchmark.side_by_side import OURS, SideBySide, speed_ups
 from benchmark.stopwatch import seconds_per_call
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
@@ -33,7 +40,6 @@ from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
 from dlrm.model.network import Dlrm
-from dlrm.nn.embedding import load_table
 from dlrm.train.step import DlrmTrainStep
 from recsys.errors import UserError
 from recsys.settings import setting
@@ -129,14 +135,12 @@ class Side(Protocol):
 class OurSide:
     """Our `DistributedDlrm`, with the lookups planned in a thread."""
 
-    def __init__(
-        self, config: ModelConfig, start: "Start", placement: Placement, rank: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, start: Dlrm, placement: Placement, rank: int) -> None:
         config = dataclasses.replace(
             config, embedding_type="joint_fused", interaction_op="cuda_dot"
         )
         model = DistributedDlrm(config, placement, rank)
-        start.copy_into(model)
+        copy_weights(start, model)
         self._step = DlrmTrainStep(
             model,
             OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE),
@@ -158,11 +162,9 @@ class TorchRecSide:
     """TorchRec's DLRM, trained on the local batch of each batch."""
 
     def __init__(
-        self, start: "Start", processes: Processes, planned_for: int, *, pipelined: bool
+        self, start: Dlrm, processes: Processes, planned_for: int, *, pipelined: bool
     ) -> None:
-        self._dlrm = TorchRecDlrm(
-            start.mlps, LEARNING_RATE, start.tables, planned_for, pipelined=pipelined
-        )
+        self._dlrm = TorchRecDlrm(start, LEARNING_RATE, planned_for, pipelined=pipelined)
         self._pipelined = pipelined
         self._processes = processes
         self._prepared: dict[int, TorchRecBatch] = {}
@@ -203,41 +205,12 @@ class _InMemory:
         return iter(self.all[start:])
 
 
-class Start:
-    """The initial weights of all implementations, equal on every rank.
-
-    Attributes:
-        mlps: model with the MLPs' weights; its tables have one row each.
-        tables: tables, drawn on demand.
-    """
-
-    def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
-        torch.manual_seed(8)
-        self.mlps = Dlrm(config, [1] * len(table_sizes))
-        self.tables = TableWeights(table_sizes, self._table)
-        self._dim = config.embedding_dim
-
-    def _table(self, number: int) -> Tensor:
-        rows = self.tables.sizes[number]
-        generator = torch.Generator().manual_seed(number)
-        bound = float(rows) ** -0.5
-        return torch.empty(rows, self._dim).uniform_(-bound, bound, generator=generator)
-
-    @torch.no_grad()
-    def copy_into(self, model: DistributedDlrm) -> None:
-        """Copies the weights into our model."""
-        pairs = zip(self.mlps.mlp_parameters(), model.mlp_parameters(), strict=True)
-        for source, target in pairs:
-            target.copy_(source)
-        for i in range(len(self.tables.sizes)):
-            load_table(model.embeddings, i, self.tables.values(i))
-
-
 def build_sides(
     config: ModelConfig, table_sizes: Sequence[int], batch_size: int, processes: Processes
 ) -> dict[str, Side]:
     """Builds each implementation with the plan of its own planner, ours first."""
-    start = Start(config, table_sizes)
+    torch.manual_seed(8)  # the initial weights are equal on every rank
+    start = Dlrm(config, table_sizes)
     data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
     run = DlrmConfig(model=config, data=data)
     planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement

@@ -7,9 +7,9 @@ python -m benchmark.peers.polars_criteo INPUT_FOLDER OUTPUT_FOLDER THREADS FREQU
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from recsys.data.feature_spec import index_dtype
 LABEL = "label"
 NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
 CATEGORICAL = tuple(f"cat_{i}" for i in range(NUM_CATEGORICAL))
+BATCH_ROWS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,61 +43,52 @@ class CriteoPeerJob:
         """Returns the day files in order of their numbers."""
         return sorted(self.input.glob("day_*"), key=lambda path: int(path.name[4:]))
 
-    def split_ranges(self, rows_per_day: list[int]) -> list[tuple[int, Split, int, int]]:
-        """Returns (day, split, first row, row after the last) in order."""
-        bounds = split_bounds(rows_per_day, self.semantics)
-        ranges = []
+
+def write_splits(
+    job: CriteoPeerJob,
+    cardinalities: Sequence[int],
+    rows_per_day: list[int],
+    encode: Callable[[int, int, int], Mapping[str, npt.NDArray[Any]]],
+) -> None:
+    """Writes the column files of all splits.
+
+    Args:
+        job: the job.
+        cardinalities: of each categorical column.
+        rows_per_day: rows of each day.
+        encode: maps a day, a first row and the row after the last to the encoded columns, by their
+            names: label, numbers in float32 and ids, [B] each.
+    """
+    dtypes = dict(zip(CATEGORICAL, map(index_dtype, cardinalities), strict=True))
+    bounds = split_bounds(rows_per_day, job.semantics)
+    with contextlib.ExitStack() as stack:
+        files: dict[tuple[Split, str], BinaryIO] = {}
+        for split in bounds:
+            (job.output / split).mkdir(parents=True)
+            for name in (LABEL, "numerical", *CATEGORICAL):
+                file = (job.output / split / f"{name}.bin").open("wb")
+                files[split, name] = stack.enter_context(file)
+        offset = 0
         for day, rows in enumerate(rows_per_day):
-            offset = sum(rows_per_day[:day])
             for split, (start, stop) in bounds.items():
-                first, last = max(start - offset, 0), min(stop - offset, rows)
-                if first < last:
-                    ranges.append((day, split, first, last))
-        return ranges
-
-
-class SplitFiles:
-    """Writes the column files of all splits."""
-
-    def __init__(self, job: CriteoPeerJob, cardinalities: Sequence[int]) -> None:
-        self._dtypes = [index_dtype(c) for c in cardinalities]
-        self._stack = contextlib.ExitStack()
-        names = ("label.bin", "numerical.bin", *(f"{c}.bin" for c in CATEGORICAL))
-        self._files: dict[str, list[BinaryIO]] = {}
-        for split in ("train", "validation", "test"):
-            folder = job.output / split
-            folder.mkdir(parents=True)
-            self._files[split] = [
-                self._stack.enter_context((folder / name).open("wb")) for name in names
-            ]
-
-    def append(
-        self,
-        split: Split,
-        label: npt.NDArray[np.integer],
-        numerical: Sequence[npt.NDArray[np.float32]],
-        categorical: Sequence[npt.NDArray[np.integer]],
-    ) -> None:
-        """Appends samples: [B] labels, 13 columns [B] float32, 26 columns [B] ids."""
-        files = self._files[split]
-        label.astype(np.bool_).tofile(files[0])
-        rows = np.empty((len(label), NUM_NUMERICAL), np.float16)
-        for i, column in enumerate(numerical):
-            rows[:, i] = column
-        rows.tofile(files[1])
-        for file, dtype, ids in zip(files[2:], self._dtypes, categorical, strict=True):
-            ids.astype(dtype).tofile(file)
-
-    def __enter__(self) -> "SplitFiles":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+                end = min(stop - offset, rows)
+                for first in range(max(start - offset, 0), end, BATCH_ROWS):
+                    columns = encode(day, first, min(first + BATCH_ROWS, end))
+                    columns[LABEL].astype(np.bool_).tofile(files[split, LABEL])
+                    numbers = np.empty((len(columns[LABEL]), NUM_NUMERICAL), np.float16)
+                    for i, name in enumerate(NUMERICAL):
+                        numbers[:, i] = columns[name]
+                    numbers.tofile(files[split, "numerical"])
+                    for name, dtype in dtypes.items():
+                        columns[name].astype(dtype).tofile(files[split, name])
+            offset += rows
 
 
 def main(run: Callable[[CriteoPeerJob], None]) -> None:
     """Parses a peer's command line and runs its job."""
-    parser = argparse.ArgumentParser(description="One peer of `python -m benchmark.preprocessing`.")
+    parser = argparse.ArgumentParser(
+        description="One peer of `python -m benchmark.run preprocessing`."
+    )
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("threads", type=int)

@@ -13,8 +13,9 @@ from benchmark.peers.torchrec import TorchRecDlrm, has_torchrec
 from benchmark.side_by_side import NUM_BATCHES, OURS, id_batches, interaction_flops
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
+from dlrm.distributed.network import DistributedDlrm
 from dlrm.model.network import Dlrm
-from dlrm.nn.embedding import read_tables
+from dlrm.nn.embedding import load_table, read_tables
 from dlrm.nn.mlp import Mlp
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.optimizers.precision import Precision
@@ -109,6 +110,15 @@ class _PlainDlrm:
         return logits.float()
 
 
+@torch.no_grad()
+def copy_weights(source: Dlrm, target: Dlrm | DistributedDlrm) -> None:
+    """Copies a model's weights to another one, or to its shards here."""
+    for value, parameter in zip(source.mlp_parameters(), target.mlp_parameters(), strict=True):
+        parameter.copy_(value)
+    for feature, table in read_tables(source.embeddings).items():
+        load_table(target.embeddings, feature, table)
+
+
 def build_candidates(
     config: ModelConfig, table_sizes: Sequence[int], in_bfloat16: bool = False
 ) -> dict[str, Candidate]:
@@ -126,13 +136,7 @@ def build_candidates(
 
     def copied(settings: ModelConfig) -> Dlrm:
         other = Dlrm(settings, table_sizes)
-        with torch.no_grad():
-            for source, target in zip(
-                [*read_tables(model.embeddings).values(), *model.mlp_parameters()],
-                [*read_tables(other.embeddings).values(), *other.mlp_parameters()],
-                strict=True,
-            ):
-                target.copy_(source)
+        copy_weights(model, other)
         return other
 
     candidates: dict[str, Candidate] = {

@@ -13,11 +13,9 @@ from benchmark.peers.criteo_job import (
     LABEL,
     NUMERICAL,
     CriteoPeerJob,
-    SplitFiles,
     main,
+    write_splits,
 )
-
-BATCH_ROWS = 1_000_000
 
 
 def run(job: CriteoPeerJob) -> None:
@@ -38,16 +36,12 @@ def run(job: CriteoPeerJob) -> None:
         parquet = [_to_parquet(db, day, Path(folder) / f"{day.name}.parquet") for day in job.days()]
         cardinalities = _make_dictionaries(db, parquet, job.frequency_limit)
         rows = [_scalar(db, "SELECT count(*) FROM read_parquet(?)", str(p)) for p in parquet]
-        with SplitFiles(job, cardinalities) as files:
-            for day, split, start, stop in job.split_ranges(rows):
-                for first in range(start, stop, BATCH_ROWS):
-                    batch = _encode(db, parquet[day], first, min(first + BATCH_ROWS, stop))
-                    files.append(
-                        split,
-                        batch[LABEL],
-                        [batch[name] for name in NUMERICAL],
-                        [batch[name] for name in CATEGORICAL],
-                    )
+        write_splits(
+            job,
+            cardinalities,
+            rows,
+            lambda day, first, stop: _encode(db, parquet[day], first, stop),
+        )
 
 
 def _scalar(db: Any, query: str, *arguments: object) -> int:

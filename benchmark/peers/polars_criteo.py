@@ -16,11 +16,9 @@ from benchmark.peers.criteo_job import (
     LABEL,
     NUMERICAL,
     CriteoPeerJob,
-    SplitFiles,
     main,
+    write_splits,
 )
-
-BATCH_ROWS = 1_000_000
 
 
 def run(job: CriteoPeerJob) -> None:
@@ -39,18 +37,13 @@ def run(job: CriteoPeerJob) -> None:
         parquet = [_to_parquet(pl, day, Path(folder) / f"{day.name}.parquet") for day in job.days()]
         dictionaries = _dictionaries(pl, parquet, job.frequency_limit)
         rows = [pl.scan_parquet(p).select(pl.len()).collect().item() for p in parquet]
-        with SplitFiles(job, [d.height + 1 for d in dictionaries]) as files:
-            for day, split, start, stop in job.split_ranges(rows):
-                for first in range(start, stop, BATCH_ROWS):
-                    count = min(BATCH_ROWS, stop - first)
-                    frame = pl.scan_parquet(parquet[day]).slice(first, count)
-                    batch = _encode(pl, frame, dictionaries)
-                    files.append(
-                        split,
-                        batch[LABEL].to_numpy(),
-                        [batch[name].to_numpy() for name in NUMERICAL],
-                        [batch[name].to_numpy() for name in CATEGORICAL],
-                    )
+
+        def encode(day: int, first: int, stop: int) -> dict[str, Any]:
+            frame = pl.scan_parquet(parquet[day]).slice(first, stop - first)
+            batch = _encode(pl, frame, dictionaries)
+            return {name: batch[name].to_numpy() for name in batch.columns}
+
+        write_splits(job, [d.height + 1 for d in dictionaries], rows, encode)
 
 
 def _to_parquet(pl: Any, day: Path, target: Path) -> Path:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Implementations of embedding tables: ours, FBGEMM's, nn.EmbeddingBag."""
 
+import abc
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,23 +45,28 @@ class IdBatch:
         return cls(ids, [column.contiguous() for column in ids.unbind(1)], *table_major(ids))
 
 
-class Tables(Protocol):
+class Tables(abc.ABC):
     """An implementation of embedding tables and their update."""
 
+    @abc.abstractmethod
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table."""
 
+    @abc.abstractmethod
     def look_up(self, batch: IdBatch) -> Tensor:
         """Looks up differentiable vectors: [B, F, D]."""
 
-    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Runs the backward pass of looked-up vectors."""
-
+    @abc.abstractmethod
     def update(self) -> None:
         """Applies the gradients of the last backward pass."""
 
+    def train(self, batch: IdBatch, gradient: Tensor) -> None:
+        """Looks up vectors, takes their gradient [B, F, D], and updates."""
+        self.look_up(batch).backward(gradient)  # type: ignore[no-untyped-call]
+        self.update()
 
-class OurTables:
+
+class OurTables(Tables):
     """A joint table outside autograd, with the extension's ops."""
 
     def __init__(
@@ -100,15 +106,17 @@ class OurTables:
         rows, anchor = self._rows_and_anchor(batch)
         return ops.embedding_gather(self.table, rows, torch.float32, anchor=anchor)
 
-    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Stores the gradient of the vectors for `update`.
+    def train(self, batch: IdBatch, gradient: Tensor) -> None:
+        """Looks up and updates without a copy of the gradient.
 
         Autograd would copy `gradient` into `anchor.grad`, because the caller keeps it. In a model
         nothing else keeps it, so no copy is made.
         """
+        vectors = self.look_up(batch)
         assert self._pending is not None
         _, anchor = self._pending
         (anchor.grad,) = torch.autograd.grad(vectors, [anchor], gradient)
+        self.update()
 
     def look_up_and_interact(self, batch: IdBatch, bottom: Tensor) -> Tensor:
         """Computes lookup and dot interaction with `bottom` [B, D], fused."""
@@ -132,7 +140,7 @@ class OurTables:
         )
 
 
-class _FbgemmTables:
+class _FbgemmTables(Tables):
     """FBGEMM's table batched embedding: its backward pass updates the tables.
 
     Ids are not checked (`BoundsCheckMode.NONE`), the fastest setting.
@@ -170,14 +178,11 @@ class _FbgemmTables:
         vectors: Tensor = self._module(batch.values, batch.offsets).view(self._shape)
         return vectors
 
-    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        vectors.backward(gradient)  # type: ignore[no-untyped-call]
-
     def update(self) -> None:
         """Does nothing: backward has updated the tables."""
 
 
-class _EmbeddingBagTables:
+class _EmbeddingBagTables(Tables):
     """One nn.EmbeddingBag per table with sparse gradients, and torch's SGD."""
 
     def __init__(self, table_sizes: Sequence[int], dim: int, device: torch.device) -> None:
@@ -201,9 +206,6 @@ class _EmbeddingBagTables:
             for bag, column in zip(self._bags, batch.columns, strict=True)
         ]
         return torch.stack(vectors, dim=1)
-
-    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        vectors.backward(gradient)  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         self._optimizer.step()

@@ -5,7 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -67,24 +67,6 @@ class TorchRecBatch:
         return cls(batch.numerical, values, torch.ones_like(values), offsets, batch.label)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TableWeights:
-    """Initial tables, made one at a time to save memory.
-
-    Attributes:
-        sizes: rows of each table.
-        values: maps a table's number to its [rows, D] float32 values.
-    """
-
-    sizes: Sequence[int]
-    values: Callable[[int], Tensor]
-
-    @classmethod
-    def of_model(cls, model: Dlrm) -> "TableWeights":
-        """Returns the tables of a model on one device."""
-        return cls(model.embeddings.table_sizes, read_tables(model.embeddings).__getitem__)
-
-
 class TorchRecDlrm:
     """TorchRec's DLRM with our weights; SGD on MLPs, fused SGD on tables.
 
@@ -92,9 +74,8 @@ class TorchRecDlrm:
     wraps the MLPs; gradients are those of the mean over the samples of all processes.
 
     Args:
-        model: source of sizes and MLP weights, with dot interaction.
+        model: source of sizes and weights, with dot interaction.
         lr: of both optimizers.
-        tables: initial tables; those of `model` by default.
         planned_for: local batch size for TorchRec's planner; None places the tables table-wise,
             round robin.
         pipelined: use `train_in_pipeline` instead of `train`.
@@ -108,7 +89,6 @@ class TorchRecDlrm:
         self,
         model: Dlrm,
         lr: float,
-        tables: TableWeights | None = None,
         planned_for: int | None = None,
         pipelined: bool = False,
         in_bfloat16: bool = False,
@@ -122,18 +102,18 @@ class TorchRecDlrm:
         from torchrec.optim.optimizers import in_backward_optimizer_filter
 
         self._in_bfloat16 = in_bfloat16
-        tables = tables or TableWeights.of_model(model)
+        tables = read_tables(model.embeddings)
         dim = model.embeddings.embedding_dim
-        self._keys = [f"feature_{i}" for i in range(len(tables.sizes))]
+        self._keys = [f"feature_{i}" for i in range(len(tables))]
         collection = EmbeddingBagCollection(
             tables=[
                 EmbeddingBagConfig(
                     name=f"table_{i}",
                     embedding_dim=dim,
-                    num_embeddings=rows,
+                    num_embeddings=len(table),
                     feature_names=[self._keys[i]],
                 )
-                for i, rows in enumerate(tables.sizes)
+                for i, table in tables.items()
             ],
             device=torch.device("meta"),
         )
@@ -168,11 +148,11 @@ class TorchRecDlrm:
             )
 
     @torch.no_grad()
-    def _copy_tables(self, tables: TableWeights) -> None:
+    def _copy_tables(self, tables: Mapping[int, Tensor]) -> None:
         state = self._model.state_dict()
-        for i in range(len(tables.sizes)):
+        for i, values in tables.items():
             key = f"{self._prefix}{_COLLECTION}.embedding_bags.table_{i}.weight"
-            values, stored = tables.values(i), state[key]
+            stored = state[key]
             if isinstance(stored, Tensor) and not hasattr(stored, "local_shards"):
                 stored.copy_(values)  # every process has it
                 continue

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases that are modules, at sizes that take seconds: what they record, what they refuse."""
 
-import json
 import sys
 
 import pytest
 
 from benchmark import run
-from benchmark.cases.preprocessing import CANDIDATES, ENGINES, Preprocessing
+from benchmark.cases.preprocessing import CANDIDATES, ENGINES, DifferingBytesError, Preprocessing
 from benchmark.peers import criteo_job, duckdb_criteo, polars_criteo
 from benchmark.peers.torchrec import has_torchrec
-from benchmark.programs import FailedProgramError, read_log, run_training
+from benchmark.programs import FailedProgramError, run_training
 from benchmark.record import read_records
 from bert4rec.scripts.flags import PRESETS
 from preproc.clicks.__main__ import define_flags, job_from_flags
-from preproc.synthetic.clicks import GeneratorConfig, generate
 from tests.tools import needs
 
 KERNELS = (
@@ -172,11 +170,11 @@ def test_lists_of_a_large_catalogue_are_those_of_float64(measured, capsys, monke
 
 @pytest.mark.release
 def test_sizes_and_options_are_rows(measured):
-    from benchmark.cases.bert4rec_scaling import ADAPTERS, METRICS, OPTIONS
+    from benchmark.cases.bert4rec_scaling import ADAPTERS, FIGURES, OPTIONS
 
     records = measured("bert4rec_scaling", *SCALING)
     rows = {"5m", *(f"5m {name}" for name in (*OPTIONS, *ADAPTERS))}
-    metrics = {"parameters", *(name for name, *_ in METRICS.values())}
+    metrics = {figure.metric for figure in FIGURES.values()}
     assert set(records) == {(row, metric) for row in rows for metric in metrics}
     parameters = {row: records[row, "parameters"].value for row in rows}
     assert parameters["5m"] == parameters["5m baseline"] == parameters["5m compile"] == 374_440
@@ -236,7 +234,7 @@ def test_the_command_of_an_engine(candidate, tmp_path):
         assert job.threads == 3
 
 
-def test_differing_bytes_and_failures_stop_the_benchmark(measured, capsys, monkeypatch):
+def test_differing_bytes_and_failures_stop_the_benchmark(tmp_path, monkeypatch):
     program = """
 import json, pathlib, sys
 candidate, output = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -254,21 +252,19 @@ manifest = {"engine": {"name": "spark", "spark_version": "4.2"}}
         return [sys.executable, "-c", program, candidate, str(output)]
 
     monkeypatch.setattr(Preprocessing, "command", command)
-    for candidates, message in (
-        ("good,bad", "bad differs from good in 84 of 84 files"),
-        ("good,short", "wrote 81 files"),
+    case, expected = Preprocessing(candidates=("good", "bad")), {}
+    assert case.run_once("good", tmp_path, tmp_path, expected).wall_s > 0
+    for candidate, message in (
+        ("bad", "bad differs from good in 84 of 84 files"),
+        ("short", "wrote 81 files"),
         ("absent", "no luck"),
     ):
-        few = ("--rows=100", "--repeats=1", f"--candidates={candidates}")
-        assert measured("preprocessing", *few, status=2) == {}
-        assert message in capsys.readouterr().err
-    good = ("--rows=100", "--repeats=1", "--candidates=good")
-    records = measured("preprocessing", *good, positive=False)
-    assert {r.config["spark"] for r in records.values()} == {"4.2"}
+        with pytest.raises(DifferingBytesError, match=message):
+            case.run_once(candidate, tmp_path, tmp_path, expected)
+    assert case.config()["spark"] == "4.2"
 
 
 def test_a_missing_peer_names_the_extra(tmp_path, monkeypatch):
-    generate(GeneratorConfig(output=tmp_path / "raw", rows=50, days=2))
     job = criteo_job.CriteoPeerJob(
         input=tmp_path / "raw", output=tmp_path / "out", threads=1, frequency_limit=1
     )
@@ -278,39 +274,30 @@ def test_a_missing_peer_names_the_extra(tmp_path, monkeypatch):
             peer.run(job)
 
 
-def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
-    def line(elapsed, step, data):
-        return "DLLL " + json.dumps({"elapsedtime": str(elapsed), "step": step, "data": data})
-
-    path = tmp_path / "log.json"
-    lines = [
-        line(0.0, "PARAMETER", {"lr": 1}),
-        line(4.0, [0, 10], {"loss": 7.5, "lr": 0.1}),
-        line(5.0, [0, 12], {"hr": 0.25}),
-        line(0.1, "PARAMETER", {"lr": 1}),  # resumed: its clock starts anew
-        line(3.0, [1, 24], {"hr": 0.5}),
-        line(3.5, [], {"average_train_throughput": 100.0}),
-    ]
-    path.write_text("\n".join(lines))
-    logged = read_log(path)
-    assert [e["elapsed_s"] for e in logged.evaluations] == [5.0, 8.0]
-    assert [e["step"] for e in logged.evaluations] == [12, 24]
-    assert logged.final == {"average_train_throughput": 100.0}
-
-
-def test_a_failing_program_is_told_with_its_message(tmp_path):
-    flags = ("--dataset_name=ml-1m", f"--dataset_path={tmp_path}")
-    with pytest.raises(FailedProgramError, match="no prepared dataset"):
-        run_training("bert4rec.scripts.main", *flags)
-
-
-@pytest.mark.parametrize(
-    ("flag", "complaint"),
-    [("--benchmark_steps=5", "measured 1 of 5 steps"), ("--run_profiler", "a step was profiled")],
+PROGRAM = """
+import sys
+log = next(word for word in sys.argv if word.startswith("--log_path=")).partition("=")[2]
+lines = (
+    '{"step": "PARAMETER", "elapsedtime": 0, "data": {"benchmark_steps": 5, "lr": 1}}',
+    '{"step": [0, 1], "elapsedtime": 1, "data": {"auc": 0.5}}',
+    '{"step": [0, 2], "elapsedtime": 2, "data": {"auc": 0.75, "benchmark_steps": 1}}',
 )
-def test_a_training_too_short_to_be_measured_is_a_failure(flag, complaint):
-    sizes = "--synthetic_dataset_table_sizes=" + ",".join(["9"] * 26)
-    flags = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_num_entries=16", sizes)
-    steps = ("--batch_size=8", "--run_benchmark", "--benchmark_warmup_steps=1")
-    with pytest.raises(FailedProgramError, match=complaint):
-        run_training("dlrm.scripts.main", *flags, *steps, "--base_device=cpu", flag)
+with open(log, "w") as file:
+    file.writelines(f"DLLL {line}\\n" for line in lines)
+print("12 parameters on the CPU")
+sys.exit("no luck" if "--fail" in sys.argv else 0)
+"""
+
+
+def test_the_log_of_a_program_is_read_and_its_failures_are_told(tmp_path, monkeypatch):
+    (tmp_path / "writes_a_log.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    figures = {"auc": 0.75, "benchmark_steps": 1, "parameters": 12}
+    assert run_training("writes_a_log", "--benchmark_steps=1") == figures
+    for flag, complaint in (
+        ("--fail", "writes_a_log .* failed:\nno luck"),
+        ("--benchmark_steps=5", "measured 1 of 5 steps"),
+        ("--run_profiler", "a step was profiled"),
+    ):
+        with pytest.raises(FailedProgramError, match=complaint):
+            run_training("writes_a_log", flag)

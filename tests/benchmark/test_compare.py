@@ -2,13 +2,12 @@
 """Verdicts on changes: of records, of runs in turns, against the base metrics."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
 from benchmark import compare
-from benchmark.record import write_records
+from benchmark.record import read_records, write_records
 from tests.benchmark.conftest import record
 
 
@@ -98,9 +97,8 @@ def test_base_metrics_are_updated_with_a_reason_and_then_held(tmp_path):
     write_records(new, [record(1.0, rows=3)])
     assert compare.main(["", *arguments, "--update", "--reason", "halved on purpose"]) == 0
     (path,) = folder.iterdir()
-    assert path == compare.base_metrics_file(record(1.0).cpu_kind, folder)
-    entries = json.loads(path.read_text())
-    assert {(e["record"]["value"], e["reason"]) for e in entries} == {
+    assert path == compare.read_base_metrics(folder, record(1.0).cpu_kind)[0]
+    assert {(r.value, r.reason) for r in read_records(path)} == {
         (50.0, "halved on purpose"),
         (1.0, "halved on purpose"),
     }
@@ -112,7 +110,7 @@ def test_base_metrics_of_another_kind_of_cpu_have_their_own_file(tmp_path, capsy
     write_records(new, [record(10.0), dataclasses.replace(record(100.0), hardware=other)])
     command = [str(new), "--base_metrics", str(tmp_path / "base")]
     assert compare.main(["", *command, "--update", "--reason", "two"]) == 0
-    assert (tmp_path / "base" / "amx.json").is_file()
+    assert (tmp_path / "base" / "amx.jsonl").is_file()
     assert len(list((tmp_path / "base").iterdir())) == 2
     assert compare.main(["", *command]) == 0
     unknown = {name: value for name, value in other.items() if name != "cpu_kind"}

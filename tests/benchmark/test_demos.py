@@ -46,9 +46,11 @@ def test_a_missed_goal_fails_unless_there_were_fewer_rows(size, status, out, err
 
 
 def test_a_step_that_fails_ends_the_demo(capfd):
+    steps = (("Check {what}", "dataspec.verify", "--quick {what} {nothing}"),)
     with pytest.raises(SystemExit, match="failed with exit code 2"):
-        demo.run_step("Train", "bert4rec.scripts.main", "--mode=recommend", "--num_threads=1")
-    assert "$ python -m bert4rec.scripts.main --mode=recommend" in capfd.readouterr().out
+        demo.run_steps(steps, what="not there", nothing="")
+    shown = "== Check not there\n$ python -m dataspec.verify --quick 'not there'\n"
+    assert shown in capfd.readouterr().out
 
 
 def test_the_report_has_curves_and_test_metrics_and_is_opened(

@@ -13,7 +13,7 @@ from benchmark.cases.bert4rec_recbole import write_interactions
 from benchmark.cases.embedding_kernels import EmbeddingKernels
 from benchmark.cases.interaction_kernels import InteractionKernels
 from benchmark.cases.sparse_step_kernels import SparseStepKernels
-from benchmark.cases.train_step_distributed import OurSide, Start
+from benchmark.cases.train_step_distributed import OurSide
 from benchmark.cases.train_step_distributed import check_training as check_sides
 from benchmark.peers.dlrm import (
     PYTORCH,
@@ -32,6 +32,7 @@ from benchmark.side_by_side import check_error, id_batches, table_major, torchre
 from cuda_ext import ops
 from cuda_ext.error_bounds import Bounded
 from dlrm.distributed.placement import Placement, TablePlacement
+from dlrm.model.network import Dlrm
 from recsys.data.sequences import read_sequences
 from recsys.train.processes import join_processes
 from tests.tools import needs
@@ -146,10 +147,9 @@ def test_another_start_on_ranks_is_found():
     config = SIZES["small"]
     placement = Placement(1, tuple(TablePlacement(n, "whole", 0) for n in TABLES))
     batches = make_batches(config, TABLES, 64, "zipf")
+    start = Dlrm(config, TABLES)
     with join_processes("cpu", 1, needs_group=True) as processes:
-        sides = {
-            name: OurSide(config, Start(config, TABLES), placement, 0) for name in ("ours", "other")
-        }
+        sides = {name: OurSide(config, start, placement, 0) for name in ("ours", "other")}
         check_sides(sides, batches, processes)
         sides["other"].train(batches[:1])
         with pytest.raises(ArithmeticError, match="losses of the same steps"):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmark.machine import cpu_kind, hardware
-from benchmark.record import RESULTS, latest, read_records, write_records
+from benchmark.record import latest, read_records, write_records
 from tests.benchmark.conftest import record
 
 
@@ -43,11 +43,6 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line):
     path.write_text(json.dumps(dataclasses.asdict(record(1.0))) + "\n" + line + "\n")
     with pytest.raises(ValueError, match=r"speed\.jsonl:2"):
         read_records(path)
-
-
-def test_every_committed_record_is_valid():
-    files = sorted(RESULTS.glob("*.jsonl"))
-    assert sum(len(read_records(file)) for file in files) > 500
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from benchmark import commands, run
 from benchmark.case import Case, Group, Key
 from benchmark.record import read_records
-from tests.repo.document_commands import check_flags
+from tests.repo.document_commands import check_program
 
 PROGRAM = """\
 import json, pathlib, sys
@@ -219,16 +219,16 @@ def test_wrong_arguments_are_refused(configuration, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_the_commands_of_the_project_are_valid_and_their_flags_exist():
-    """Each flag of each command is one of its program's; nothing is run."""
+def test_the_commands_of_the_project_are_valid_and_their_flags_exist(tmp_path):
+    """Each command makes a job of its program; nothing is run."""
     cases = run.read_cases([str(run.CASES), str(run.CASES / "quality")])
     assert {"dlrm_small", "bert4rec_5m", "bert4rec_beauty"} <= {case.name for case in cases}
     for case in cases:
         for text in (*case.prepare, case.run):
-            python, option, module, *words = shlex.split(text)
-            assert re.fullmatch(r"python|\.venv-\w+/bin/python", python)
-            assert option == "-m"
-            check_flags(module, words)
+            assert re.match(r"(python|\.venv-\w+/bin/python) -m ", text)
+            words = case.command(text, tmp_path, tmp_path / "run", seed=1)
+            start = len(words) - words[::-1].index("-m")  # behind torchrun, if it is there
+            check_program(words[start], words[start + 1 :])
 
 
 @pytest.mark.slow

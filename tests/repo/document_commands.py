@@ -1,17 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents and the commands in them."""
 
-import functools
+import importlib
+import importlib.util
+import itertools
 import re
 import shlex
 
-from tests.harness import REPOSITORY, forked
+from benchmark import run
+from preproc.ratings import command as ratings
+from preproc.ratings.job import AMAZON, MOVIELENS
+from tests.harness import REPOSITORY
+from tests.repo.flag_reference import flags_of
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OF_SHELL = {"|", "||", ">", "2>&1", "&"}
 """Words after which a command's own arguments end."""
+
+
+RATINGS = {f"preproc.{family.name}": family for family in (MOVIELENS, AMAZON)}
+OF_FLAGS = {
+    "bert4rec.scripts.main": "bert4rec.scripts.flags",
+    "preproc.generate_criteo": "preproc.synthetic.clicks",
+    "preproc.generate_ratings": "preproc.synthetic.ratings",
+}
+"""Program -> module with its flags, where that is another one."""
 
 
 def commands_of(text):
@@ -24,15 +39,30 @@ def commands_of(text):
     return [command for command in commands if command]
 
 
-@functools.cache
-def flags_in_help(module):
-    """Returns the flags that a program's help lists, switches in both spellings."""
-    text = forked("-m", module, "--help").stdout
-    switches = re.findall(r"--\[no\](\w+)", text)
-    return {*re.findall(r"--(\w+)", text), *switches, *(f"no{switch}" for switch in switches)}
-
-
-def check_flags(module, words):
-    """Checks that a program's help lists the flags among its words."""
-    given = {w.partition("=")[0].removeprefix("--") for w in words if w.startswith("--")}
-    assert given <= flags_in_help(module), module
+def check_program(name, words):
+    """Checks that a module is a program, that it has these flags, and that they make a job."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"there is no module {name}"
+    if spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        assert importlib.util.find_spec(name), f"{name} is no program"
+    if words == ["--help"]:
+        return
+    # The program of several processes is that of one, with other defaults.
+    name = name.replace(".dist_main", ".main")
+    if name == "benchmark.run":
+        values = run.define_flags(list(itertools.takewhile(lambda w: not w.startswith("-"), words)))
+    elif name in RATINGS:
+        values = ratings.define_flags(RATINGS[name])
+    else:
+        module = importlib.import_module(OF_FLAGS.get(name, name))
+        if not {"SECTIONS", "define_flags"} & set(vars(module)):
+            return
+        values = flags_of(module)
+    others = values([name, *words])[1:]
+    if name.startswith(("bert4rec.", "dlrm.", "preproc.")):
+        assert others == []
+    if name in RATINGS:
+        ratings.job_from_flags(RATINGS[name], values)
+    elif name.startswith(("bert4rec.", "dlrm.")):
+        module.config_from_flags(values)

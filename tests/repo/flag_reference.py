@@ -43,8 +43,8 @@ commands runs which program.
 
 
 def defined(define):
-    """Returns the flags that a program adds to those of absl."""
-    values = flags.FlagValues()
+    """Returns the flags that a program adds to --help."""
+    values = new_flags()
     define(values)
     return values
 
@@ -68,14 +68,17 @@ class Variant:
     more: Mapping[str, list[flags.Flag]] = dataclasses.field(default_factory=dict)
 
 
-def of_module(command, module):
-    """Returns the program of a module: its flags are new, added to given ones, or its settings."""
+def flags_of(module):
+    """Returns the flags of a program's module: new, added to given ones, or its settings."""
     define = getattr(module, "define_flags", None)
     if define is None:
-        values = new_flags(module.SECTIONS)
-    else:
-        values = defined(define) if inspect.signature(define).parameters else define()
-    return Program(command, values, module.SECTIONS)
+        return new_flags(module.SECTIONS)
+    return defined(define) if inspect.signature(define).parameters else define()
+
+
+def of_module(command, module):
+    """Returns the program of a module with sections."""
+    return Program(command, flags_of(module), module.SECTIONS)
 
 
 def programs():

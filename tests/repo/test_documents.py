@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents: commands parse, links resolve, tables are known, outputs are those printed."""
 
-import functools
-import importlib
-import importlib.util
 import itertools
 import re
 import shlex
@@ -14,15 +11,9 @@ import pytest
 from benchmark import demo, report
 from benchmark.cases import criteo_sample
 from benchmark.record import RESULTS
-from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
-from preproc.clicks import __main__ as clicks
-from preproc.ratings import command as ratings
-from preproc.ratings.job import AMAZON, MOVIELENS
-from preproc.synthetic import clicks as generated_clicks
-from preproc.synthetic import ratings as generated_ratings
 from tests.harness import REPOSITORY, forked, run
-from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, commands_of
+from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, check_program, commands_of
 from tests.repo.flag_reference import defined
 
 README = REPOSITORY / "README.md"
@@ -31,18 +22,6 @@ CURRENT = [page for page in DOCUMENTS if page.name not in ("CHANGELOG.md", "log.
 MAX_README_LINES = 250
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
-OF_PREPROC = {
-    "preproc.clicks": (clicks.define_flags, None),  # whose jobs look for their dictionaries
-    "preproc.generate_criteo": (generated_clicks.define_flags, None),
-    "preproc.generate_ratings": (generated_ratings.define_flags, None),
-} | {
-    f"preproc.{family.name}": (
-        functools.partial(ratings.define_flags, family),
-        functools.partial(ratings.job_from_flags, family),
-    )
-    for family in (MOVIELENS, AMAZON)
-}
-"""Program -> what defines its flags, and what makes a job of them."""
 
 
 def outside_fences(text):
@@ -57,26 +36,6 @@ def all_commands():
     ]
 
 
-def check_module(name, arguments):
-    spec = importlib.util.find_spec(name)
-    assert spec is not None, f"there is no module {name}"
-    if spec.submodule_search_locations is not None:
-        assert importlib.util.find_spec(f"{name}.__main__"), f"{name} is no program"
-    if name.startswith("bert4rec.scripts."):
-        define, read = functools.partial(defined, bert4rec.define_flags), bert4rec.config_from_flags
-    elif name.startswith("dlrm.scripts."):
-        # The program of several processes is that of one, with other defaults.
-        program = importlib.import_module(name.replace(".dist_main", ".main"))
-        define, read = functools.partial(defined, program.define_flags), program.config_from_flags
-    else:
-        define, read = OF_PREPROC.get(name, (None, None))
-    if define is not None and arguments != ["--help"]:
-        values = define()
-        assert values([name, *arguments])[1:] == []
-        if read is not None:
-            read(values)
-
-
 @pytest.mark.parametrize("command", all_commands())
 def test_a_documented_command_can_be_run(command):
     words = list(itertools.takewhile(lambda word: word not in OF_SHELL, shlex.split(command)))
@@ -86,9 +45,9 @@ def test_a_documented_command_can_be_run(command):
         run(*words, "--dry-run")
     elif words[0] == "torchrun" and "-m" in words:
         program = words.index("-m") + 1
-        check_module(words[program], words[program + 1 :])
+        check_program(words[program], words[program + 1 :])
     elif words[1:2] == ["-m"] and Path(words[0]).name == "python":
-        check_module(words[2], words[3:])
+        check_program(words[2], words[3:])
     elif "/" in words[0]:
         script = REPOSITORY / words[0]
         if not any(part.startswith(".venv") for part in script.parts):  # made by a make target
@@ -107,7 +66,7 @@ def training_settings(arguments):
 @pytest.mark.parametrize(
     "measured",
     [
-        [*demo.MODEL_FLAGS, *demo.TRAINING_FLAGS],
+        demo.TRAINING_FLAGS.split(),
         [*criteo_sample.DLRM_FLAGS, "--eval_split=validation"],
     ],
     ids=["demo", "criteo_sample"],

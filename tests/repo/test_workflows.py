@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.harness import REPOSITORY
-from tests.repo.document_commands import check_flags
+from tests.repo.document_commands import check_program
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 
@@ -30,6 +30,6 @@ def test_modules_scripts_targets_and_flags_of_a_workflow_exist(workflow):
             continue
         elif "-m" in words:
             start = words.index("-m") + 1
-            check_flags(words[start], words[start + 1 :])
+            check_program(words[start], words[start + 1 :])
         else:
             assert (REPOSITORY / words[0]).is_file(), command
