@@ -228,37 +228,37 @@ def copy(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def run_there(copy):
-    """Runs Python in the copy."""
-    return lambda *arguments: harness.python(*arguments, folder=copy, PYTHONPATH=str(copy))
+PROGRAMS = f"""
+import runpy, shutil, sys
+
+commands = (
+    "preproc.generate_criteo --output=log --rows=3000 --days=3",
+    "preproc.clicks --engine=toy --preset=toy --input=log --output=toy",
+    "dataspec.verify .",
+    "dlrm.scripts.main --mode=train --preset=toy --interaction_op=toy_sum --optimizer=toy_sign "
+    "--dataset=. --dataset_type=toy --max_steps=3 --base_device=cpu "
+    "--save_checkpoint_path=run --log_path=log.json",
+    "recsys_recipes.serving.deploy --format=exported --checkpoint=run --repository=models",
+)
+for command in commands:
+    sys.argv = command.split()
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        assert not stop.code, command
+    if command.startswith("preproc.clicks"):
+        shutil.copyfile("toy/{SPEC_FILE}", "{SPEC_FILE}")
+"""
+"""Runs, in one process: engine and preset; dataset type; flag, preset, interaction, optimizer and
+metric of a training; format."""
 
 
 @pytest.fixture(scope="module")
-def dataset(run_there, tmp_path_factory):
-    """A dataset in the toy format, whose rows the toy engine wrote by the toy preset."""
+def done(copy, tmp_path_factory):
+    """The folder in which the programs ran, and what they printed."""
     folder = tmp_path_factory.mktemp("clicks")
-    log = folder / "log"
-    run_there("-m", "preproc.generate_criteo", "--output", log, "--rows", 3000, "--days", 3)
-    run_there(
-        *("-m", "preproc.clicks", "--engine", "toy", "--preset", "toy"),
-        *("--input", log, "--output", folder / "toy"),
-    )
-    shutil.copyfile(folder / "toy" / SPEC_FILE, folder / SPEC_FILE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(run_there, dataset):
-    """A run with the toy flag, preset, interaction, optimizer, dataset type and metric."""
-    folder = dataset / "run"
-    run_there(
-        *("-m", "dlrm.scripts.main", "--mode", "train", "--preset", "toy"),
-        *("--interaction_op", "toy_sum", "--optimizer", "toy_sign"),
-        *("--dataset", dataset, "--dataset_type", "toy", "--max_steps", 3, "--base_device", "cpu"),
-        *("--save_checkpoint_path", folder, "--log_path", dataset / "log.json"),
-    )
-    return folder
+    ran = harness.python("-c", PROGRAMS, folder=folder, PYTHONPATH=str(copy))
+    return folder, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("heading", EDITS)
@@ -269,8 +269,8 @@ def test_a_recipe_names_its_files(heading):
         assert f"`{named}`" in text or f"`{named}/`" in text, named
 
 
-def test_a_run_uses_what_was_added_to_training(trained):
-    records = [record["data"] for record in harness.read_log(trained.parent / "log.json")]
+def test_a_run_uses_what_was_added_to_training(done):
+    records = [record["data"] for record in harness.read_log(done[0] / "log.json")]
     (settings,) = (data for data in records if "top_bias" in data)
     assert settings["top_bias"] == 3.0, "of the preset"
     assert settings["embedding_dim"] == 4
@@ -279,29 +279,20 @@ def test_a_run_uses_what_was_added_to_training(trained):
     assert 0.3 < final["toy_error"] < 0.9, "logits begin at 3, a quarter of the rows are clicks"
 
 
-def test_a_dataset_type_is_verified(run_there, dataset):
-    said = run_there("-m", "dataspec.verify", dataset).stdout
-    assert re.search(r"^test .* toy$", said, re.MULTILINE)
+def test_a_dataset_type_is_verified(done):
+    assert re.search(r"^test .* toy$", done[1], re.MULTILINE)
 
 
-def test_an_engine_and_a_preset_make_the_bytes_of_the_reference(dataset):
-    prepare(
-        ClicksJob(
-            input=dataset / "log",
-            output=dataset / "reference",
-            engine="reference",
-            semantics=ClicksSemantics(frequency_limit=2),
-        )
-    )
-    toy, expected = (Manifest.load(dataset / name) for name in ("toy", "reference"))
+def test_an_engine_and_a_preset_make_the_bytes_of_the_reference(done):
+    folder, _ = done
+    semantics = ClicksSemantics(frequency_limit=2)
+    files = {"input": folder / "log", "output": folder / "reference"}
+    prepare(ClicksJob(**files, engine="reference", semantics=semantics))
+    toy, expected = (Manifest.load(folder / name) for name in ("toy", "reference"))
     assert toy.fingerprint == expected.fingerprint
 
 
-def test_a_format_is_deployed_and_checked(run_there, trained):
-    repository = trained.parent / "models"
-    done = run_there(
-        *("triton/deployer.py", "--format", "exported"),
-        *("--checkpoint", trained, "--repository", repository),
-    )
-    assert "Checked: largest difference" in done.stdout + done.stderr
-    assert (repository / "dlrm" / "1" / "model.exported.pt2").is_file()
+def test_a_format_is_deployed_and_checked(done):
+    folder, printed = done
+    assert "Checked: largest difference" in printed
+    assert (folder / "models" / "dlrm" / "1" / "model.exported.pt2").is_file()

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pip
 import pytest
 
 from tests import harness
@@ -91,12 +92,14 @@ def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
 
 
 def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tmp_path):
-    harness.python("-m", "venv", tmp_path / "bare")
-    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    harness.python("-m", "venv", "--without-pip", tmp_path / "bare")
+    (packages,) = tmp_path.glob("bare/lib/python*/site-packages")
+    (packages / "pip").symlink_to(Path(pip.__file__).parent)
+    options = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     bare = str(tmp_path / "bare/bin/python")
-    done = run_step("install_torch.sh", tmp_path, status=1, PYTHON=bare, **pip)
+    done = run_step("install_torch.sh", tmp_path, status=1, PYTHON=bare, **options)
     assert "No matching distribution found for torch==" in done.stderr
-    assert "is there already" in run_step("install_torch.sh", tmp_path, **pip).stdout
+    assert "is there already" in run_step("install_torch.sh", tmp_path, **options).stdout
     done = run_step("install_python.sh", tmp_path, status=1, PYTHON=bare)
     assert "has no torch; take a base image that has one" in done.stderr
 

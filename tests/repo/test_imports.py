@@ -70,11 +70,6 @@ if torch is not None and torch.cuda.is_initialized():
     raise SystemExit("CUDA was initialised")
 """
 
-NO_TORCH = """
-if "torch" in sys.modules:
-    raise SystemExit("torch was imported")
-"""
-
 
 def python(program, *arguments, **options):
     """Runs a program in a folder, which is first on the module path as under `python -m`."""
@@ -100,10 +95,6 @@ def folder_with_triton(tmp_path):
 def test_the_triton_folder_does_not_pose_as_the_compiler(folder_with_triton, package):
     what = "import triton.language" if has_compiler() else NO_TRITON
     python(f"import {package}\n{what}", folder=folder_with_triton)
-
-
-def test_beside_the_triton_folder_torch_works(folder_with_triton):
-    python(f"import dlrm\n{USE_TORCH}", folder=folder_with_triton)
 
 
 @pytest.mark.release
@@ -163,8 +154,3 @@ def test_every_package_that_imports_torch_is_guarded():
 
 def test_no_import_needs_an_optional_package_or_starts_cuda():
     python(BLOCK_OPTIONAL + IMPORT_EVERYTHING + NO_CUDA, *PACKAGES)
-
-
-@pytest.mark.parametrize("package", ["recsys.data", "preproc"])
-def test_data_packages_import_no_torch(package):
-    python(IMPORT_EVERYTHING + NO_TORCH, package)

@@ -2,15 +2,13 @@
 """Where code may lie and what the repository may hold."""
 
 import re
-import sys
 from collections import Counter
-from pathlib import Path
 
 import grimp
 import pytest
 import yaml
 
-from tests.harness import REPOSITORY, repository_files, run
+from tests.harness import REPOSITORY, repository_files
 
 MAX_BYTES = 250_000
 MAX_MODULES = 12
@@ -106,10 +104,6 @@ def test_every_training_module_serves_every_model():
         if not graph.chain_exists(importer=model, imported=module, as_packages=True)
     ]
     assert unused == []
-
-
-def test_import_rules():
-    run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
 
 
 def test_commit_hooks_run_the_tools_of_make_check():

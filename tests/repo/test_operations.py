@@ -18,17 +18,6 @@ from tests.tools import needs
 from tests.triton import promql
 from tests.triton.promql import OPERATIONS
 
-MANIFESTS = {
-    ("v1", "PersistentVolumeClaim"): "core_v1",
-    ("v1", "Service"): "core_v1",
-    ("apps/v1", "Deployment"): "apps_v1",
-    ("batch/v1", "Job"): "batch_v1",
-    ("policy/v1", "PodDisruptionBudget"): "policy_v1",
-    ("v1", "ServiceAccount"): "core_v1",
-    ("rbac.authorization.k8s.io/v1", "Role"): "rbac_v1",
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "rbac_v1",
-}
-"""Version and kind -> module of Kubernetes' models."""
 DOCKERFILE = (REPOSITORY / "triton" / "Dockerfile").read_text().replace("\\\n", " ")
 
 
@@ -112,8 +101,10 @@ def without_nothing(value):
 )
 def test_a_manifest_is_one_by_kubernetes_models(document):
     """Read strictly: a wrong type or a lack is refused, and an unknown field would be lost."""
-    module = MANIFESTS[document["apiVersion"], document["kind"]]
-    model = getattr(importlib.import_module(f"lightkube.models.{module}"), document["kind"])
+    # `rbac.authorization.k8s.io/v1` is in the module rbac_v1, `v1` in core_v1.
+    *group, version = re.split(r"[./].*/|/", document["apiVersion"])
+    models = importlib.import_module(f"lightkube.models.{'_'.join(group or ['core'])}_{version}")
+    model = getattr(models, document["kind"])
     assert without_nothing(msgspec.to_builtins(msgspec.convert(document, model))) == document
 
 
