@@ -10,9 +10,9 @@ of the input.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,16 +91,88 @@ class TrainStepDistributed(SideBySide):
                 yield group(row, size, sides, batches, processes)
 
 
+class Side(NamedTuple):
+    """One implementation, on one of the ranks."""
+
+    plan: str
+    """Number of tables in each kind of sharding."""
+
+    train: Callable[[Sequence[Batch[Tensor]]], list[Tensor]]
+    """Trains on whole batches; returns the losses, of all samples or of this rank's."""
+
+
+def our_side(config: ModelConfig, start: Dlrm, placement: Placement, rank: int) -> Side:
+    """Makes our `DistributedDlrm`, with the lookups planned in a thread."""
+    fused = dataclasses.replace(config, embedding_type="joint_fused", interaction_op="cuda_dot")
+    model = DistributedDlrm(fused, placement, rank)
+    copy_weights(start, model)
+    step = DlrmTrainStep(
+        model,
+        OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE),
+        Precision(device_type="cpu"),
+        AllReducedGradients(model),
+    )
+
+    def train(batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
+        cut = CutBatches(_InMemory(batches), RankColumns.of(placement, rank))
+        exchanged = ExchangedBatches(cut, placement, rank, CPU)
+        return [step(batch, LEARNING_RATE) for batch in exchanged.batches()]
+
+    kinds = {kind: len(placement.of_kind(kind)) for kind in ("replicate", "whole", "rows")}
+    return Side(", ".join(f"{count} {kind}" for kind, count in kinds.items() if count), train)
+
+
+def torchrec_side(start: Dlrm, processes: Processes, planned_for: int, *, pipelined: bool) -> Side:
+    """Makes TorchRec's DLRM, trained on the local batch of each batch."""
+    dlrm = TorchRecDlrm(start, LEARNING_RATE, planned_for, pipelined=pipelined)
+    prepared: dict[int, TorchRecBatch] = {}
+
+    def local(batch: Batch[Tensor]) -> TorchRecBatch:
+        """Returns the local batch in TorchRec's layout, converted once."""
+        if id(batch) not in prepared:
+            bounds = rank_bounds(len(batch), processes.world_size).tolist()
+            own = slice(bounds[processes.rank], bounds[processes.rank + 1])
+            rows = Batch(batch.numerical[own], batch.ids[own], batch.label[own])
+            prepared[id(batch)] = TorchRecBatch.from_batch(rows)
+        return prepared[id(batch)]
+
+    def train(batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
+        local_batches = map(local, batches)
+        if pipelined:
+            return dlrm.train_in_pipeline(local_batches)
+        return [dlrm.train(each) for each in local_batches]
+
+    return Side(dlrm.plan, train)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InMemory:
+    """A `BatchSource` of batches in memory."""
+
+    all: Sequence[Batch[Tensor]]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.all[0])
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.all)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:  # noqa: ARG002
+        return iter(self.all[start:])
+
+
 def group(
     row: str,
     batch_size: int,
-    sides: Mapping[str, "Side"],
+    sides: Mapping[str, Side],
     batches: Sequence[Batch[Tensor]],
     processes: Processes,
 ) -> Group:
     """Makes the candidates of a case: milliseconds of a step."""
 
-    def measure(side: "Side", name: str, _seed: int) -> Values:
+    def measure(side: Side, name: str, _seed: int) -> Values:
         def work() -> None:
             side.train(batches)
             processes.barrier()
@@ -122,89 +194,6 @@ def group(
     )
 
 
-class Side(Protocol):
-    """One implementation, on one of the ranks."""
-
-    plan: str
-    """Number of tables in each kind of sharding."""
-
-    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on whole batches; returns the losses."""
-
-
-class OurSide:
-    """Our `DistributedDlrm`, with the lookups planned in a thread."""
-
-    def __init__(self, config: ModelConfig, start: Dlrm, placement: Placement, rank: int) -> None:
-        config = dataclasses.replace(
-            config, embedding_type="joint_fused", interaction_op="cuda_dot"
-        )
-        model = DistributedDlrm(config, placement, rank)
-        copy_weights(start, model)
-        self._step = DlrmTrainStep(
-            model,
-            OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE),
-            Precision(device_type="cpu"),
-            AllReducedGradients(model),
-        )
-        self._placement, self._rank = placement, rank
-        kinds = {kind: len(placement.of_kind(kind)) for kind in ("replicate", "whole", "rows")}
-        self.plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
-
-    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on whole batches; returns the losses over all samples."""
-        cut = CutBatches(_InMemory(batches), RankColumns.of(self._placement, self._rank))
-        exchanged = ExchangedBatches(cut, self._placement, self._rank, CPU)
-        return [self._step(batch, LEARNING_RATE) for batch in exchanged.batches()]
-
-
-class TorchRecSide:
-    """TorchRec's DLRM, trained on the local batch of each batch."""
-
-    def __init__(
-        self, start: Dlrm, processes: Processes, planned_for: int, *, pipelined: bool
-    ) -> None:
-        self._dlrm = TorchRecDlrm(start, LEARNING_RATE, planned_for, pipelined=pipelined)
-        self._pipelined = pipelined
-        self._processes = processes
-        self._prepared: dict[int, TorchRecBatch] = {}
-        self.plan = self._dlrm.plan
-
-    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on whole batches; returns the losses of this rank's samples."""
-        local_batches = map(self._local, batches)
-        if self._pipelined:
-            return self._dlrm.train_in_pipeline(local_batches)
-        return [self._dlrm.train(local) for local in local_batches]
-
-    def _local(self, batch: Batch[Tensor]) -> TorchRecBatch:
-        """Returns the local batch in TorchRec's layout, converted once."""
-        if id(batch) not in self._prepared:
-            bounds = rank_bounds(len(batch), self._processes.world_size)
-            own = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
-            local = Batch(batch.numerical[own], batch.ids[own], batch.label[own])
-            self._prepared[id(batch)] = TorchRecBatch.from_batch(local)
-        return self._prepared[id(batch)]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _InMemory:
-    """A `BatchSource` of batches in memory."""
-
-    all: Sequence[Batch[Tensor]]
-
-    @property
-    def batch_size(self) -> int:
-        return len(self.all[0])
-
-    @property
-    def num_batches(self) -> int:
-        return len(self.all)
-
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:  # noqa: ARG002
-        return iter(self.all[start:])
-
-
 def build_sides(
     config: ModelConfig, table_sizes: Sequence[int], batch_size: int, processes: Processes
 ) -> dict[str, Side]:
@@ -214,10 +203,10 @@ def build_sides(
     data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
     run = DlrmConfig(model=config, data=data)
     planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement
-    sides: dict[str, Side] = {OURS: OurSide(config, start, planned, processes.rank)}
+    sides: dict[str, Side] = {OURS: our_side(config, start, planned, processes.rank)}
     local_size = batch_size // processes.world_size
-    sides[TORCHREC] = TorchRecSide(start, processes, local_size, pipelined=False)
-    sides[PIPELINED] = TorchRecSide(start, processes, local_size, pipelined=True)
+    sides[TORCHREC] = torchrec_side(start, processes, local_size, pipelined=False)
+    sides[PIPELINED] = torchrec_side(start, processes, local_size, pipelined=True)
     return sides
 
 

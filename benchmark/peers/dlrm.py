@@ -51,7 +51,8 @@ class Candidate(Protocol):
     """An implementation of DLRM, with batches in its own layout."""
 
     def prepare(self, batch: Batch[Tensor]) -> Any:
-        """Converts a batch to the layout of the other methods, untimed."""
+        """Converts a batch, untimed, to the layout of the other methods."""
+        return batch
 
     def train(self, batch: Any) -> Tensor:
         """Runs one training step; returns its loss."""
@@ -60,16 +61,13 @@ class Candidate(Protocol):
         """Runs the forward pass; returns the logits [B]."""
 
 
-class _OurDlrm:
+class _OurDlrm(Candidate):
     def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
         self._model = model
         config = OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE)
         dtype = torch.bfloat16 if in_bfloat16 else None
         self._precision = Precision(device_type="cpu", dtype=dtype)
         self._step = DlrmTrainStep(model, config, self._precision)
-
-    def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
-        return batch
 
     def train(self, batch: Batch[Tensor]) -> Tensor:
         return self._step(batch, LEARNING_RATE)
@@ -86,16 +84,13 @@ def _plain_layers(mlp: Mlp) -> nn.Sequential:
     return nn.Sequential(*(layers if mlp.final_relu else layers[:-1]))
 
 
-class _PlainDlrm:
+class _PlainDlrm(Candidate):
     """One table per feature with sparse gradients, dot products by bmm, torch.optim.SGD."""
 
     def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
         model.run_instead(_plain_layers(model.bottom_mlp), _plain_layers(model.top_mlp))
         self._model, self._in_bfloat16 = model, in_bfloat16
         self._optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-
-    def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
-        return batch
 
     def train(self, batch: Batch[Tensor]) -> Tensor:
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.label)

@@ -13,8 +13,8 @@ from benchmark.cases.bert4rec_recbole import write_interactions
 from benchmark.cases.embedding_kernels import EmbeddingKernels
 from benchmark.cases.interaction_kernels import InteractionKernels
 from benchmark.cases.sparse_step_kernels import SparseStepKernels
-from benchmark.cases.train_step_distributed import OurSide
 from benchmark.cases.train_step_distributed import check_training as check_sides
+from benchmark.cases.train_step_distributed import our_side
 from benchmark.peers.dlrm import (
     PYTORCH,
     SIZES,
@@ -149,7 +149,7 @@ def test_another_start_on_ranks_is_found():
     batches = make_batches(config, TABLES, 64, "zipf")
     start = Dlrm(config, TABLES)
     with join_processes("cpu", 1, needs_group=True) as processes:
-        sides = {name: OurSide(config, start, placement, 0) for name in ("ours", "other")}
+        sides = {name: our_side(config, start, placement, 0) for name in ("ours", "other")}
         check_sides(sides, batches, processes)
         sides["other"].train(batches[:1])
         with pytest.raises(ArithmeticError, match="losses of the same steps"):
