@@ -8,6 +8,7 @@ import pytest
 from preproc.nvtabular.process import NvtabularProcess
 from preproc.spark import session
 from preproc.spark.settings import SparkSettings
+from preproc.synthetic import rows as planted_rows
 from tests.harness import SHORT_LIVED_JAVA
 from tests.preproc.clicks.rows import write_days
 from tests.tools import require
@@ -17,6 +18,12 @@ from tests.tools import require
 def days(tmp_path_factory) -> Path:
     """Three days of about 700 good rows each, which no test changes."""
     return write_days(tmp_path_factory.mktemp("days"))
+
+
+@pytest.fixture
+def rough_calibration(monkeypatch) -> None:
+    """A planted model from few rows, in little time; for tests that do not look at its AUC."""
+    monkeypatch.setattr(planted_rows, "CALIBRATION_ROWS", 4096)
 
 
 @pytest.fixture(scope="session")

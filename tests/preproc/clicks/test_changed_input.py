@@ -10,7 +10,7 @@ import pytest
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.clicks.rows import run, write_days
-from tests.preproc.programs import program
+from tests.preproc.programs import called
 from tests.tools import needs
 
 KERNEL = needs("compiled Criteo kernel")
@@ -61,7 +61,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path, engine, path, keep_time):
         assert process.wait() == 2, output
     assert f"{days / 'day_0'}: changed while it was read" in output
     assert not (tmp_path / "made").exists()
-    program("clicks", *words)
+    called("clicks", *words)
     made = Manifest.load(tmp_path / "made")
     assert Manifest.describe_files(tmp_path / "made") == made.files
     assert made.files == run(days, tmp_path / "alone", "reference").files

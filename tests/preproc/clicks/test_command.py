@@ -29,7 +29,7 @@ SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
 
 def call(*arguments: object, status: int = 0) -> str:
-    return called(clicks.main, *arguments, status=status)
+    return called("clicks", *arguments, status=status)
 
 
 def test_every_setting_is_a_flag(tmp_path):

@@ -21,7 +21,7 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.clicks.rows import run, stopped, write_days
-from tests.preproc.programs import program
+from tests.preproc.programs import called
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
@@ -219,6 +219,6 @@ def test_a_run_that_did_nothing_leaves_nothing(days, tmp_path):
     """An engine that is not installed is known when the work folders are there already."""
     missing = tmp_path / "none" / "python"
     paths = (f"--input={days}", f"--output={tmp_path / 'made'}", f"--nvtabular_python={missing}")
-    error = program("clicks", "--engine=nvtabular", *paths, status=2)
+    error = called("clicks", "--engine=nvtabular", *paths, status=2)
     assert f"{missing}: no Python with NVTabular is there" in error
     assert list(tmp_path.iterdir()) == []

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from preproc.clicks.engines.nvtabular import run as nvtabular_criteo
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.mounts import tmpfs
 from tests.preproc.clicks.rows import run, write_days
-from tests.preproc.programs import program
+from tests.preproc.nvtabular import environment
+from tests.preproc.programs import called
 from tests.tools import needs
 
 CASES = [
@@ -31,12 +33,17 @@ def days_of_short_rows(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("engine", "form", "size"), CASES)
-def test_full_disk_is_named_and_the_run_continues(tmp_path, engine, form, size):
+def test_full_disk_is_named_and_the_run_continues(
+    request, monkeypatch, tmp_path, engine, form, size
+):
+    if engine == "nvtabular":
+        process = request.getfixturevalue("nvtabular_process")
+        environment.share(process, nvtabular_criteo, monkeypatch)
     days = days_of_short_rows(tmp_path / "days")
     flags = (f"--input={days}", f"--engine={engine}", f"--format={form}")
     with tmpfs(tmp_path / "disk", size) as disk:
         command = ("clicks", *flags, f"--output={disk / 'made'}", "--master=local[1]")
-        text = program(*command, status=2)
+        text = called(*command, status=2)
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1, text
         for words in (str(disk), "the disk is full", " free", "needs", "--work_dir", "continues"):
@@ -44,14 +51,14 @@ def test_full_disk_is_named_and_the_run_continues(tmp_path, engine, form, size):
         assert not (disk / "made").exists()
         if engine == "native":
             harness.run("mount", "-o", "remount,size=64m", disk)
-            program(*command)
+            called(*command)
             expected = run(days, tmp_path / "native", format=(form,))
             assert Manifest.load(disk / "made").files == expected.files
             assert [p.name for p in disk.iterdir()] == ["made"]
 
 
 @pytest.mark.parametrize("name", ["generate_criteo", "generate_ratings", "movielens"])
-def test_full_disk_of_the_other_programs(tmp_path, name):
+def test_full_disk_of_the_other_programs(tmp_path, rough_calibration, name):
     with tmpfs(tmp_path / "disk", "1m") as disk:
         output = disk / "made"
         flags = {
@@ -63,7 +70,7 @@ def test_full_disk_of_the_other_programs(tmp_path, name):
             lines = "".join(f"{'u' * 9}{u},{i},5,{i}\n" for u in range(60_000) for i in range(5))
             (tmp_path / "r.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
             (disk / "ballast").write_bytes(b"x" * 700_000)
-        error = program(name, f"--output={output}", *flags, status=2).splitlines()[-1]
+        error = called(name, f"--output={output}", *flags, status=2).splitlines()[-1]
         assert error.startswith("error: ")
         assert str(disk) in error
         assert "free" in error

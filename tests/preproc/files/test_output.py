@@ -13,7 +13,7 @@ from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
 from tests.mounts import mounted, tmpfs
 from tests.preproc.clicks.rows import run, stopped, write_days
-from tests.preproc.programs import program
+from tests.preproc.programs import called
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
@@ -21,6 +21,11 @@ pytestmark = needs("compiled Criteo kernel")
 RATINGS = "".join(
     f"{user}::{item}::5::{item}\n" for user in range(1, 9) for item in range(user, user + 6)
 )
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> Path:
+    return write_days(tmp_path_factory.mktemp("days"), rows=120)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +48,12 @@ def test_mount_point(days, expected, tmp_path):
     with tmpfs(tmp_path / "volume", "16m") as volume:
         (volume / "lost+found").mkdir()
         paths = (f"--input={days}", f"--output={volume}")
-        program("clicks", *paths)
+        called("clicks", *paths)
         assert_dataset(volume, expected, "lost+found")
-        assert "already exists" in program("clicks", *paths, status=2)
-        program("clicks", *paths, "--overwrite", "--format=split,parquet")
+        assert "already exists" in called("clicks", *paths, status=2)
+        called("clicks", *paths, "--overwrite", "--format=split,parquet")
         assert (volume / "parquet" / "train" / "part_00000.parquet").is_file()
-        program("clicks", *paths, "--overwrite")
+        called("clicks", *paths, "--overwrite")
         assert_dataset(volume, expected, "lost+found")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["volume"]
 
@@ -56,23 +61,23 @@ def test_mount_point(days, expected, tmp_path):
 def test_mount_of_the_same_file_system(days, expected, tmp_path):
     (tmp_path / "host").mkdir()
     with mounted(tmp_path / "volume", "--bind", str(tmp_path / "host")) as volume:
-        program("clicks", f"--input={days}", f"--output={volume}")
+        called("clicks", f"--input={days}", f"--output={volume}")
         assert_dataset(volume, expected)
 
 
-def test_ratings_and_generated_files_on_a_mount_point(tmp_path):
+def test_ratings_and_generated_files_on_a_mount_point(tmp_path, rough_calibration):
     with tmpfs(tmp_path / "volume", "16m") as volume:
-        program("generate_criteo", f"--output={volume}", "--rows=200", "--days=2")
+        called("generate_criteo", f"--output={volume}", "--rows=200", "--days=2")
         assert (volume / "day_1").is_file()
         sizes = ("--users=30", "--items=30", "--interactions=300")
-        program("generate_ratings", f"--output={volume / 'r.csv'}", *sizes)
+        called("generate_ratings", f"--output={volume / 'r.csv'}", *sizes)
         assert (volume / "r.csv").is_file()
     (tmp_path / "ratings.dat").write_text(RATINGS)
     with tmpfs(tmp_path / "other", "16m") as volume:
         paths = (f"--input={tmp_path / 'ratings.dat'}", f"--output={volume}")
-        program("movielens", *paths, "--min_item_count=0")
+        called("movielens", *paths, "--min_item_count=0")
         assert Manifest.load(volume).kind == "sequences"
-        program("movielens", *paths, "--overwrite")
+        called("movielens", *paths, "--overwrite")
         assert [p for p in volume.iterdir() if p.name[0] == "."] == []
 
 
@@ -80,7 +85,7 @@ def test_link_is_written_through(days, expected, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk/dataset")
     for flag in ((), ("--overwrite",)):
-        program("clicks", f"--input={days}", f"--output={tmp_path / 'link'}", *flag)
+        called("clicks", f"--input={days}", f"--output={tmp_path / 'link'}", *flag)
         assert (tmp_path / "link").is_symlink()
         assert_dataset(tmp_path / "disk" / "dataset", expected)
     assert [p.name for p in (tmp_path / "disk").iterdir()] == ["dataset"]
@@ -93,7 +98,7 @@ def test_overwrite_keeps_and_names_other_files(days, expected, tmp_path):
     (made / "checkpoints" / "weights").write_text("keep")
     (made / "parquet" / "notes.txt").write_text("keep")
     (made / ".gitignore").write_text("keep")
-    said = program("clicks", f"--input={days}", f"--output={made}", "--overwrite")
+    said = called("clicks", f"--input={days}", f"--output={made}", "--overwrite")
     kept = (".gitignore", "checkpoints/weights", "parquet/notes.txt")
     assert f"kept 3 file(s) that are no part of the dataset: {', '.join(kept)}" in said
     assert_dataset(made, expected, *kept, "checkpoints")
@@ -125,7 +130,7 @@ def test_file_in_the_place_of_a_folder_is_refused_before_the_work(days, tmp_path
     run(days, made)
     shutil.rmtree(made / "test")
     (made / "test").write_text("my test plan")
-    error = program("clicks", f"--input={days}", f"--output={made}", "--overwrite", status=2)
+    error = called("clicks", f"--input={days}", f"--output={made}", "--overwrite", status=2)
     assert "test is a file, where the dataset needs a folder" in error
 
 
@@ -134,14 +139,14 @@ def test_folders_of_the_user_beside_the_output_are_kept(days, tmp_path, ending):
     own = tmp_path / f"made.{ending}" / "chapter"
     own.mkdir(parents=True)
     (own / "thesis.txt").write_text("keep")
-    error = program("clicks", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
+    error = called("clicks", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
     assert f"made.{ending}: a run on --output {tmp_path / 'made'} works there" in error
     assert (own / "thesis.txt").read_text() == "keep"
 
 
 @pytest.mark.parametrize("length", [250, 300])
 def test_name_that_leaves_no_room_for_the_work_folders(days, tmp_path, length):
-    error = program("clicks", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
+    error = called("clicks", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
     assert error.startswith(f"error: --output {tmp_path / 'xxx'}")
     assert "(File name too long); choose another name" in error
 

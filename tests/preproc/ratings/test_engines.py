@@ -4,17 +4,19 @@
 import csv
 import gzip
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from preproc.files.errors import PreprocError
 from preproc.ratings.engines import nvtabular as nvtabular_ratings
 from preproc.ratings.engines import spark as spark_ratings
-from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.ratings.job import AMAZON
 from preproc.spark import settings as spark_settings
 from recsys.data.manifest import TITLES_FILE
+from tests.harness import SHORT_LIVED_JAVA
 from tests.preproc.nvtabular import environment
-from tests.preproc.programs import program
+from tests.preproc.programs import called, program
 from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
 from tests.tools import needs
 
@@ -39,116 +41,125 @@ def engine(request) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("kcore", ["iterated", "once"])
-def test_movielens(engine, tmp_path, kcore, request):
-    """More than ten parts and, iterated, several passes; bad rows are set aside."""
-    rows = interactions(1600, seed=1)
-    lines = [f"{u}::{i}::{r:g}::{t}" for u, i, r, t in rows]
-    lines[700] = "not a row"
-    source = tmp_path / "ratings.dat"
-    source.write_text("\n".join(lines))
-    titles = "".join(f"{item}::Film {item}::Drama\n" for item in range(0, 120, 2))
-    (tmp_path / "movies.dat").write_text(titles)
-    settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
-    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
-    made = assert_agrees(engine, source, tmp_path, **settings, **quarantine)
-    assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
-    assert sum(made.rejected.values()) == 1
-    assert TITLES_FILE in made.files
-    kept = rows[:700] + rows[701:]
-    limits = {"min_rating": 2.5, "min_users": 6, "min_items": 9, "kcore": kcore}
-    histories, items, fingerprint = expected(kept, **limits)
-    assert decode(tmp_path / "made") == (histories, items)
-    assert made.statistics["split_fingerprint"] == fingerprint
-    if engine == "nvtabular":
-        assert request.getfixturevalue("requests")["filter"] > 2
+def write(path: Path, rows: list[tuple], separator: str) -> Path:
+    """Writes ratings as lines of user, item, rating, timestamp."""
+    path.write_text("".join(separator.join(map(str, row)) + "\n" for row in rows))
+    return path
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_amazon_packed_and_without_filters(engine, tmp_path, known):
-    """Ids that are not numbers, CRLF, gzip, a temporal split, the items of another dataset."""
-    rows = interactions(300, seed=2)
-    lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
-    source = tmp_path / "ratings.csv"
-    source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
-    settings = {"min_user_count": 3, "min_item_count": 0, "split": "temporal:0.6"}
-    if known:
-        (tmp_path / "earlier.csv").write_text("\n".join(lines[:100]))
-        earlier = run(tmp_path / "earlier.csv", tmp_path / "earlier", family=AMAZON, **settings)
-        settings["dictionaries"] = earlier
-    made = assert_agrees(engine, source, tmp_path, family=AMAZON, **settings)
-    assert made.statistics["cut"] > 1_400_000_000
+def with_filters(folder: Path) -> tuple[list, dict]:
+    """More than ten chunks and several passes; a bad row is set aside."""
+    rows = [(u, i, f"{r:g}", t) for u, i, r, t in interactions(1600, seed=1)]
+    source = write(folder / "ratings.dat", [*rows[:700], ("not a row",), *rows[701:]], "::")
+    titles = [(item, f"Film {item}", "Drama") for item in range(0, 120, 2)]
+    write(folder / "movies.dat", titles, "::")
+    settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "chunk_bytes": 1500}
+    settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
+    kept = [(u, i, float(r), t) for u, i, r, t in rows[:700] + rows[701:]]
+    return [kept, {"min_rating": 2.5, "min_users": 6, "min_items": 9}], settings | {
+        "source": source
+    }
 
 
-def test_quotes_unicode_and_decimals(engine, tmp_path):
-    """Rows that Python reads, among those that Arrow reads."""
+def of_another_dataset(folder: Path) -> tuple[list, dict]:
+    """Ids that are not numbers, a temporal split, the items of another dataset."""
+    rows = [
+        (f"A{u}X", f"B00000{int(i):04d}", r, 1400000000 + t) for u, i, r, t in interactions(300, 2)
+    ]
+    settings = {"family": AMAZON, "min_user_count": 3, "min_item_count": 0, "split": "temporal:0.6"}
+    earlier = write(folder / "earlier.csv", rows[:100], ",")
+    settings["dictionaries"] = run(earlier, folder / "earlier", **settings)
+    source = write(folder / "ratings.csv", rows, ",")
+    source.write_bytes(gzip.compress(source.read_bytes()))
+    return [], settings | {"source": source}
+
+
+def with_quotes(folder: Path) -> tuple[list, dict]:
+    """Rows that Python reads, among those that Arrow reads; times with decimals; one pass."""
     words = ["zoë", "李,四", 'a "b"', "A1", "B2", "x y"]
     rows = [
         (words[int(u) % 6] + u, words[int(i) % 6] + i, r, t / 4 if t % 3 else t)
         for u, i, r, t in interactions(500, seed=6)
     ]
-    source = tmp_path / "ratings.csv"
-    with source.open("w", newline="", encoding="utf-8") as file:
+    with (folder / "ratings.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
-    settings = {"columns": "user,item", "min_rating": 2.5, "min_item_count": 4, "chunk_bytes": 3000}
-    made = assert_agrees(engine, source, tmp_path, family=AMAZON, **settings)
-    limits = {"min_rating": 2.5, "min_users": 5, "min_items": 4}
-    histories, items, fingerprint = expected(rows, **limits)
-    assert decode(tmp_path / "made") == (histories, items)
-    assert made.statistics["split_fingerprint"] == fingerprint
+    settings = {"columns": "user,item", "min_rating": 2.5, "min_item_count": 4, "kcore": "once"}
+    settings |= {"source": folder / "ratings.csv", "family": AMAZON, "chunk_bytes": 3000}
+    return [rows, {"min_rating": 2.5, "min_users": 5, "min_items": 4, "kcore": "once"}], settings
 
 
-def test_text_without_times(engine, tmp_path):
+def without_times(folder: Path) -> tuple[list, dict]:
     """Histories in file order."""
     rows = sorted(interactions(200, seed=3), key=lambda row: int(row[0]))
-    source = tmp_path / "ml.txt"
-    source.write_text("".join(f"{int(u) + 1} {int(i) + 1}\n" for u, i, _, _ in rows))
-    assert_agrees(engine, source, tmp_path, family=MOVIELENS)
+    return [], {"source": write(folder / "ml.txt", [(u, i) for u, i, *_ in rows], " ")}
 
 
-@pytest.mark.parametrize("settings", [{"min_rating": 5.5}, {"min_user_count": 1000}])
+LOGS = (with_filters, of_another_dataset, with_quotes, without_times)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.__name__)
+def test_bytes_of_the_embedded_engine(engine, log, tmp_path, monkeypatch, request):
+    """Users lie in several files of Spark's, values in several groups of NVTabular's."""
+    monkeypatch.setattr(nvtabular_ratings, "MAX_GROUP_PARTS", 8)
+    oracle, settings = log(tmp_path)
+    files = []
+    if log is with_filters and engine == "spark":
+        monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
+        load = spark_ratings._load
+
+        def counted(rows, users, **options):
+            files.append(len(list(rows.folder.glob("*.parquet"))))
+            return load(rows, users, **options)
+
+        monkeypatch.setattr(spark_ratings, "_load", counted)
+        conf = {"shuffle.partitions": "3", "adaptive.enabled": "false"}
+        pairs = tuple((f"spark.sql.{key}", value) for key, value in conf.items())
+        settings["spark"] = spark_settings.SparkSettings(spark_conf=pairs)
+    made = assert_agrees(engine, settings.pop("source"), tmp_path, **settings)
+    if oracle:
+        rows, limits = oracle
+        histories, items, fingerprint = expected(rows, **limits)
+        assert decode(tmp_path / "made") == (histories, items)
+        assert made.statistics["split_fingerprint"] == fingerprint
+    if log is with_filters:
+        assert made.statistics["kcore_passes"] == pytest.approx(4, abs=2)
+        assert sum(made.rejected.values()) == 1
+        assert TITLES_FILE in made.files
+        assert files == [3] * (engine == "spark")
+        if engine == "nvtabular":
+            assert request.getfixturevalue("requests")["filter"] > 2
+    if log is of_another_dataset:
+        assert made.statistics["cut"] > 1_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings"),
+    [
+        pytest.param("spark", {"min_rating": 5.5}, marks=needs("Spark")),
+        pytest.param("nvtabular", {"min_rating": 5.5}, marks=needs("NVTabular")),
+        pytest.param("nvtabular", {"min_user_count": 1000}, marks=needs("NVTabular")),
+    ],
+    indirect=["engine"],
+)
 def test_nothing_is_left(engine, tmp_path, settings):
     """Filters that drop every row end the run, which leaves nothing behind."""
-    source = tmp_path / "ratings.dat"
-    source.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in interactions(50, 4)))
+    source = write(tmp_path / "ratings.dat", interactions(50, 4), "::")
     with pytest.raises(PreprocError, match=r"no interaction is left of 50 after `min_rating`"):
         run(source, tmp_path / "made", engine=engine, **settings)
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.dat"]
 
 
-@pytest.mark.parametrize("engine", ENGINES[:1], indirect=True)
-def test_users_in_several_parts(engine, tmp_path, monkeypatch):
-    """Spark writes a part for each range of users, and the batches cut them anew."""
-    monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
-    parts = []
-    load = spark_ratings._load
-
-    def counted(rows, users, **options):
-        parts.append(len(list(rows.folder.glob("*.parquet"))))
-        return load(rows, users, **options)
-
-    monkeypatch.setattr(spark_ratings, "_load", counted)
-    rows = interactions(400, seed=5)
-    source = tmp_path / "u.data"
-    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
-    conf = {"shuffle.partitions": "5", "adaptive.enabled": "false"}
-    settings = spark_settings.SparkSettings(
-        spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
-    )
-    assert_agrees(engine, source, tmp_path, spark=settings, min_user_count=3)
-    assert parts == [5]
-
-
 @needs("Spark")
 def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
     """With a Spark of its own, which ends before the manifest is written."""
-    source = tmp_path / "u.data"
-    rows = interactions(400, seed=7)
-    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
-    made = {}
-    for engine in ("pyarrow", "spark"):
-        output = tmp_path / engine
-        paths = (f"--input={source}", f"--output={output}")
-        program("movielens", *paths, f"--engine={engine}", "--min_item_count=2")
-        made[engine] = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
-    assert made["spark"] == made["pyarrow"] != {}
+    source = write(tmp_path / "u.data", [(u, i, 4, t) for u, i, _, t in interactions(200, 7)], "\t")
+    flags = (f"--input={source}", "--min_item_count=2")
+    called("movielens", *flags, f"--output={tmp_path / 'pyarrow'}")
+    spark = ("--engine=spark", "--spark_conf=spark.sql.shuffle.partitions=1")
+    options = {"JAVA_TOOL_OPTIONS": SHORT_LIVED_JAVA}
+    program("movielens", *flags, *spark, f"--output={tmp_path / 'spark'}", **options)
+    made = [
+        {path.name: path.read_bytes() for path in (tmp_path / engine).glob("*.parquet")}
+        for engine in ("pyarrow", "spark")
+    ]
+    assert made[0] == made[1] != {}

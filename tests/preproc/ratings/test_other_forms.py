@@ -15,11 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from preproc import amazon, movielens
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import decode
 
-COMMANDS = {"movielens": movielens.main, "amazon": amazon.main}
 HEADER = ["userId", "movieId", "rating", "timestamp"]
 ROWS = [[str(user), str(7 - time), "4.0", str(time)] for user in range(4) for time in range(5)]
 HISTORIES = {str(user): ["7", "6", "5", "4", "3"] for user in range(4)}
@@ -104,7 +102,7 @@ def test_the_remedies_of_refusals_lead_to_a_dataset(tmp_path, form):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for refusal in refusals:
         arguments = (f"--input={source}", f"--output={tmp_path / 'made'}", *flags)
-        error = called(COMMANDS[command], *arguments, status=2)
+        error = called(command, *arguments, status=2)
         assert re.search(refusal, error.strip()), error
         if shell := re.search(r"\n  (z?cat .*)\n", error):
             subprocess.run(shell[1], shell=True, check=True, env={"PATH": path})
@@ -113,7 +111,7 @@ def test_the_remedies_of_refusals_lead_to_a_dataset(tmp_path, form):
             flags.append(
                 "--columns=" + columns[1].replace("user=NAME,item=NAME", "user=c1,item=c2")
             )
-    called(COMMANDS[command], f"--input={source}", f"--output={tmp_path / 'made'}", *flags)
+    called(command, f"--input={source}", f"--output={tmp_path / 'made'}", *flags)
     assert decode(tmp_path / "made")[0] == HISTORIES
 
 
@@ -122,9 +120,9 @@ def test_what_is_no_rating_can_be_left_out(tmp_path, rating):
     source = tmp_path / "plays.csv"
     source.write_bytes(lines(["user", "artist", "plays"], *([u, i, rating] for u, i, *_ in ROWS)))
     call = (f"--input={source}", f"--output={tmp_path / 'made'}")
-    error = called(movielens.main, *call, "--columns=user=user,item=artist,rating=plays", status=3)
+    error = called("movielens", *call, "--columns=user=user,item=artist,rating=plays", status=3)
     assert f"rating '{rating}' must be" in error
     assert "All rows are like this" in error
     assert "quarantine" not in error
-    called(movielens.main, *call, f"--columns={error.strip().rpartition('--columns ')[2]}")
+    called("movielens", *call, f"--columns={error.strip().rpartition('--columns ')[2]}")
     assert decode(tmp_path / "made")[0] == HISTORIES

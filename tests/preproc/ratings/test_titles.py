@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from preproc import movielens
 from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences import read_item_map
 from recsys.data.sequences.titles import read_titles
@@ -61,7 +60,7 @@ def raw_folder(folder: Path, ratings: str, name: str = "", content: bytes = b"")
 
 def prepare(source: Path, output: Path, *flags: str, status: int = 0) -> str:
     paths = (f"--input={source}", f"--output={output}")
-    return called(movielens.main, *paths, *flags, status=status)
+    return called("movielens", *paths, *flags, status=status)
 
 
 def titles_by_raw_id(dataset: Path) -> dict[str, str]:

@@ -44,7 +44,7 @@ def job_of(source: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen
 
 
 class Cluster:
-    """A master and two workers of one core and 1.5 GB each."""
+    """A master and workers of one core and 1.5 GB each, of which one is there at once."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         import pyspark
@@ -56,16 +56,20 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{port}"
         self._log = folder / "master.log"
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
-        self.workers = [
-            self._start(
-                "worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1500m",
-                "--work-dir", str(folder / f"worker_{i}"), self.url,
-            )
-            for i in range(2)
-        ]  # fmt: skip
+        self.workers: list[subprocess.Popen] = []
+        self.add_worker()
+
+    def add_worker(self) -> None:
+        """Starts a worker and waits until the master knows it."""
+        number = len(self.workers)
+        worker = self._start(
+            "worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1500m",
+            "--work-dir", str(self._folder / f"worker_{number}"), self.url,
+        )  # fmt: skip
+        self.workers.append(worker)
         harness.wait_for(
-            lambda: self._log.read_text().count("Registering worker") == 2,
-            "the workers",
+            lambda: self._log.read_text().count("Registering worker") > number,
+            "the worker",
             PATIENCE_S,
         )
 
@@ -165,6 +169,7 @@ def test_worker_killed_in_the_middle(cluster, days, tmp_path):
     def scanned() -> int:
         return len(list(work.glob("scan/*/*.json")))
 
+    cluster.add_worker()
     with job_of(days, output, f"--master={cluster.url}", conf) as job:
         harness.wait_for(lambda: scanned() >= 3, "the first units", PATIENCE_S, job)
         cluster.workers[0].kill()

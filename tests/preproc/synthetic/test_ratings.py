@@ -88,25 +88,25 @@ def test_many_blocks_hold_all_users(monkeypatch):
 )
 def test_bad_flags(tmp_path, flag, message):
     flags = ["--users=500", "--items=20", "--interactions=3000", f"--output={tmp_path / 'x'}", flag]
-    assert message in called(generate_ratings.main, *flags, status=2)
+    assert message in called("generate_ratings", *flags, status=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_replaced_only_on_demand(tmp_path):
     output = tmp_path / "log.csv"
     flags = ["--users=9", "--items=20", "--interactions=90", f"--output={output}"]
-    called(generate_ratings.main, *flags)
+    called("generate_ratings", *flags)
     before = output.read_bytes()
-    assert "--overwrite" in called(generate_ratings.main, *flags, "--seed=1", status=2)
+    assert "--overwrite" in called("generate_ratings", *flags, "--seed=1", status=2)
     assert output.read_bytes() == before
-    called(generate_ratings.main, *flags, "--seed=1", "--overwrite")
+    called("generate_ratings", *flags, "--seed=1", "--overwrite")
     assert output.read_bytes() != before
 
 
 def test_titles_tell_the_ranks(tmp_path):
     output, titles = tmp_path / "ratings.csv", tmp_path / "movies.csv"
     flags = ["--users=50", "--items=20", "--interactions=2000", "--continuation=1"]
-    called(generate_ratings.main, *flags, f"--output={output}", f"--titles={titles}")
+    called("generate_ratings", *flags, f"--output={output}", f"--titles={titles}")
     raw = [line.split(",")[0] for line in titles.read_text().splitlines()[1:]]
     assert titles.read_text().splitlines()[1] == f"{raw[0]},Rank 1,generated"
     assert sorted(map(int, raw)) == list(range(1, 21))
@@ -117,6 +117,6 @@ def test_titles_tell_the_ranks(tmp_path):
     for history in histories.values():  # each item is followed by that of the next rank
         ranks = [raw.index(item) for _, item in sorted(history)]
         assert all((a + 1) % 20 == b for a, b in itertools.pairwise(ranks))
-    called(generate_ratings.main, *flags, f"--output={output}", f"--titles={output}", status=2)
+    called("generate_ratings", *flags, f"--output={output}", f"--titles={output}", status=2)
     flags += [f"--output={tmp_path / 'a'}", f"--titles={titles}", "--format=amazon_csv"]
-    assert "--titles are those of MovieLens" in called(generate_ratings.main, *flags, status=2)
+    assert "--titles are those of MovieLens" in called("generate_ratings", *flags, status=2)
