@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Criteo engine makes the same bytes and refuses the same files: engines x cases.
+"""Every engine of click logs makes the same bytes and refuses the same files.
 
 `RECIPES_REWRITE_GOLDEN=1 pytest tests/preproc/clicks/test_engines.py` writes the recorded checksums
 anew, from the reference engine; the diff is for review.
@@ -12,8 +12,9 @@ import gzip
 import json
 import lzma
 import os
+import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.engines.nvtabular import rows as nvtabular_rows
 from preproc.clicks.engines.nvtabular import run as nvtabular_criteo
-from preproc.clicks.job import PRESETS, semantics_of
+from preproc.clicks.job import PRESETS, semantics_of, semantics_of_schema
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.spark.settings import SparkSettings
 from recsys.data.manifest import Manifest
+from tests.preproc.clicks import schema_log
 from tests.preproc.clicks.rows import (
     assert_same,
     good_text,
@@ -58,20 +60,23 @@ ENGINES = {
 }
 
 
-def matrix(cases: Iterable[str], *, reference: bool = True) -> pytest.MarkDecorator:
-    """Returns the parameters `engine` and `case` of a test.
-
-    Args:
-        cases: names.
-        reference: whether the reference engine is among the engines.
-    """
-    engines = list(ENGINES.items())[not reference :]
-    pairs = [pytest.param(engine, case, marks=marks) for engine, marks in engines for case in cases]
-    return pytest.mark.parametrize(("engine", "case"), pairs, indirect=["engine"])
+def only(*engines: str) -> pytest.MarkDecorator:
+    """Returns the parameter `engine` of a test."""
+    params = [pytest.param(engine, marks=ENGINES[engine]) for engine in engines]
+    return pytest.mark.parametrize("engine", params, indirect=True)
 
 
-EVERY = [pytest.param(engine, marks=marks) for engine, marks in ENGINES.items()]
-every_engine = pytest.mark.parametrize("engine", EVERY, indirect=True)
+def pairs(cases: Mapping[str, Iterable[str]]) -> pytest.MarkDecorator:
+    """Returns the parameters `engine` and `case` of a test, from the engines of each case."""
+    params = [
+        pytest.param(engine, case, marks=ENGINES[engine])
+        for case, engines in cases.items()
+        for engine in engines
+    ]
+    return pytest.mark.parametrize(("engine", "case"), params, indirect=["engine"])
+
+
+every_engine = only(*ENGINES)
 
 
 class Engine:
@@ -80,11 +85,12 @@ class Engine:
     def __init__(self, label: str) -> None:
         self.name = label
         self.unit_bytes = 50_000  # of text
+        self.of_native: dict[str, int] = {}
 
     def __call__(self, source: Path, output: Path, **fields: Any) -> Manifest:
         """Prepares a dataset and returns its manifest."""
         if self.name == "native":
-            fields["settings"] = NativeSettings(unit_bytes=self.unit_bytes)
+            fields["settings"] = NativeSettings(unit_bytes=self.unit_bytes, **self.of_native)
         if self.name == "spark":
             conf = (("spark.sql.files.maxPartitionBytes", str(self.unit_bytes)),)
             fields["spark"] = SparkSettings(spark_conf=conf)
@@ -105,11 +111,11 @@ def engine(request, monkeypatch) -> Engine:
 @pytest.fixture
 def small_units(engine, monkeypatch) -> None:
     """Several units and buckets even of few rows."""
-    engine.unit_bytes = 20_000
+    engine.unit_bytes, engine.of_native = 20_000, {"table_bytes": 1}
     for module, name, size in (
-        (nvtabular_rows, "CHUNK_BYTES", 22_000),
-        (nvtabular_counts, "MAX_GROUP_PARTS", 12),
-        (input_file, "_BLOCK_BYTES", 22_000),
+        (nvtabular_rows, "CHUNK_BYTES", 30_000),
+        (nvtabular_counts, "MAX_GROUP_PARTS", 4),
+        (input_file, "_BLOCK_BYTES", 30_000),
         (shuffle_columns, "LEAST_UNIT_ROWS", 128),
         (shuffle_columns, "_READ_ROWS", 1),
     ):
@@ -122,7 +128,10 @@ def work(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-@matrix(PRESETS.names())
+OF_OTHERS = {"mlperf": ["spark"], "nvidia": ["nvtabular"], "torchrec_nvt": ["nvtabular"]}
+
+
+@pairs({name: ["reference", "native", *OF_OTHERS.get(name, ())] for name in PRESETS.names()})
 def test_recorded_bytes(engine, work, tmp_path, case):
     fields = {"semantics": semantics_of(case), "preset": case, "max_bad_fraction": 0.2}
     folder = work / engine.name
@@ -161,7 +170,7 @@ def odd_days(folder: Path, _: Callable[[], Path]) -> Path:
 
 
 def plain_days(folder: Path, _: Callable[[], Path]) -> Path:
-    return write_days(folder, rows=450)
+    return write_days(folder, rows=250)
 
 
 def real_rows(path: Path, real_data: Callable[[], Path]) -> Path:
@@ -184,37 +193,129 @@ def semantics(preset: str = "dlrm", **changes: object) -> dict[str, object]:
     return {"semantics": dataclasses.replace(semantics_of(preset), **changes), "format": BOTH}
 
 
+def damaged_days(folder: Path, _: Callable[[], Path]) -> Path:
+    """Days of rows of which every third one has bytes changed, one of them packed."""
+    draw = random.Random(9)
+    folder.mkdir()
+    for day, pack in enumerate((bytes, gzip.compress)):
+        lines = good_text(300, seed=day).splitlines()
+        for number in range(1, len(lines), 3):
+            line, at = lines[number], draw.randrange(len(lines[number]))
+            damage = draw.choice([b"\t", b"\r", b"-", b"\0", b" ", b"g", b"9", b"\xff", b"\t\t"])
+            lines[number] = line[:at] + damage + line[at + draw.randrange(3) :]
+        lines[7::90] = [draw.randbytes(40).replace(b"\n", b"") for _ in lines[7::90]]
+        ends = (draw.choice([b"\n", b"\n", b"\r\n"]) for _ in lines)
+        text = b"".join(line + end for line, end in zip(lines, ends, strict=True))
+        (folder / f"day_{day}").write_bytes(pack(text))
+    return folder
+
+
+def files_of_a_schema(folder: Path, _: Callable[[], Path]) -> Path:
+    """Files with columns in other orders, values of every reason, CRLF, gzip, no last line end."""
+    folder.mkdir()
+    bad = [(column, value) for column, values in schema_log.BAD.items() for value in values]
+    for i, end in enumerate(["\n", "\r\n", "\n"]):
+        table = schema_log.rows(300, seed=i)
+        for number, (column, value) in enumerate(bad):
+            table[7 * number + i] |= {"when": "28.02.2026 10:00", column: value}
+        table[-1]["shop"] = "€" * 341
+        table[-2] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
+        table[-3]["rate"] = "3.40282356e38"
+        names = random.Random(i).sample(schema_log.NAMES, len(schema_log.NAMES))
+        is_quoted = schema_log.may_be_quoted if i else schema_log.must_be_quoted
+        text = schema_log.text_of(table, names, end, is_quoted)
+        text += "".join(line + end for line in schema_log.BAD_LINES).encode()
+        text = text.removesuffix(b"\n") if i == 2 else text
+        (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
+    return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A log and settings; engines that are compared on it with the reference engine.
+
+    The executors of Spark do the native engine's units with its kernel: what its module does
+    itself needs few of them. `schema` are values of the schema that differ.
+    """
+
+    write: Callable[[Path, Callable[[], Path]], Path]
+    fields: dict[str, Any]
+    engines: tuple[str, ...] = ("native",)
+    schema: dict[str, Any] | None = None
+
+
+def of_schema(*engines: str, overrides: dict[str, Any] | None = None, **changes: Any) -> Case:
+    """Returns a case of the log with a schema."""
+    has_lists = "columns" not in changes
+    fields = {"overrides": overrides or {}, "format": BOTH[: 2 - has_lists]}
+    return Case(files_of_a_schema, fields, ("native", *engines), changes)
+
+
 TRAIN_ONLY = {"dictionary_days": "train", "frequency_limit": 2}
+TIME = {"validation": "2026-02-12", "test": "2026-02-20T12:00"}
 CASES = {
-    "odd spelling": (
+    "odd spelling": Case(
         odd_days,
         semantics(split_fractions=(0.61, 0.2, 0.19), shuffle_seed=7, **TRAIN_ONLY),
+        ("native", "spark", "nvtabular"),
     ),
-    "TorchRec's layout": (odd_days, semantics("nvidia", shuffle_seed=3) | {"layout": "torchrec"}),
-    "TorchRec's layout in input order": (
+    "damaged rows": Case(damaged_days, semantics(frequency_limit=2), ("native", "nvtabular")),
+    "TorchRec's layout": Case(
+        odd_days,
+        semantics("nvidia", shuffle_seed=3) | {"layout": "torchrec"},
+    ),
+    "TorchRec's layout in input order": Case(
         plain_days,
-        semantics(**TRAIN_ONLY) | {"layout": "torchrec"},
+        semantics(split_days=(1, -1, 0), **TRAIN_ONLY) | {"layout": "torchrec"},
     ),
-    "numbers of rows": (plain_days, semantics(split_rows=(700, 500, -1), **TRAIN_ONLY)),
-    "numbers of days": (plain_days, semantics(split_days=(1, -1, 0), **TRAIN_ONLY)),
-    "no training rows": (
+    "numbers of rows": Case(plain_days, semantics(split_rows=(400, 300, -1), **TRAIN_ONLY)),
+    "no training rows": Case(
         odd_days,
         semantics(split_fractions=(0.0, 0.5, 0.5), shuffle_seed=0, **TRAIN_ONLY),
+        ("native", "nvtabular"),
     ),
-    "only training rows": (
+    "only training rows": Case(
         odd_days,
         semantics(split_fractions=(1.0, 0.0, 0.0), shuffle_seed=2**64 - 1),
     ),
-    "real rows": (real_rows, semantics("kaggle") | {"max_bad_fraction": 0.0}),
-    "bins of real numbers": (
+    "real rows": Case(real_rows, semantics("kaggle") | {"max_bad_fraction": 0.0}),
+    "bins of real numbers": Case(
         real_rows,
         semantics("kaggle", bin_numerical=True, numerical_offset=4, numerical_min=-3),
     ),
-    "no labels, bins": (
+    "no labels, bins": Case(
         unlabelled_days,
         semantics("mlperf", unlabelled=True, bin_numerical=True, frequency_limit=3),
+        ("native", "spark", "nvtabular"),
+    ),
+    "schema": of_schema(),
+    "schema, split by time": of_schema(
+        "spark", overrides={"shuffle_seed": 3}, split={"time": TIME}
+    ),
+    "schema, split by user": of_schema(
+        "spark",
+        split={"random": {"fractions": [0.6, 0.4, 0.0], "by": "user"}},
+        numbers="float16",
+        columns=schema_log.columns_without("float", "categorical_list"),
+    ),
+    "schema, split by row": of_schema(
+        overrides={"shuffle_seed": 5},
+        split={"random": {"fractions": [0.7, 0.1, 0.2], "seed": 2**64 - 1}},
+        defaults={"frequency_limit": 2, "count": "all"},
+        columns=schema_log.columns_without("categorical_list"),
     ),
 }
+
+
+def prepared(
+    case: Case, source: Path, output: Path, run_engine: Callable[..., Manifest]
+) -> Manifest:
+    """Makes the dataset of a case with an engine."""
+    fields = dict(case.fields)
+    if case.schema is not None:
+        fields["schema"] = schema_log.write_schema(source.parent, **case.schema)
+        fields["semantics"] = semantics_of_schema(fields["schema"], fields.pop("overrides"))
+    return run_engine(source, output, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -222,21 +323,32 @@ def expected(request, tmp_path_factory) -> Callable[[str], tuple[Path, Manifest]
     """Returns the input of a case and what the reference engine makes of it."""
 
     @functools.cache
-    def prepared(case: str) -> tuple[Path, Manifest]:
+    def made(name: str) -> tuple[Path, Manifest]:
         folder = tmp_path_factory.mktemp("case")
-        write, fields = CASES[case]
-        source = write(folder / "in", lambda: request.getfixturevalue("real_data"))
-        return source, run(source, folder / "expected", "reference", **fields)
+        case = CASES[name]
+        source = case.write(folder / "in", lambda: request.getfixturevalue("real_data"))
+        reference = functools.partial(run, engine="reference")
+        return source, prepared(case, source, folder / "expected", reference)
 
-    return prepared
+    return made
 
 
-@matrix(CASES, reference=False)
+@pairs({name: case.engines for name, case in CASES.items()})
 def test_bytes_of_the_reference_engine(engine, small_units, expected, tmp_path, case):
     source, wanted = expected(case)
-    made = engine(source, tmp_path / "made", **CASES[case][1])
+    made = prepared(CASES[case], source, tmp_path / "made", engine)
     assert_same(made, wanted)
     assert [p.name for p in tmp_path.iterdir()] == ["made"]
+
+
+def test_values_are_refused_for_their_reasons(expected):
+    _, made = expected("schema")
+    assert made.kind == "clicks"
+    rejected = {reason: count for reason, count in made.rejected.items() if count}
+    assert rejected == {reason: 3 * count for reason, count in schema_log.REASONS.items()}
+    _, split = expected("schema, split by time")
+    assert split.rejected["time"] > 300  # rows without a time
+    assert "train/group.bin" in split.files
 
 
 @pytest.fixture(scope="module")
@@ -250,8 +362,17 @@ def taught(tmp_path_factory) -> tuple[Path, Path]:
     return log, folder / "dataset"
 
 
-@every_engine
-@pytest.mark.parametrize("unlabelled", [False, True])
+@pytest.mark.parametrize(
+    ("engine", "unlabelled"),
+    [
+        *(("reference", False), ("reference", True)),
+        pytest.param("native", False, marks=NEEDS_KERNEL),
+        pytest.param("native", True, marks=NEEDS_KERNEL),
+        pytest.param("spark", False, marks=SPARK),
+        pytest.param("nvtabular", True, marks=needs("NVTabular")),
+    ],
+    indirect=["engine"],
+)
 def test_applied_dictionaries_give_the_rows_of_the_whole(engine, taught, tmp_path, unlabelled):
     log, dataset = taught
     text = b"".join(log.read_bytes().splitlines(keepends=True)[600:])
@@ -293,12 +414,12 @@ def test_applied_dictionaries_are_checked(taught, tmp_path):
         run(log, tmp_path / "made", dictionaries=damaged, semantics=rules)
 
 
-@every_engine
-def test_spelling_of_the_input_changes_nothing(engine, tmp_path):
+def test_spelling_of_the_input_changes_nothing(tmp_path):
     days = write_days(tmp_path / "days", rows=150)
     texts = [(days / f"day_{day}").read_bytes() for day in range(3)]
-    made = engine(write_oddly(tmp_path / "other", *texts), tmp_path / "made")
-    assert made.files == run(days, tmp_path / "expected", "reference").files
+    odd = write_oddly(tmp_path / "other", *texts)
+    plain, other = (run(d, tmp_path / f"made_{d.name}", "reference") for d in (days, odd))
+    assert other.files == plain.files
 
 
 @needs("compiled Criteo kernel")
@@ -343,7 +464,8 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
     "damaged gzip": (gzip.compress(GOOD)[:50] + b"\xff" * 500, "gzip data are damaged"),
     "gzip cut in the first row": (gzip.compress(GOOD)[:66], "the gzip data end early"),
     "no line end": (b"0" * (2**20 + 2**19), "does not end within 512 KiB"),
-    # only reading to the end finds these
+}
+FOUND_BY_READING = {
     "cut gzip": (
         gzip.compress(good_text(3000, seed=2))[:-60_000],
         "the gzip data end early|EOFException: Unexpected end",
@@ -356,10 +478,10 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
 }
 
 
-@matrix(HOSTILE)
+@pairs(dict.fromkeys(HOSTILE, ("reference",)) | dict.fromkeys(FOUND_BY_READING, ENGINES))
 def test_hostile_files(engine, tmp_path, case):
     """A day that is something else is named, and nothing of a dataset is visible."""
-    text, message = HOSTILE[case]
+    text, message = (HOSTILE | FOUND_BY_READING)[case]
     days = write_days(tmp_path / "days", rows=20)
     (days / "day_1").write_bytes(text)
     with pytest.raises(PreprocError, match=f"(?s)day_1.*({message})"):
@@ -391,7 +513,7 @@ def test_too_many_bad_rows_and_then_enough(engine, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made"]
 
 
-@pytest.mark.parametrize("engine", [pytest.param("spark", marks=SPARK)], indirect=True)
+@only("spark")
 def test_dictionaries_that_do_not_fit_an_executor(engine, tmp_path):
     days = write_days(tmp_path / "days", rows=100)
     with pytest.raises(PreprocError, match=r"`memory_limit` 30\.0 MiB is too small"):

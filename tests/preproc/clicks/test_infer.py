@@ -17,7 +17,7 @@ from preproc.clicks.schema.infer import infer_schema
 from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
-from tests.preproc.clicks.test_schema import columns_of as columns_of_dataset
+from tests.preproc.clicks.schema_log import columns_of as columns_of_dataset
 
 
 def columns_of(draft: str) -> dict[str, dict[str, object]]:

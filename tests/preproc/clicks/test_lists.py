@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists in the rows of a click log: every engine makes the same bytes, and what they mean."""
+"""Lists in the rows of a click log: what they mean, in models and served."""
 
 import gc
-import gzip
 import math
 import random
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from pyarrow import parquet
 
 from dataspec import verify
@@ -19,15 +17,12 @@ from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from dlrm.train.metrics import roc_auc
-from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import columns
 from preproc.clicks.engines.native.units import NativeSettings
-from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
-from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import ListColumn
 from recsys.data.manifest import Manifest
 from recsys.data.split_binary import SplitBinaryReader
@@ -37,156 +32,33 @@ from recsys.serve.raw_rows import served_from_raw_rows
 from recsys.train.optimizers.rows import RowwiseOptimizer
 from tests import harness
 from tests.dlrm.conftest import DlrmProgram
-from tests.preproc.clicks.rows import assert_same, run, stopped
-from tests.preproc.clicks.test_engines import ENGINES
+from tests.preproc.clicks.rows import assert_same, stopped
+from tests.preproc.clicks.schema_log import (
+    LINE,
+    LISTS,
+    SINGLE,
+    columns_of,
+    columns_without,
+    prepare,
+    text_of,
+    write_log,
+    write_schema,
+)
+from tests.preproc.clicks.test_shuffle import shuffled_order
 from tests.tools import needs
 
-SCHEMA = {
-    "dialect": {"delimiter": ","},
-    "missing": ["n/a"],
-    "label": {"column": "click"},
-    "defaults": {"frequency_limit": 2},
-    "columns": [
-        {
-            **{"name": "tags", "role": "categorical_list", "type": "string", "separator": " "},
-            **{"pooling": "sum", "max_length": 4},
-        },
-        {"name": "user", "role": "categorical", "type": "int"},
-        {
-            **{"name": "seen", "role": "categorical_list", "type": "int", "weight_separator": ":"},
-            **{"frequency_limit": 1, "keep": "first", "max_length": 5},
-        },
-        {
-            **{"name": "codes", "role": "categorical_list", "type": "hex", "separator": "/"},
-            **{"max_ids": 20},
-        },
-        {"name": "words", "role": "categorical_list", "type": "string", "buckets": 9},
-        {"name": "price", "role": "numerical", "type": "float"},
-    ],
-    "split": {"fractions": [0.7, 0.1, 0.2]},
-}
-NAMES = ["user", "tags", "click", "price", "words", "seen", "codes"]
-BAD = {
-    "tags": ["a  b", " a", "a ", "x" * 1025, "a \x85"],
-    "seen": [
-        "7",
-        "7:",
-        ":1",
-        "7:1|",
-        "7:nan",
-        "7:1e39",
-        "x:1",
-        "7:1|99999999999999999999:1",
-        "7:é",
-    ],
-    "codes": ["a//b", "abcdefabc", "g/1", "é"],
-}
-REASONS = {"list": 3 + 6 + 1, "string": 1, "encoding": 1 + 1 + 1, "integer": 2, "hex": 2}
 
-
-def write_schema(folder: Path, **changes: object) -> Path:
-    path = folder / "schema.yaml"
-    path.write_text(yaml.safe_dump(SCHEMA | changes))
-    return path
-
-
-def rows(count: int, seed: int) -> list[dict[str, str]]:
-    rng = random.Random(seed)
-
-    def many(draw, separator: str, most: int = 8) -> str:
-        return separator.join(draw() for _ in range(rng.randrange(most)))
-
-    def tag() -> str:
-        return rng.choice(["b", "größe", "long-tag" * 9, f"t{rng.randrange(90)}"])
-
-    def seen() -> str:
-        number = rng.choice(["007", "7", "7.0", str(rng.randrange(-50, 50))])
-        return f"{number}:{rng.choice(['1', '.5', '-2e-3', f'{rng.random()!r}'])}"
-
-    return [
-        {
-            "user": str(int(rng.paretovariate(0.7)) % 60),
-            "tags": rng.choice(["n/a", many(tag, " ")]),
-            "click": str(rng.randrange(2)),
-            "price": f"{rng.random():.2f}",
-            "words": many(lambda: f"w{rng.randrange(99)}", "|", 70),
-            "seen": many(seen, "|"),
-            "codes": many(lambda: f"{int(rng.paretovariate(0.6)) % 999:x}", "/", 30),
-        }
-        for _ in range(count)
-    ]
-
-
-def text_of(table: list[dict[str, str]], names: list[str] = NAMES, end: str = "\n") -> bytes:
-    lines = [",".join(names), *(",".join(row[name] for name in names) for row in table)]
-    return (end.join(lines) + end).encode()
-
-
-def prepare(source: Path, schema: Path, output: Path, **fields: object) -> Manifest:
-    overrides = {"shuffle_seed": fields.pop("shuffle_seed", None)}
-    semantics = semantics_of_schema(schema, overrides)
-    return run(source, output, semantics=semantics, schema=schema, **fields)
-
-
-@pytest.mark.parametrize(
-    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
-)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"split": {"random": {"fractions": [0.6, 0.1, 0.3], "by": "user"}}},
-        {"defaults": {"count": "all"}},
-    ],
-    ids=["fractions", "random", "count all"],
-)
-def test_every_engine_makes_the_same_bytes(engine, changes, tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    bad = [(column, value) for column, values in BAD.items() for value in values]
-    for i, end in enumerate(["\n", "\r\n", "\n"]):
-        table = rows(500, seed=i)
-        for number, (column, value) in enumerate(bad):
-            table[7 * number + i][column] = value
-        text = text_of(table, random.Random(i).sample(NAMES, len(NAMES)), end)
-        (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
-    schema = write_schema(tmp_path, **changes)
-    shuffle_seed = None if "split" in changes else 3
-    fields = {"shuffle_seed": shuffle_seed}
-    expected = prepare(folder, schema, tmp_path / "reference", engine="reference", **fields)
-    assert {n: c for n, c in expected.rejected.items() if c} == {
-        n: 3 * c for n, c in REASONS.items()
-    }
-    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
-    made = prepare(folder, schema, tmp_path / "made", engine=engine, settings=small, **fields)
-    assert_same(made, expected)
-
-
-@pytest.mark.parametrize(
-    "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
-)
-@pytest.mark.parametrize("shuffle_seed", [None, 5])
-def test_lists_hold_the_ids_of_their_elements(engine, shuffle_seed, tmp_path):
-    table = rows(400, seed=9)
-    (tmp_path / "log.csv").write_bytes(text_of(table))
+def test_lists_hold_the_ids_of_their_elements(tmp_path):
+    table = write_log(tmp_path, 400, seed=9)
     schema = write_schema(tmp_path, split={"fractions": [1, 0, 0]})
-    prepare(
-        *(tmp_path / "log.csv", schema, tmp_path / "made"), engine=engine, shuffle_seed=shuffle_seed
-    )
-    spec = FeatureSpec.load(tmp_path / "made")
-    assert [f.name for f in spec.categorical] == ["user"]
+    prepare(tmp_path / "log.csv", schema, tmp_path / "made", engine="reference")
+    spec, reader = columns_of(tmp_path / "made", "train")
     assert [(f.name, f.pooling, f.is_weighted) for f in spec.lists] == [
-        *(("tags", "sum", False), ("seen", "mean", True)),
+        *(("tags", "sum", False), ("viewed", "mean", True)),
         *(("codes", "mean", False), ("words", "mean", False)),
     ]
-    reader = SplitBinaryReader(tmp_path / "made", "train", spec, check_ids=True)
-    columns = reader.read(0, len(table))
-    if shuffle_seed is not None:  # the numbers tell the rows
-        prices = [float(row["price"]) for row in table]
-        logs = np.log(np.array(prices) + 1).astype(np.float32)
-        assert sorted(columns.numerical[:, 0].tolist()) == sorted(logs.tolist())
-        return
-    tags, seen, codes, words = columns.lists
+    made = reader.read(0, len(table))
+    tags, viewed, codes, words = made.lists
     counts: dict[str, int] = {}
     texts = [row["tags"].split(" ")[-4:] if row["tags"] not in ("", "n/a") else [] for row in table]
     for text in (text for of_row in texts for text in of_row):
@@ -196,10 +68,11 @@ def test_lists_hold_the_ids_of_their_elements(engine, shuffle_seed, tmp_path):
     )
     ids = [[kept.index(t) + 1 if t in kept else 0 for t in of_row] for of_row in texts]
     assert [tags[i : i + 1].ids.tolist() for i in range(len(table))] == ids
-    pairs = [[e.split(":") for e in row["seen"].split("|")[:5] if e] for row in table]
-    np.testing.assert_array_equal(seen.weights, np.float32([float(w) for p in pairs for _, w in p]))
+    pairs = [[e.split(":") for e in row["viewed"].split("|")[:5] if e] for row in table]
+    weights = np.float32([float(w) for p in pairs for _, w in p])
+    np.testing.assert_array_equal(viewed.weights, weights)
     of_number: dict[int, set[int]] = {}
-    for number, id_ in zip([float(n) for p in pairs for n, _ in p], seen.ids, strict=True):
+    for number, id_ in zip([float(n) for p in pairs for n, _ in p], viewed.ids, strict=True):
         of_number.setdefault(int(number), set()).add(int(id_))
     assert all(len(ids) == 1 for ids in of_number.values())
     assert len(set().union(*of_number.values())) == len(of_number)
@@ -208,47 +81,42 @@ def test_lists_hold_the_ids_of_their_elements(engine, shuffle_seed, tmp_path):
     assert np.diff(words.offsets).max() == 50
     assert words.ids.max() <= 9
     some = reader.read(100, 120)
-    for own, whole in zip(some.lists, columns.lists, strict=True):
+    for own, whole in zip(some.lists, made.lists, strict=True):
         np.testing.assert_array_equal(own.ids, whole[100:120].ids)
         np.testing.assert_array_equal(own.offsets, whole[100:120].offsets)
+    prepare(
+        *(tmp_path / "log.csv", schema, tmp_path / "shuffled", {"shuffle_seed": 5}),
+        engine="reference",
+    )
+    _, reader = columns_of(tmp_path / "shuffled", "train")
+    shuffled = reader.read(0, len(table))
+    for place, row in enumerate(shuffled_order(5, len(table))):
+        for own, whole in zip(shuffled.lists, made.lists, strict=True):
+            assert own[place : place + 1].ids.tolist() == whole[row : row + 1].ids.tolist()
+
+
+def file_of(name: str, kind: str = "") -> str:
+    """Returns the file of a list in a split."""
+    return f"cat_{len(SINGLE) + LISTS.index(name)}{kind}.bin"
 
 
 def test_damaged_files_of_lists_are_refused(tmp_path):
-    (tmp_path / "log.csv").write_bytes(text_of(rows(90, seed=1)))
-    prepare(*(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made"), engine="reference")
+    write_log(tmp_path, 90, seed=1)
+    prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
     folder = tmp_path / "made" / "train"
+    ids, offsets = file_of("tags"), file_of("tags", ".offsets")
     for name, change, message in [
-        ("cat_1.offsets.bin", lambda b: b[:-8], "has 504 bytes, not 63 . 1 times 8"),
-        ("cat_1.bin", lambda b: b + b"1", "cat_1.offsets.bin says"),
-        ("cat_2.weights.bin", lambda b: b[:-4], "cat_2.offsets.bin says"),
-        ("cat_1.bin", lambda b: b"\x7f" + b[1:], "feature tags, element 0: id 127 is outside"),
-        ("cat_1.offsets.bin", lambda b: b[:8] + b"\xff" * 7 + b"\x00" + b[16:], "offsets fall"),
+        (offsets, lambda b: b[:-8], "has 576 bytes, not 72 . 1 times 8"),
+        (ids, lambda b: b + b"1", f"{offsets} says"),
+        (file_of("viewed", ".weights"), lambda b: b[:-4], f"{file_of('viewed', '.offsets')} says"),
+        (ids, lambda b: b"\x7f" + b[1:], "feature tags, element 0: id 127 is outside"),
+        (offsets, lambda b: b[:8] + b"\xff" * 7 + b"\x00" + b[16:], "offsets fall"),
     ]:
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(change(whole))
         with pytest.raises(DatasetError, match=message):
-            SplitBinaryReader(tmp_path / "made", "train", check_ids=True).read(0, 63)
+            SplitBinaryReader(tmp_path / "made", "train", check_ids=True).read(0, 72)
         (folder / name).write_bytes(whole)
-
-
-BAD_ENTRIES = {
-    "type: float": "type: a categorical_list column is",
-    "type: int, separator: ','": "separator: expected one",
-    "type: int, weight_separator: '|'": "weight_separator: expected one",
-    "type: int, max_length: 0": "max_length: must lie in",
-    "type: int, pooling: max": "pooling: must be one of",
-}
-
-
-@pytest.mark.parametrize("entry", BAD_ENTRIES)
-def test_a_wrong_schema_is_refused_with_its_line(entry, tmp_path):
-    path = tmp_path / "schema.yaml"
-    path.write_text(
-        "label: {column: click}\ncolumns:\n"
-        f"- {{name: a, role: categorical_list, {entry}}}\nsplit: {{rows: [1, 1, -1]}}\n"
-    )
-    with pytest.raises(PreprocError, match=f"schema.yaml:3: columns.{BAD_ENTRIES[entry]}"):
-        semantics_of_schema(path, {})
 
 
 @needs("compiled Criteo kernel")
@@ -267,7 +135,13 @@ def test_a_model_of_lists_learns_what_they_hold(tmp_path, capsys):
         {"name": "shop", "role": "categorical", "type": "string"},
         {"name": "items", "role": "categorical_list", "type": "string"},
     ]
-    schema = write_schema(tmp_path, columns=columns)
+    schema = write_schema(
+        tmp_path,
+        dialect={"delimiter": ","},
+        label={"column": "click"},
+        columns=columns,
+        split={"fractions": [0.7, 0.1, 0.2]},
+    )
     dataset = tmp_path / "made"
     made = prepare(tmp_path / "log.csv", schema, dataset)
     assert verify.main(["verify", str(dataset)]) == 0, capsys.readouterr().out
@@ -353,20 +227,15 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule):
     torch.testing.assert_close(stored.values.double(), expected_rows, rtol=1e-5, atol=1e-6)
 
 
-LINE = ["tags", "user", "seen", "codes", "words", "price"]
-"""Columns of the schema in its order, without the label."""
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A folder with two deployments of a model of lists, its test rows and their logits."""
     folder = tmp_path_factory.mktemp("served")
-    table = rows(900, seed=8)
-    (folder / "log.csv").write_bytes(text_of(table))
-    schema = write_schema(folder, split={"rows": [500, 100, -1]})
+    table = write_log(folder, 900, seed=8)
+    schema = write_schema(folder, split={"rows": [500, 100, -1]}, columns=columns_without("float"))
     prepare(folder / "log.csv", schema, folder / "data")
     program = DlrmProgram(folder)
-    program.train(folder / "data", folder / "run", "--epochs=1", "--lr=1")
+    program.train(folder / "data", folder / "run", "--epochs=1", "--lr=0.1")
     program(
         *(f"--dataset={folder / 'data'}", f"--load_checkpoint_path={folder / 'run'}"),
         *("--mode=predict", f"--predictions={folder / 'logits.parquet'}"),
@@ -383,9 +252,10 @@ def served(tmp_path_factory):
 
 def texts_of(table: list[dict[str, str]], form: str) -> np.ndarray:
     """Lines or fields of rows, as a request has them."""
-    cells = [[row[name] for name in LINE] for row in table]
-    texts = [[",".join(row)] for row in cells] if form == "line" else cells
-    return np.array([[text.encode() for text in row] for row in texts], np.object_)
+    used = [name for name in LINE if name not in ("note", "rate", "weight")]
+    cells = [[row[name].encode() for name in used] for row in table]
+    lines = text_of(table, LINE).splitlines()[1:]
+    return np.array([[line] for line in lines] if form == "line" else cells, np.object_)
 
 
 @needs("compiled Criteo kernel")
@@ -400,7 +270,7 @@ def test_served_rows_are_those_of_the_dataset(served, backend, form):
     request = {form: texts_of(table, form)}
     answer = model.respond(request)
     np.testing.assert_allclose(answer["logit"][:, 0], logits, rtol=1e-6, atol=1e-6)
-    widths = [1, 4, 5, 50, 50]
+    widths = [1] * len(SINGLE) + [4, 5, 50, 50]
     assert model.deployment.model["widths"] == widths
     with LineTransform(path / "features.bin") as transform:
         lines = [line for (line,) in texts_of(table, "line")]
@@ -419,24 +289,10 @@ def test_served_rows_are_those_of_the_dataset(served, backend, form):
     far[3, 7] = 10**6
     with pytest.raises(BadRequestError, match="row 3, feature 7: 1000000 is not in"):
         model.respond(transformed | {"categorical": far})
-    bad = [dict(table[0]) | {"seen": "7:1|8"}]
-    message = r"column seen: '7:1\|8' is refused \(list\): expected elements with '\|' between"
+    bad = [dict(table[0]) | {"viewed": "7:1|8"}]
+    message = r"column viewed: '7:1\|8' is refused \(list\): expected elements with '\|' between"
     with pytest.raises((BadRequestError, BadRowError), match=message):
         model.respond({form: texts_of(bad, form)})
-
-
-@pytest.mark.parametrize("engine", ["native", "reference"])
-@needs("compiled Criteo kernel")
-@needs("compiled Triton backend")
-def test_dictionaries_of_a_dataset_give_new_rows_the_same_bytes(served, engine, tmp_path):
-    folder, table, _ = served
-    (tmp_path / "new.csv").write_bytes(text_of(table, LINE[::-1]))
-    flags = [f"--input={tmp_path / 'new.csv'}", f"--output={tmp_path / 'new'}", "--unlabelled"]
-    flags += [f"--dictionaries={folder / 'data'}", f"--engine={engine}", "--progress=none"]
-    assert clicks_program.main(["prepare", *flags]) == 0
-    for path in sorted((folder / "data" / "test").iterdir()):
-        made = (tmp_path / "new" / "test" / path.name).read_bytes()
-        assert path.name == "label.bin" or made == path.read_bytes(), path.name
 
 
 @needs("compiled Criteo kernel")
@@ -459,7 +315,7 @@ def test_what_models_of_lists_cannot_do_is_refused(served, flag, message):
 
 
 def test_dropped_readers_keep_no_files_open(tmp_path):
-    (tmp_path / "log.csv").write_bytes(text_of(rows(90, seed=1)))
+    write_log(tmp_path, 90, seed=1)
     prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
 
     def opened() -> int:
@@ -473,7 +329,7 @@ def test_dropped_readers_keep_no_files_open(tmp_path):
 @needs("compiled Criteo kernel")
 def test_lost_work_files_of_lists_are_refused(tmp_path):
     """Where a run is interrupted before units are joined, and what one wrote is gone."""
-    (tmp_path / "log.csv").write_bytes(text_of(rows(900, seed=1)))
+    write_log(tmp_path, 900, seed=1)
     schema, settings = write_schema(tmp_path), NativeSettings(unit_bytes=20_000)
 
     def again() -> Manifest:

@@ -9,7 +9,7 @@ import pytest
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.serving.feature_file import write_feature_file
 from tests import harness
-from tests.preproc.clicks import test_lists as lists
+from tests.preproc.clicks import schema_log
 from tests.preproc.clicks.rows import run, write_days
 from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 
@@ -30,14 +30,13 @@ def driven(tmp_path_factory):
     write_feature_file(folder / "dataset", folder / "features.bin", "float16")
     days = [FOLDER.parent / "conformance" / f"day_{day}.tsv" for day in range(3)]
     # A log with lists, whose label stands first.
-    table = lists.rows(300, seed=5)
-    names = ["click", *(name for name in lists.NAMES if name != "click")]
-    log = folder / "lists.tsv"
-    log.write_bytes(lists.text_of(table, names).replace(b",", b"\t"))
-    columns = {column["name"]: column for column in lists.SCHEMA["columns"]}
-    changes = {"dialect": {"delimiter": "\t"}, "columns": [columns[name] for name in names[1:]]}
-    schema = lists.write_schema(folder, **changes)
-    lists.prepare(log, schema, folder / "data", engine="reference")
+    names, log = schema_log.NAMES, folder / "lists.tsv"
+    table = schema_log.rows(300, seed=5)
+    log.write_bytes(
+        schema_log.text_of(table, names, is_quoted=lambda _: False).replace(b";", b"\t")
+    )
+    schema = schema_log.write_schema(folder, dialect={"delimiter": "\t", "quote": "none"})
+    schema_log.prepare(log, schema, folder / "data", engine="reference")
     write_feature_file(folder / "data", folder / "lists.bin", "float32")
     log.write_bytes(log.read_bytes().partition(b"\n")[2])
     return folder, (("15", "features.bin", *days), ("15", "lists.bin", log))

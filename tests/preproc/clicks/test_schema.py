@@ -1,245 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Click logs with a schema: every engine makes the same bytes, and says what does not fit."""
+"""Click logs with a schema: what its columns mean, and what does not fit."""
 
 import decimal
 import gzip
 import json
 import math
 import random
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
-import yaml
 
 from dlrm.model.weights import OpenedCheckpoint
 from preproc.clicks import __main__ as program
-from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
-from recsys.data.feature_spec import FeatureSpec
-from recsys.data.manifest import Manifest
-from recsys.data.split_binary import SplitBinaryReader
 from tests.dlrm.conftest import final, make_program
 from tests.preproc.clicks.rows import assert_same, good_text, run
-from tests.preproc.clicks.test_engines import ENGINES
+from tests.preproc.clicks.schema_log import (
+    NAMES,
+    SINGLE,
+    columns_of,
+    prepare,
+    rows,
+    text_of,
+    write_log,
+    write_schema,
+)
 from tests.tools import needs
-
-SCHEMA = {
-    "dialect": {"delimiter": ";", "header": True},
-    "missing": ["n/a"],
-    "label": {"column": "bought", "positive": ["yes", "später"], "negative": ["no"]},
-    "defaults": {"frequency_limit": 2},
-    "columns": [
-        {"name": ["price", "seen"], "role": "numerical", "type": "int"},
-        {"name": "rate", "role": "numerical", "type": "float", "transform": "none"},
-        {"name": "weight", "role": "numerical", "type": "float", "min": 0.5, "offset": -0.25},
-        {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
-        {"name": "C{1..2}", "role": "categorical", "type": "hex"},
-        {"name": "C3", "role": "categorical", "type": "hex", "missing": ["-1", "größe", "0"]},
-        {"name": "note", "role": "ignored"},
-        {"name": "shop", "role": "categorical", "type": "string", "buckets": 50},
-        {"name": "sku", "role": "categorical", "type": "int", "buckets": 2**32},
-        {"name": "C4", "role": "categorical", "type": "hex", "buckets": 7},
-        {"name": "brand", "role": "categorical", "type": "string", "frequency_limit": 1},
-        {"name": "user", "role": "categorical", "type": "int", "max_ids": 9, "missing": ["-1"]},
-        {
-            **{"name": "when", "role": "timestamp", "format": "%d.%m.%Y %H:%M"},
-            **{"time_zone": "+01:00", "features": ["weekend", "hour"]},
-        },
-    ],
-    "split": {"fractions": [0.8, 0.1, 0.1]},
-}
-NAMES = [
-    "bought",
-    "price",
-    "seen",
-    "rate",
-    "weight",
-    "item",
-    "C1",
-    "C2",
-    "C3",
-    "note",
-    "shop",
-    "sku",
-    "C4",
-    "brand",
-    "user",
-    "when",
-]
-
-
-def write_schema(folder: Path, **changes: object) -> Path:
-    path = folder / "schema.yaml"
-    path.write_text(yaml.safe_dump(SCHEMA | changes))
-    return path
-
-
-def rows(count: int, seed: int) -> list[dict[str, str]]:
-    rng = random.Random(seed)
-    return [
-        {
-            "bought": rng.choice(["no", "no", "yes", "später"]),
-            "price": rng.choice(["", "n/a", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
-            "seen": rng.choice(["", "0", "0007"]),
-            "rate": rng.choice(["", "-0", "1e-999", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]),
-            "weight": rng.choice(["", "n/a", "3.4e38", f"{rng.random() * 10:.3f}", "1e22", "2E+3"]),
-            "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
-            "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),
-            "C2": f"{rng.randrange(2**32):08X}",
-            "C3": rng.choice(["1", "", "-1", "0"]),
-            "note": rng.choice(["", "größer als 3", "\x01"]),
-            "shop": rng.choice(["", "Mitte", "Süd 2", "x" * rng.randrange(1, 99)]),
-            "sku": rng.choice(["", "7", "007", "7.0", "-0", str(-(2**63)), "9223372036854775807"]),
-            "C4": f"{rng.randrange(2**32):x}",
-            "brand": rng.choice(
-                [
-                    "",
-                    "Ä",
-                    'a;"b"',
-                    '"' * rng.randrange(1, 40),
-                    "b",
-                    "x" * rng.randrange(1, 1025),
-                    "a " * 99,
-                ]
-            ),
-            "user": rng.choice(["-1", "-2", "7.0", "007", str(rng.randrange(-(2**63), 2**63))]),
-            "when": rng.choice(
-                ["", "n/a", f"{rng.randrange(1, 29):02}.02.2026 23:{rng.choice('05')}9"]
-            ),
-        }
-        for _ in range(count)
-    ]
-
-
-def must_be_quoted(field: str) -> bool:
-    return '"' in field or ";" in field
-
-
-def may_be_quoted(field: str) -> bool:
-    return must_be_quoted(field) or xxhash.xxh64_intdigest(field.encode()) % 5 == 0
-
-
-def text_of(
-    table: list[dict[str, str]],
-    names: list[str],
-    end: str = "\n",
-    is_quoted: Callable[[str], bool] = must_be_quoted,
-) -> bytes:
-    def spelled(field: str) -> str:
-        return '"{}"'.format(field.replace('"', '""')) if is_quoted(field) else field
-
-    cells = [names, *([row[name] for name in names] for row in table)]
-    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode()
-
-
-def prepare(tmp_path: Path, source: Path, schema: Path, name: str, **fields: object) -> Manifest:
-    return run(
-        source,
-        tmp_path / name,
-        semantics=semantics_of_schema(schema, {}),
-        schema=schema,
-        **fields,
-    )
 
 
 def number(text: str) -> str:
     return "0" if text in ("", "n/a") else text
 
 
-def columns_of(dataset: Path, split: str) -> tuple[FeatureSpec, SplitBinaryReader]:
-    spec = FeatureSpec.load(dataset)
-    return spec, SplitBinaryReader(dataset, split, spec)
-
-
-@pytest.mark.parametrize(
-    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
-)
-@pytest.mark.parametrize("numbers", ["float16", "float32"])
-def test_every_engine_makes_the_same_bytes(engine, numbers, tmp_path):
-    """Files with columns in other orders, bad rows, CRLF, gzip and no last line end."""
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    rng = random.Random(7)
-    for i, end in enumerate(["\n", "\r\n", "\n"]):
-        names = rng.sample(NAMES, len(NAMES))
-        table = rows(400, seed=i)
-        for bad, (column, value) in enumerate(
-            [("item", "xyz"), ("C1", "123456789"), ("price", "2147483648"), ("seen", "1.0")]
-        ):
-            table[37 * bad + i][column] = value
-        table[200]["bought"] = "perhaps"
-        table[201]["sku"] = "9223372036854775808"
-        table[202]["sku"] = "7."
-        table[203]["shop"] = "tab\x85"
-        table[204]["shop"] = "a" * 1025
-        table[207]["rate"] = "3.4028235677973366e38"
-        table[208]["weight"] = "nan"
-        table[209]["rate"] = "3.40282356e38"
-        table[211]["rate"] = "0" * 65
-        table[212]["brand"] = "\x1f"
-        table[213]["brand"] = "é" * 513
-        table[214]["user"] = "9223372036854775808"
-        table[215]["when"] = "29.02.2026 10:00"
-        table[216]["when"] = "28.02.1969 10:00"
-        table[217]["when"] = "28.02.2026 1é:00"
-        table[206]["shop"] = "€" * 341
-        table[205] |= {"bought": "später", "C3": "größe", "C1": "n/a", "seen": "-1"}
-        table[210]["C3"] = "é"
-        text = text_of(table, names, end, may_be_quoted if i else must_be_quoted)
-        for bad_row in (b"1;2;3", b'1;"2;3', b'"1"2;3', b'1;"', b'1;""";2'):
-            text += bad_row + end.encode()
-        text = text.removesuffix(b"\n") if i == 2 else text
-        (folder / f"{i}.csv").write_bytes(gzip.compress(text) if i == 1 else text)
-    columns = SCHEMA["columns"]
-    if numbers == "float16":  # without decimal numbers
-        columns = [
-            {"name": c["name"], "role": "ignored"} if c.get("type") == "float" else c
-            for c in columns
-        ]
-    schema = write_schema(tmp_path, numbers=numbers, columns=columns)
-    fields = {"format": ("split", "parquet")}
-    expected = prepare(tmp_path, folder, schema, "reference", engine="reference", **fields)
-    assert expected.kind == "clicks"
-    assert expected.rejected == {
-        **{"columns": 3, "quote": 12, "label": 3, "integer": 15, "hex": 6},
-        **{"encoding": 12, "string": 6, "number": 9 * (numbers == "float32"), "time": 6, "list": 0},
-    }
-    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
-    made = prepare(tmp_path, folder, schema, "made", engine=engine, settings=small, **fields)
-    assert_same(made, expected)
-
-
 def odd_fields(count: int, seed: int) -> list[bytes]:
     """Returns numbers and texts with a few bytes changed, and bytes of any kind."""
     rng = random.Random(seed)
-    seeds = [
-        "0",
-        "1.5e3",
-        "123456789012345678901234567890e-20",
-        "-12.000",
-        "9223372036854775807",
-        "ffffffff",
-        "größe €",
-        "\U0001f600",
-        "\ue000",
-    ]
-    pieces = [
-        *(b"e", b"+"),
-        b"-",
-        b".",
-        b"0",
-        b"9",
-        b"f",
-        b"\x7f",
-        b"\xc2\x85",
-        b"\xc2",
-        b"\xed\xa0\x80",
-        b"\xf4\x90",
-    ]
+    seeds = ["0", "1.5e3", "123456789012345678901234567890e-20", "-12.000", "9223372036854775807"]
+    seeds += ["ffffffff", "größe €", "\U0001f600", "\ue000", "7:1|8:.5", "a/b", "x y"]
+    pieces = [*b"e + - . 0 9 f | : / \x7f \xc2\x85 \xc2 \xed\xa0\x80 \xf4\x90".split(b" "), b" "]
     fields = []
     for _ in range(count):
         field = (
@@ -255,7 +55,7 @@ def odd_fields(count: int, seed: int) -> list[bytes]:
 @needs("compiled Criteo kernel")
 def test_odd_fields_are_read_alike(tmp_path):
     """One odd field in each row, of each column in turn."""
-    good = text_of(rows(4000, seed=2), NAMES).split(b"\n")[1:-1]
+    good = text_of(rows(4000, seed=2)).split(b"\n")[1:-1]
     lines = [";".join(NAMES).encode()]
     for i, (row, field) in enumerate(zip(good, odd_fields(4000, seed=3), strict=True)):
         fields = row.split(b";")
@@ -263,12 +63,12 @@ def test_odd_fields_are_read_alike(tmp_path):
         lines.append(b";".join(fields))
     (tmp_path / "log.csv").write_bytes(b"\n".join(lines))
     schema = write_schema(tmp_path)
-    expected = prepare(tmp_path, tmp_path / "log.csv", schema, "reference", engine="reference")
+    expected = prepare(tmp_path / "log.csv", schema, tmp_path / "reference", engine="reference")
     assert all(
         count > 30 for name, count in expected.rejected.items() if name in ("hex", "integer")
     )
     assert expected.rejected["encoding"] > 30
-    assert_same(prepare(tmp_path, tmp_path / "log.csv", schema, "made"), expected)
+    assert_same(prepare(tmp_path / "log.csv", schema, tmp_path / "made"), expected)
 
 
 @needs("compiled Criteo kernel")
@@ -290,8 +90,8 @@ def test_logarithms_are_the_nearest_float32(tmp_path):
             {"name": "c", "role": "categorical", "type": "hex"},
         ],
     )
-    expected = prepare(tmp_path, tmp_path / "log", schema, "reference", engine="reference")
-    assert_same(prepare(tmp_path, tmp_path / "log", schema, "made"), expected)
+    expected = prepare(tmp_path / "log", schema, tmp_path / "reference", engine="reference")
+    assert_same(prepare(tmp_path / "log", schema, tmp_path / "made"), expected)
     _, reader = columns_of(tmp_path / "made", "train")
     made = reader.read(0, reader.num_rows).numerical[:, 0]
     for i in range(0, len(made), 100):
@@ -304,26 +104,12 @@ def test_logarithms_are_the_nearest_float32(tmp_path):
 
 
 def test_columns_have_the_names_and_values_of_the_log(tmp_path):
-    table = rows(1000, seed=1)
-    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
-    prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
+    table = write_log(tmp_path, 1000, seed=1)
+    prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
     assert spec.numerical == ("price", "seen", "rate", "weight")
-    names = [
-        "item",
-        "C1",
-        "C2",
-        "C3",
-        "shop",
-        "sku",
-        "C4",
-        "brand",
-        "user",
-        "when_hour",
-        "when_weekend",
-    ]
-    assert [f.name for f in spec.categorical] == names
+    assert [f.name for f in spec.categorical] == SINGLE
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
     assert train.numerical.dtype == np.float32
@@ -370,7 +156,7 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
             {"name": "C{0..25}", "role": "categorical", "type": "hex"},
         ],
     )
-    made = prepare(tmp_path, tmp_path / "headed", schema, "made")
+    made = prepare(tmp_path / "headed", schema, tmp_path / "made")
     semantics = {"split_fractions": (0.8, 0.1, 0.1), "frequency_limit": 3}
     plain = run(tmp_path / "plain", tmp_path / "criteo", semantics=semantics_of("dlrm", semantics))
     names_of = ("feature_spec.yaml", "manifest.json")
@@ -393,20 +179,20 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
 def test_a_refused_row_tells_its_column(engine, column, value, message, tmp_path):
     table = rows(200, seed=4)
     table[150][column] = value
-    (tmp_path / "log.csv").write_bytes(text_of(table, NAMES))
+    (tmp_path / "log.csv").write_bytes(text_of(table))
     schema = write_schema(tmp_path)
     with pytest.raises(TooManyRejectedRowsError, match=f"line 152.*: column {column}: {message}"):
-        prepare(tmp_path, tmp_path / "log.csv", schema, "made", engine=engine, max_bad_fraction=0)
+        prepare(tmp_path / "log.csv", schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
 
 
 def test_files_of_each_split(tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     for i, name in enumerate(["a", "b", "c", "d"]):
-        (folder / f"{name}.csv").write_bytes(text_of(rows(50 + i, seed=i), NAMES))
+        (folder / f"{name}.csv").write_bytes(text_of(rows(50 + i, seed=i)))
     files = {"train": ["d.csv", "a.csv"], "validation": "b.csv", "test": "c.csv"}
     schema = write_schema(tmp_path, split={"files": files})
-    made = prepare(tmp_path, folder, schema, "made", engine="reference")
+    made = prepare(folder, schema, tmp_path / "made", engine="reference")
     assert made.rows == {"train": 103, "validation": 51, "test": 52}
     assert [source["name"] for source in made.source_files] == ["d.csv", "a.csv", "b.csv", "c.csv"]
 
@@ -419,7 +205,7 @@ def test_a_file_without_a_header(tmp_path):
     label = {"column": "bought", "positive": ["1"], "negative": "other"}
     schema = write_schema(tmp_path, dialect={"header": False}, columns=columns, label=label)
     (tmp_path / "log").write_bytes(b"a,1\nb,\na,\xff\n" * 20)
-    made = prepare(tmp_path, tmp_path / "log", schema, "made", engine="reference")
+    made = prepare(tmp_path / "log", schema, tmp_path / "made", engine="reference")
     assert made.rows == {"train": 48, "validation": 6, "test": 6}
     assert made.cardinalities == [3]
     assert made.positives["train"] == 16
@@ -466,6 +252,49 @@ BAD_SCHEMAS = {
     "a: [": r"not readable as YAML",
 }
 
+BAD_LISTS = {
+    "type: float": "type: a categorical_list column is",
+    "type: int, separator: ','": "separator: expected one",
+    "type: int, weight_separator: '|'": "weight_separator: expected one",
+    "type: int, max_length: 0": "max_length: must lie in",
+    "type: int, pooling: max": "pooling: must be one of",
+}
+BAD_ENTRIES = {
+    **{
+        f"{{name: ts, role: categorical_list, {words}}}": f"columns.{message}"
+        for words, message in BAD_LISTS.items()
+    },
+    '{name: ts, role: timestamp, format: "%Y-%m"}': "columns.format: needs year, month and day",
+    '{name: ts, role: timestamp, format: "%Y%m%d%j"}': "columns.format: expected unix_s, .*%H",
+    '{name: ts, role: timestamp, format: "%Y%m%d%Y"}': "columns.format: says the same twice",
+    "{name: ts, role: timestamp, time_zone: Europe/Berlin}": "columns.time_zone: expected UTC or",
+    "{name: ts, role: timestamp, features: [month]}": "columns.features: expected a list of hour",
+    '{name: ts, role: timestamp, format: "%Y-%m-%d %I:%M"}': "columns.format: has %I and %p",
+    "{name: ts, role: timestamp, type: int}": "columns.type: a timestamp column has none; it has",
+    "{name: ts, role: categorical, type: hex, separator: '|'}": "columns.separator: a categorical",
+}
+BAD_SPLITS = {
+    "{time: {validation: 2026-03-03, test: 2026-03-01}}": "split.time: expected the first times",
+    "{time: {validation: 2026-03-03}}": "split.time: expected the first times",
+    "{time: {validation: 2026-03-03, test: 2026-03-04, column: x}}": "split.time: column must be",
+    "{random: {fractions: [0.5, 0.4, 0.2]}}": "split.random.fractions: must be from 0 and add up",
+    "{random: {fractions: [1, 0, 0], by: x}}": "split.random.by: expected the name",
+    "{random: {fractions: [1, 0, 0], by: click}}": "split.random.by: .* not the label",
+    "{random: {fractions: [.nan, 0, 1]}}": "split.random.fractions: must be from 0",
+    "{random: {fractions: [1, 0, 0], seed: -1}}": r"split.random.seed: must lie in",
+}
+AROUND = (
+    "label: {column: click}\ncolumns:\n- %s\n- {name: a, role: categorical, type: hex}\nsplit: %s"
+)
+BAD_SCHEMAS |= {
+    AROUND % (entry, "{fractions: [1, 0, 0]}"): f"schema.yaml:3: {message}"
+    for entry, message in BAD_ENTRIES.items()
+}
+BAD_SCHEMAS |= {
+    AROUND % ("{name: ts, role: timestamp}", split): f"schema.yaml:5: {message}"
+    for split, message in BAD_SPLITS.items()
+}
+
 
 @pytest.mark.parametrize("text", BAD_SCHEMAS)
 def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
@@ -481,7 +310,7 @@ BAD_FILES = {
     HEADER + ";id": r"has 'id' besides; .*role: ignored",
     HEADER.replace(";", ","): r"the header lacks .*delimiter",
     HEADER.replace("price", "bought"): r"names bought more than once",
-    HEADER + "\n1;1;2;;;a;b;c;1;;;;\n": r"none of the first 1 rows .*label",
+    HEADER + "\n1" + ";" * 19 + "\n": r"none of the first 1 rows .*label",
     HEADER: r"holds no row",
 }
 
@@ -490,12 +319,12 @@ BAD_FILES = {
 def test_a_file_that_does_not_fit_is_refused_before_any_work(text, tmp_path):
     (tmp_path / "log.csv").write_text(text)
     with pytest.raises(PreprocError, match=r"log\.csv: .*" + BAD_FILES[text]):
-        prepare(tmp_path, tmp_path / "log.csv", write_schema(tmp_path), "made", engine="reference")
+        prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
     assert not (tmp_path / "made").exists()
 
 
 def test_flags_beside_a_schema(tmp_path, capsys):
-    (tmp_path / "log.csv").write_bytes(text_of(rows(100, seed=1), NAMES))
+    write_log(tmp_path, 100, seed=1)
     schema = write_schema(tmp_path)
     flags = ["", f"--input={tmp_path / 'log.csv'}", f"--schema={schema}", "--engine=reference"]
     for flag, message in {
@@ -532,7 +361,7 @@ def test_the_avazu_log_trains(real_data, tmp_path):
             },
         ],
     )
-    made = prepare(tmp_path, log, schema, "made")
+    made = prepare(log, schema, tmp_path / "made")
     assert sum(made.rows.values()) == 8087
     assert made.rejected == dict.fromkeys(made.rejected, 0)
     trained = make_program(tmp_path)(

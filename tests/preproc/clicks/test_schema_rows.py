@@ -6,32 +6,34 @@ import pytest
 
 from preproc.clicks import __main__ as program
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.serving.feature_file import ServedRow, write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import BadRowError
-from tests.preproc.clicks.rows import run
-from tests.preproc.clicks.test_schema import NAMES, columns_of, rows, text_of, write_schema
+from tests.preproc.clicks.schema_log import (
+    LINE,
+    NAMES,
+    SINGLE,
+    columns_of,
+    prepare,
+    text_of,
+    write_log,
+    write_schema,
+)
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
 
 TRAINED, NEW = 900, 200
-USED = [name for name in NAMES if name not in ("bought", "note")]
-LINE = ["price", "seen", "rate", "weight", "item", "C1", "C2", "C3", "note", "shop", "sku", "C4"]
-LINE += ["brand", "user", "when"]
-"""Columns of the schema in its order, without the label."""
+USED = [name for name in LINE if name != "note"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A dataset whose last rows are its test split, and these rows."""
     folder = tmp_path_factory.mktemp("schema")
-    table = rows(TRAINED + NEW, seed=3)
-    (folder / "log.csv").write_bytes(text_of(table, NAMES))
-    split = {"rows": [TRAINED, 0, NEW]}
-    semantics = semantics_of_schema(write_schema(folder, split=split), {})
-    run(folder / "log.csv", folder / "dataset", semantics=semantics)
+    table = write_log(folder, TRAINED + NEW, seed=3)
+    schema = write_schema(folder, split={"rows": [TRAINED, 0, NEW]})
+    prepare(folder / "log.csv", schema, folder / "dataset")
     return folder / "dataset", table[TRAINED:]
 
 
@@ -39,14 +41,14 @@ def made(tmp_path_factory):
 def transform(made):
     dataset, _ = made
     path = dataset.parent / "features.bin"
-    write_feature_file(dataset, path, "float16")
+    write_feature_file(dataset, path, "float32")
     return LineTransform(path)
 
 
 def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
     dataset, table = made
     row = ServedRow.of(semantics_of_dataset(dataset, {}))
-    assert (list(row.names), list(row.features)) == (LINE, [n for n in LINE if n in USED])
+    assert (list(row.names), list(row.features)) == (LINE, USED)
     spec, reader = columns_of(dataset, "test")
     expected = reader.read(0, NEW)
     lines = text_of(table, list(row.names)).splitlines()[1:]
@@ -54,8 +56,9 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
     for features in (transform.transform(lines), transform.transform_fields(fields)):
         numerical = np.asarray(expected.numerical, np.float32)
         assert features.numerical.tobytes() == numerical.tobytes()
-        assert np.array_equal(features.ids, np.stack(expected.categorical, 1))
-    assert transform.cardinalities == tuple(f.cardinality for f in spec.categorical)
+        assert np.array_equal(features.ids[:, : len(SINGLE)], np.stack(expected.categorical, 1))
+    tables = (*spec.categorical, *spec.lists)
+    assert transform.cardinalities == tuple(f.cardinality for f in tables)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
     _, table = made
     good, bad = dict(table[0]), table[0] | {name: value}
     lines = text_of([good, bad], LINE).split(b"\n")[1:-1]
-    fields = [[row[n].encode() for n in LINE if n in USED] for row in (good, bad)]
+    fields = [[row[n].encode() for n in USED] for row in (good, bad)]
     for call, given in ((transform.transform, lines), (transform.transform_fields, fields)):
         with pytest.raises(BadRowError, match=message) as caught:
             call(given)
@@ -91,9 +94,9 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
 
 
 def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
-    with pytest.raises(BadRowError, match="has 3 fields, expected 15 with ';' between them"):
+    with pytest.raises(BadRowError, match="has 3 fields, expected 19 with ';' between them"):
         transform.transform([b"1;2;3"])
-    with pytest.raises(BadRowError, match=r"column seen: is refused \(quote\): expected a closing"):
+    with pytest.raises(BadRowError, match=r"column price: is refused \(quote\): expected a"):
         transform.transform([b'1;"2;3'])
     with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
         transform.transform_fields([[b"1", b"2\t3", *[b""] * 12]])

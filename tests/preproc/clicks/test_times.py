@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times, and splits by what a row holds: every engine makes the same bytes."""
+"""Times, and splits by what a row holds."""
 
 import datetime
 import random
@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-import yaml
 
 from preproc.clicks import __main__ as program
-from preproc.clicks.engines.native.units import NativeSettings
-from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.rules import shuffle_keys
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
-from recsys.data.manifest import Manifest
 from tests.dlrm.conftest import DlrmProgram
-from tests.preproc.clicks.rows import assert_same, run
-from tests.preproc.clicks.test_engines import ENGINES
-from tests.preproc.clicks.test_schema import columns_of
+from tests.preproc.clicks.rows import assert_same
+from tests.preproc.clicks.schema_log import columns_of, prepare, write_schema
 from tests.tools import needs
 
 FORMATS = {
@@ -34,7 +29,6 @@ ENGINES_HERE = pytest.mark.parametrize(
     "engine", ["reference", pytest.param("native", marks=needs("compiled Criteo kernel"))]
 )
 UTC = datetime.UTC
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime.datetime(2026, 2, 26, tzinfo=UTC)
 
 
@@ -50,6 +44,7 @@ def write(folder: Path, lines: list[str], **changes: object) -> tuple[Path, Path
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log.csv").write_text("\n".join(["ts,user,item,click", *lines]) + "\n")
     values = {
+        "dialect": {"delimiter": ","},
         "label": {"column": "click"},
         "columns": [
             {"name": "user", "role": "ignored"},
@@ -57,15 +52,9 @@ def write(folder: Path, lines: list[str], **changes: object) -> tuple[Path, Path
             {"name": "item", "role": "categorical", "type": "string"},
         ],
         "split": {"time": {"validation": "2026-03-03", "test": "2026-03-04T12:00"}},
+        "defaults": {},
     }
-    (folder / "schema.yaml").write_text(yaml.safe_dump(values | changes))
-    return folder / "log.csv", folder / "schema.yaml"
-
-
-def prepare(log: Path, schema: Path, output: Path, **fields: object) -> Manifest:
-    return run(
-        log, output, schema=schema, **{"semantics": semantics_of_schema(schema, {}), **fields}
-    )
+    return folder / "log.csv", write_schema(folder, **values | changes)
 
 
 def lines_of(moments: list[datetime.datetime], form="iso8601", seed: int = 1) -> list[str]:
@@ -117,55 +106,33 @@ def test_features_of_times_and_splits_by_them(form, engine, tmp_path):
     assert spec.categorical[0].cardinality == len(kept) + 1
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(e, marks=m) for e, m in ENGINES.items() if e != "nvtabular"]
-)
-@pytest.mark.parametrize(
-    "split",
-    [
-        {"time": {"validation": "2026-03-03", "test": "2026-03-04T12:00"}},
-        {"random": {"fractions": [0.7, 0.1, 0.2], "seed": 2**64 - 1}},
-        {"random": {"fractions": [0.5, 0.5, 0.0], "by": "user"}},
-    ],
-    ids=["time", "rows", "users"],
-)
-@pytest.mark.parametrize("count", ["train", "all"])
-def test_every_engine_makes_the_same_bytes(engine, split, count, tmp_path):
-    lines = lines_of(times(4000))
-    for number, bad in enumerate(
-        ["", "2026-02-30", "2200-01-01", "1969-12-31T23:59:59Z", "2026-03-01T24:00", "2026-03-01 "]
-    ):
-        lines[number * 600] = lines[number * 600].replace(lines[number * 600].split(",")[0], bad)
-    for number in range(50, 90):  # rows without a user, and equal rows
-        lines[number] = f"2026-03-01T10:00:00.999-05,,i{number % 7},1"
+@pytest.mark.parametrize("by_user", [False, True])
+def test_random_splits_are_by_the_hash_of_a_row_or_its_group(by_user, tmp_path):
+    """Rows without a user are split as rows, equal ones alike; refused rows count nowhere."""
+    lines = lines_of(times(2000))
+    bad = ["2026-02-30", "2200-01-01", "1969-12-31T23:59:59Z", "2026-03-01T24:00", "2026-03-01 "]
+    refused = [f"{time},u1,i{number},1" for number, time in enumerate(bad)]
+    lines[50:90] = [f"2026-03-01T10:00:00.999-05,,i{number % 7},1" for number in range(40)]
     columns = [
         {"name": "user", "role": "ignored", "group": True, "missing": ["u7"]},
         {"name": "ts", "role": "timestamp", "features": ["hour"]},
         {"name": "item", "role": "categorical", "type": "string"},
     ]
-    defaults = {"frequency_limit": 2, "count": count}
-    log, schema = write(tmp_path, lines, split=split, defaults=defaults, columns=columns)
-    semantics = semantics_of_schema(schema, {"shuffle_seed": 5 if count == "all" else None})
-    fields = {"format": ("split", "parquet"), "semantics": semantics}
-    expected = prepare(log, schema, tmp_path / "reference", engine="reference", **fields)
-    assert expected.rejected["time"] == 5 + ("time" in split)
-    small = NativeSettings(unit_bytes=3000, table_bytes=1) if engine == "native" else None
-    made = prepare(log, schema, tmp_path / "made", engine=engine, settings=small, **fields)
-    assert_same(made, expected)
-    assert "train/group.bin" in made.files
-    if "random" in split:
-        rows = [row for row in lines if len(row.split(",")[0]) not in (10, 16, 11)]
-        rows = [r for r in rows if not r.startswith(("2200", "1969"))]
-        users = [row.split(",")[1] for row in rows]
-        by_user = "by" in split["random"]
-        keys = [
-            user if by_user and user not in ("", "u7") else row
-            for user, row in zip(users, rows, strict=True)
-        ]
-        hashes = np.array([xxhash.xxh64_intdigest(k.encode()) for k in keys], np.uint64)
-        train = shuffle_keys(split["random"].get("seed", 0), hashes) >> np.uint64(1)
-        least = round(split["random"]["fractions"][0] * 2**63)
-        assert expected.rows["train"] == int((train < least).sum())
+    fractions, seed = [0.7, 0.1, 0.2], 2**64 - 1
+    split = {"random": {"fractions": fractions, "seed": seed} | ({"by": "user"} if by_user else {})}
+    log, schema = write(tmp_path, lines + refused, split=split, columns=columns)
+    made = prepare(log, schema, tmp_path / "made", engine="reference")
+    assert made.rejected["time"] == len(refused)
+    users = [line.split(",")[1] for line in lines]
+    keys = [
+        user if by_user and user not in ("", "u7") else line
+        for user, line in zip(users, lines, strict=True)
+    ]
+    hashes = np.array([xxhash.xxh64_intdigest(key.encode()) for key in keys], np.uint64)
+    values = shuffle_keys(seed, hashes) >> np.uint64(1)
+    ends = [round(sum(fractions[: i + 1]) * 2**63) for i in range(2)]
+    counts = np.bincount((values >= ends[0]).astype(int) + (values >= ends[1]), minlength=3)
+    assert list(made.rows.values()) == counts.tolist()
 
 
 @needs("compiled Criteo kernel")
@@ -222,44 +189,6 @@ def test_times_are_those_of_the_standard_library():
         rule_of_halves = TimeRule("%m/%d/%Y %I:%M %p", minutes)
         assert rule_of_halves.milliseconds(text.encode()) == whole_minutes
         assert rule.categories(exact) == (local.hour, local.weekday(), local.weekday() >= 5)
-
-
-BAD_ENTRIES = {
-    '{name: ts, role: timestamp, format: "%Y-%m"}': "columns.format: needs year, month and day",
-    '{name: ts, role: timestamp, format: "%Y%m%d%j"}': "columns.format: expected unix_s, .*%H",
-    '{name: ts, role: timestamp, format: "%Y%m%d%Y"}': "columns.format: says the same twice",
-    "{name: ts, role: timestamp, time_zone: Europe/Berlin}": "columns.time_zone: expected UTC or",
-    "{name: ts, role: timestamp, features: [month]}": "columns.features: expected a list of hour",
-    '{name: ts, role: timestamp, format: "%Y-%m-%d %I:%M"}': "columns.format: has %I and %p",
-    "{name: ts, role: timestamp, type: int}": "columns.type: a timestamp column has none; it has",
-    "{name: ts, role: categorical, type: hex, separator: '|'}": "columns.separator: a categorical",
-}
-BAD_SPLITS = {
-    "{time: {validation: 2026-03-03, test: 2026-03-01}}": "split.time: expected the first times",
-    "{time: {validation: 2026-03-03}}": "split.time: expected the first times",
-    "{time: {validation: 2026-03-03, test: 2026-03-04, column: x}}": "split.time: column must be",
-    "{random: {fractions: [0.5, 0.4, 0.2]}}": "split.random.fractions: must be from 0 and add up",
-    "{random: {fractions: [1, 0, 0], by: x}}": "split.random.by: expected the name",
-    "{random: {fractions: [1, 0, 0], by: click}}": "split.random.by: .* not the label",
-    "{random: {fractions: [.nan, 0, 1]}}": "split.random.fractions: must be from 0",
-    "{random: {fractions: [1, 0, 0], seed: -1}}": r"split.random.seed: must lie in",
-}
-
-
-@pytest.mark.parametrize("text", [*BAD_ENTRIES, *BAD_SPLITS])
-def test_a_wrong_schema_is_refused_with_its_line(text, tmp_path):
-    entry = text if text in BAD_ENTRIES else "{name: ts, role: timestamp}"
-    split = text if text in BAD_SPLITS else "{fractions: [1, 0, 0]}"
-    path = tmp_path / "schema.yaml"
-    path.write_text(
-        f"label: {{column: click}}\ncolumns:\n- {entry}\n"
-        f"- {{name: a, role: categorical, type: hex}}\nsplit: {split}\n"
-    )
-    line = 3 if text in BAD_ENTRIES else 5
-    with pytest.raises(
-        PreprocError, match=f"schema.yaml:{line}: {(BAD_ENTRIES | BAD_SPLITS)[text]}"
-    ):
-        semantics_of_schema(path, {})
 
 
 @ENGINES_HERE

@@ -12,12 +12,12 @@ from preproc.clicks.engines.nvtabular import dictionary as nvtabular_dictionary
 from preproc.clicks.engines.nvtabular import rows as nvtabular_rows
 from preproc.clicks.engines.nvtabular import run as nvtabular_criteo
 from preproc.files import input_file
-from preproc.files.errors import PreprocError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.clicks.rows import assert_same, run, stopped, write_days
+from tests.preproc.clicks.rows import assert_same, good_text, run, stopped, write_days
 from tests.preproc.nvtabular import environment
 from tests.tools import needs
 
@@ -47,6 +47,17 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
     assert one_process["count"] == first["count"]
     assert first["encode"] == 2
     assert one_process["encode"] - first["encode"] == first["count"] - 1
+
+
+def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch, one_process):
+    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 1000)
+    days = write_days(tmp_path / "days", rows=20)
+    with (days / "day_0").open("ab") as file:
+        file.write(b"bad\n" * 100 + good_text(200, seed=2))
+    with pytest.raises(TooManyRejectedRowsError, match=r"day_0, line 21, byte \d+: columns: bad"):
+        run(days, tmp_path / "made", "nvtabular", max_bad_fraction=0.01)
+    assert not list(tmp_path.glob("made.work/nvtabular_rows/*/000.json"))
 
 
 def test_an_error_of_nvtabular_is_shown(tmp_path, monkeypatch, one_process):
