@@ -155,20 +155,16 @@ class _Worker:
         """Filters the rows of each part into a file of its name.
 
         Request: `parts` (parquet files), `folder` (replaced), `kept` (columns to pass on),
-        `column` (its value decides), and `minimum` (smallest value to keep) or `among` (parquet
-        file whose `column` holds the values to keep).
+        `column` (its value decides), `among` (parquet file whose `column` holds the values to
+        keep).
         """
         import nvtabular as nvt
         import pandas as pd
 
-        column, minimum = request["column"], request.get("minimum")
-        if minimum is None:
-            among = pd.read_parquet(request["among"])[column].to_numpy()
-            condition = nvt.ops.Filter(lambda rows: rows[column].isin(among))
-        else:
-            condition = nvt.ops.Filter(lambda rows: rows[column] >= minimum)
-        columns = list(dict.fromkeys([*request["kept"], column]))
-        workflow = nvt.Workflow(columns >> condition)
+        column = request["column"]
+        among = pd.read_parquet(request["among"])[column].to_numpy()
+        condition = nvt.ops.Filter(lambda rows: rows[column].isin(among))
+        workflow = nvt.Workflow(request["kept"] >> condition)
         dataset = self._dataset(request["parts"])
         self._write(workflow.fit(dataset).transform(dataset), request)
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from preproc.files.text_chunks import BoolArray
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.read import RatingsSink
+from preproc.ratings.read import ReadRows, Sink
 from recsys.data.sequences import RawIds, Sequences, split_fingerprint
 
 
@@ -36,37 +35,16 @@ class Filtered:
 
 _SLICE_ROWS = 2**20
 
-Read = Callable[[RatingsSink], None]
-"""Reads the ratings file of the run into a sink."""
+Read = Callable[[Sink], ReadRows]
+"""Reads the ratings file of the run into a sink, which gets a row at least."""
 
-EngineResult = tuple[RatingsSink, Filtered, dict[str, Any]]
-"""The sink after reading, the rows that pass the filters, and `engine` of the manifest."""
-
-Engine = Callable[[RatingsJob, Read, Path, ProgressReporter], EngineResult]
-"""Makes the histories of a ratings file.
+Engine = Callable[[RatingsJob, Read, Path, ProgressReporter], tuple[Filtered, dict[str, Any]]]
+"""Makes the histories of a ratings file; returns them, and `engine` of the manifest.
 
 The job is resolved, with both minimum counts. The folder, for temporary files on storage that
 executors see, exists and is removed by the caller. Raises PreprocError if the engine is missing or
 fails, or no row passes the filters.
 """
-
-
-def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
-    """Returns the error for filters that drop every row."""
-    return PreprocError(
-        f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
-        f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
-        f"{job.min_item_count} ({job.kcore}); lower them"
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FilterCounts:
-    """Counts of rows dropped by rating and by k-core."""
-
-    below_min_rating: int
-    dropped_by_kcore: int
-    kcore_passes: int
 
 
 def collect(
@@ -75,7 +53,8 @@ def collect(
     user_map: RawIds,
     item_map: RawIds,
     is_tied: BoolArray | None,
-    counts: FilterCounts,
+    read: ReadRows,
+    passes: int,
     reporter: ProgressReporter,
 ) -> Filtered:
     """Cuts the items of all users into histories.
@@ -86,27 +65,29 @@ def collect(
         user_map: raw user ids and the lengths of their histories, in id order.
         item_map: raw item ids and their counts, in id order.
         is_tied: [interactions] see `ties`; None if the file has no times.
-        counts: rows dropped on the way, for the manifest.
+        read: rows of the file, for the manifest.
+        passes: k-core passes that dropped rows.
         reporter: prints the counts.
     """
     offsets = np.zeros(len(user_map) + 1, np.int64)
     np.cumsum(user_map.counts, out=offsets[1:])
     sequences = Sequences(items, offsets, len(item_map), timestamps)
+    dropped_by_kcore = read.num_left - len(items)
     statistics = {
         "users": len(user_map),
         "items": len(item_map),
         "interactions": len(items),
-        "dropped_by_min_rating": counts.below_min_rating,
-        "dropped_by_kcore": counts.dropped_by_kcore,
-        "kcore_passes": counts.kcore_passes,
+        "dropped_by_min_rating": read.below_min_rating,
+        "dropped_by_kcore": dropped_by_kcore,
+        "kcore_passes": passes,
         "split_fingerprint": split_fingerprint(sequences, user_map, item_map),
     }
     if is_tied is not None:
         statistics["repeated_rows"] = count_repeats(items, is_tied)
     reporter.note(
         f"{len(user_map):,} users, {len(item_map):,} items, {len(items):,} interactions; "
-        f"dropped {counts.below_min_rating:,} by rating, {counts.dropped_by_kcore:,} by "
-        f"{counts.kcore_passes} k-core passes"
+        f"dropped {read.below_min_rating:,} by rating, {dropped_by_kcore:,} by "
+        f"{passes} k-core passes"
     )
     return Filtered(sequences, user_map, item_map, statistics)
 

@@ -19,7 +19,7 @@ from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
-from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
+from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences import DICTIONARIES, split_rows, write_sequences
@@ -68,15 +68,18 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,
     ):
+        num_rows, rejected = 0, list[RejectedRow]()
 
-        def read(ratings: RatingsSink) -> None:
+        def read(add: Sink) -> ReadRows:
+            nonlocal num_rows, rejected
             keep = () if known is None else (known.keep,)
-            read_ratings(job, file, layout, reporter, chunk_bytes, ratings, *keep)
+            rows = read_ratings(job, file, layout, reporter, chunk_bytes, add, *keep)
             file.check_unchanged()
+            num_rows, rejected = rows.num_rows, rows.rejected
+            return rows
 
         run: Engine = importlib.import_module(ENGINES[job.engine]).run
-        sink, filtered, engine = run(job, read, workspace.root, reporter)
-        num_rows, rejected = sink.num_rows, sink.rejected
+        filtered, engine = run(job, read, workspace.root, reporter)
         if known is not None:
             filtered = known.number(filtered)
             num_rows += known.num_left_out
@@ -94,7 +97,6 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
                 f"cut at {counts['cut']}: {counts['before_cut']:,} interactions before; "
                 f"{counts['cold_users']:,} users and {counts['cold_items']:,} items are cold"
             )
-        del sink  # of the pyarrow engine: all ids
         dataset = workspace.staging_dir("sequences") / "dataset"
         shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
         dataset.mkdir()

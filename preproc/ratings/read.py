@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,45 +36,48 @@ CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
 
 
-class RatingsSink(Protocol):
-    """Receiver of the rows of a file as they are read.
+Sink = Callable[[Interactions], None]
+"""Takes the rows of a file as they are read, without those below `min_rating`."""
+
+
+@dataclasses.dataclass(slots=True)
+class ReadRows:
+    """Rows of a file that were read.
 
     Attributes:
-        num_rows: valid rows.
+        num_rows: valid rows, of known items where `dictionaries` names a dataset.
+        below_min_rating: those of them that were dropped.
         rejected: rows that break the grammar.
     """
 
-    num_rows: int
-    rejected: list[RejectedRow]
+    num_rows: int = 0
+    below_min_rating: int = 0
+    rejected: list[RejectedRow] = dataclasses.field(default_factory=list)
 
-    def add(self, rows: Interactions, min_rating: float) -> None:
-        """Appends rows; those below `min_rating` are dropped now or later."""
+    @property
+    def num_left(self) -> int:
+        """Rows that reach `min_rating`."""
+        return self.num_rows - self.below_min_rating
 
 
 @dataclasses.dataclass(slots=True)
 class RawParts:
-    """Sink that writes valid rows to parquet parts.
+    """Sink that writes rows to parquet parts.
 
     Attributes:
         folder: folder of the parts; exists.
         paths: the parts so far, none empty.
-        num_rows: valid rows.
-        rejected: rows that break the grammar.
+        num_rows: rows so far.
+        has_timestamps: whether they have timestamps.
     """
 
     folder: Path
     paths: list[Path] = dataclasses.field(default_factory=list)
     num_rows: int = 0
-    rejected: list[RejectedRow] = dataclasses.field(default_factory=list)
+    has_timestamps: bool = False
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns, known once a row is written."""
-        names: list[str] = pq.read_schema(self.paths[0]).names
-        return names
-
-    def add(self, rows: Interactions, min_rating: float) -> None:
-        """Writes rows as a part; the engine drops those below `min_rating`."""
+    def __call__(self, rows: Interactions) -> None:
+        """Writes rows as a part."""
         if not len(rows):
             return
         columns: dict[str, Any] = {
@@ -82,10 +85,9 @@ class RawParts:
             ITEM: rows.items.cast(pa.string()),
             ROW: np.arange(self.num_rows, self.num_rows + len(rows)),
         }
-        if rows.ratings is not None and min_rating > 0:
-            columns[RATING] = rows.ratings
         if rows.timestamps is not None:
             columns[TIMESTAMP] = rows.timestamps
+            self.has_timestamps = True
         path = self.folder / f"{len(self.paths):05d}.parquet"
         pq.write_table(pa.table(columns), path)
         self.paths.append(path)
@@ -98,32 +100,51 @@ def read_ratings(
     layout: RatingsFormat,
     reporter: ProgressReporter,
     chunk_bytes: int,
-    ratings: RatingsSink,
+    add: Sink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
-) -> None:
-    """Reads a whole file into `ratings`, but rows that `keep` drops.
+) -> ReadRows:
+    """Passes the rows of a file to `add`, but those that `keep` drops or below `min_rating`.
 
     Raises:
-        PreprocError: the file cannot be read, or has no valid row.
+        PreprocError: the file cannot be read, or has no valid row, or none is left.
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
+    read = ReadRows()
     done, num_valid = 0, 0
-    with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
+    with reporter.stage("read", file.text_bytes, lambda: (done, read.num_rows)):
         for chunk in without_blank_end(read_chunks(file, chunk_bytes, RATINGS_FILE)):
             has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
-                _reject(job, file, layout, chunk, bad_lines, ratings.rejected)
+                _reject(job, file, layout, chunk, bad_lines, read.rejected)
             num_valid += len(rows)
-            ratings.add(keep(rows), job.min_rating)
+            rows = keep(rows)
+            read.num_rows += len(rows)
+            if rows.ratings is not None and job.min_rating > 0:
+                enough = rows.ratings >= job.min_rating
+                read.below_min_rating += len(rows) - int(enough.sum())
+                rows = rows.filter(enough)
+            add(rows)
             done = chunk.offset + len(chunk.text)
-    if rejected := ratings.rejected:
+    if rejected := read.rejected:
         lines = num_valid + len(rejected)
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected)
-    if num_valid and not ratings.num_rows:
+    if num_valid and not read.num_rows:
         raise PreprocError(f"{file.path}: has no item of `dictionaries` {job.dictionaries}")
     if not num_valid:
         raise PreprocError(f"{file.path}: holds no valid row; get the file again")
+    if not read.num_left:
+        raise nothing_left(job, read.num_rows)
+    return read
+
+
+def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
+    """Returns the error for filters that drop every row."""
+    return PreprocError(
+        f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
+        f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
+        f"{job.min_item_count} ({job.kcore}); lower them"
+    )
 
 
 def _reject(

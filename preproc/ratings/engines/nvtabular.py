@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NVTabular engine of ratings.
 
-Rows that match the grammar go to parquet parts. NVTabular drops low ratings (`Filter`), numbers the
-raw ids (`Categorify`), counts and filters for the k-core, and encodes rows in dense ids. The order
-of dense ids follows `ratings.ids`, since NVTabular breaks ties at random. Memory holds the distinct
-ids, and about 28 bytes for each row that passes the filters.
+Rows that match the grammar and reach `min_rating` go to parquet parts. NVTabular numbers the raw
+ids (`Categorify`), counts and filters for the k-core (`Filter`), and encodes rows in dense ids. The
+order of dense ids follows `ratings.ids`, since NVTabular breaks ties at random. Memory holds the
+distinct ids, and about 28 bytes for each row that passes the filters.
 """
 
 import shutil
@@ -30,24 +30,18 @@ from preproc.nvtabular.counts import (
     write_vocabulary,
 )
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
-from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
-from preproc.ratings.histories import (
-    EngineResult,
-    FilterCounts,
-    Read,
-    collect,
-    nothing_left,
-    ties,
-    time_keys,
-)
+from preproc.ratings.format import ITEM, ROW, TIMESTAMP, USER
+from preproc.ratings.histories import Filtered, Read, collect, ties, time_keys
 from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.read import RawParts
+from preproc.ratings.read import RawParts, nothing_left
 from recsys.data.sequences import RawIds
 from recsys.resources import available_cores
 
 
-def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -> EngineResult:
+def run(
+    job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter
+) -> tuple[Filtered, dict[str, Any]]:
     """Makes the histories of a ratings file with NVTabular; see `Engine`."""
     process = NvtabularProcess(
         job.nvtabular_python, job.nvtabular_device, None, available_cores(), folder / "log"
@@ -55,8 +49,12 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
     with process:
         (folder / "raw").mkdir()
         raw = RawParts(folder / "raw")
-        read(raw)
-        columns, maps, counts = _filter_and_encode(job, process, raw, folder, reporter)
+        rows_read = read(raw)
+        steps = RatingsSteps(process, folder, reporter, raw.paths)
+        maps, passes = _filter_and_encode(job, steps)
+        if not steps.num_rows:
+            raise nothing_left(job, rows_read.num_rows)
+        columns = steps.load([USER, ITEM, *([TIMESTAMP] if raw.has_timestamps else [])])
     users, items = (
         columns[column].astype(np.int32) - (FIRST_ID - FIRST_IDS[column]) for column in (USER, ITEM)
     )
@@ -65,9 +63,11 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
     is_tied = ties(keys, order) if TIMESTAMP in columns else None
     del keys
     times = None if job.quantile is None else columns[TIMESTAMP][order]
-    filtered = collect(items[order], times, maps[USER], maps[ITEM], is_tied, counts, reporter)
+    filtered = collect(
+        items[order], times, maps[USER], maps[ITEM], is_tied, rows_read, passes, reporter
+    )
     engine = {"name": "nvtabular", "version": process.version, "device": process.device}
-    return raw, filtered, engine
+    return filtered, engine
 
 
 class RatingsSteps:
@@ -111,14 +111,13 @@ class RatingsSteps:
         shutil.rmtree(folder)
         return counts
 
-    def filter(self, column: str, condition: dict[str, Any]) -> None:
-        """Keeps rows by a condition on a column, and drops ratings."""
+    def filter(self, column: str, values: pa.Array) -> None:
+        """Keeps the rows with one of some values in a column."""
         folder = self._new_folder()
-        kept = [c for c in pq.read_schema(self._parts[0].path).names if c != RATING]
-        if "among" in condition:
-            condition = {"among": write_vocabulary(folder, column, condition["among"])}
-        request = {"do": "filter", "kept": kept, "column": column}
-        self._replace("filter", request | condition, folder)
+        among = write_vocabulary(folder, column, values)
+        kept = pq.read_schema(self._parts[0].path).names
+        request = {"do": "filter", "kept": kept, "column": column, "among": among}
+        self._replace("filter", request, folder)
 
     def encode(self, vocabularies: dict[str, pa.Array]) -> None:
         """Replaces values by their index in the vocabularies plus `FIRST_ID`."""
@@ -128,7 +127,7 @@ class RatingsSteps:
             "do": "prepare",
             "parts": [str(self._parts[0].path)],
             "folder": str(folder / "vocabularies"),
-            "kept": [n for n in names if n not in vocabularies and n != RATING],
+            "kept": [n for n in names if n not in vocabularies],
             "vocabularies": {
                 column: write_vocabulary(folder, column, values)
                 for column, values in vocabularies.items()
@@ -174,29 +173,15 @@ class RatingsSteps:
         return {column: np.concatenate(arrays) for column, arrays in chunks.items()}
 
 
-def _filter_and_encode(
-    job: RatingsJob,
-    process: NvtabularProcess,
-    raw: RawParts,
-    folder: Path,
-    reporter: ProgressReporter,
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, RawIds], FilterCounts]:
-    """Filters the rows and encodes users and items; removes the raw parts.
+def _filter_and_encode(job: RatingsJob, steps: RatingsSteps) -> tuple[dict[str, RawIds], int]:
+    """Filters the rows and encodes users and items, counted from `FIRST_ID`.
 
     Returns:
-        The columns, each [rows] in file order, users and items counted from `FIRST_ID`; the raw ids
-        of users and items; the rows dropped.
+        The raw ids of users and items, unless no row is left; the passes that dropped rows.
 
     Raises:
-        PreprocError: NVTabular failed, or no row is left.
+        PreprocError: NVTabular failed.
     """
-    steps = RatingsSteps(process, folder, reporter, raw.paths)
-    has_timestamps = TIMESTAMP in raw.columns
-    if job.min_rating > 0:
-        steps.filter(RATING, {"minimum": job.min_rating})
-    rated = steps.num_rows
-    if not rated:
-        raise nothing_left(job, raw.num_rows)
     # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
     counts = steps.count(USER, ITEM)
     raw_ids = {column: values for column, (values, _) in counts.items()}
@@ -208,11 +193,11 @@ def _filter_and_encode(
                 values, occurrences = steps.count(column)[column]
                 enough = occurrences >= minimum
                 if not enough.all():
-                    steps.filter(column, {"among": values.filter(pa.array(enough))})
+                    steps.filter(column, values.filter(pa.array(enough)))
 
     passes = repeat_passes(job.kcore, lambda: steps.num_rows, drop_rare)
     if not steps.num_rows:
-        raise nothing_left(job, raw.num_rows)
+        return {}, passes
     maps, vocabularies = {}, {}
     for column, (codes, occurrences) in steps.count(USER, ITEM).items():
         ids = raw_ids[column].take(pa.array(codes.to_numpy() - FIRST_ID))
@@ -220,5 +205,4 @@ def _filter_and_encode(
         maps[column] = RawIds(ids.take(pa.array(order)), occurrences[order])
         vocabularies[column] = codes.take(pa.array(order))
     steps.encode(vocabularies)
-    columns = steps.load([USER, ITEM, *([TIMESTAMP] if has_timestamps else [])])
-    return columns, maps, FilterCounts(raw.num_rows - rated, rated - steps.num_rows, passes)
+    return maps, passes

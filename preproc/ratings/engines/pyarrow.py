@@ -4,40 +4,41 @@
 Peak memory is about 45 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
 """
 
-import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from preproc.files.progress import ProgressReporter
-from preproc.files.quarantine import RejectedRow
 from preproc.ratings.format import ITEM, USER
-from preproc.ratings.histories import (
-    EngineResult,
-    FilterCounts,
-    Read,
-    collect,
-    nothing_left,
-    ties,
-    time_keys,
-)
+from preproc.ratings.histories import Filtered, Read, collect, ties, time_keys
 from preproc.ratings.ids import IdColumn, dense_ids, kcore
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions
+from preproc.ratings.read import nothing_left
 
 
-def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) -> EngineResult:
+def run(
+    job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter
+) -> tuple[Filtered, dict[str, Any]]:
     """Makes the histories of a ratings file in memory; see `Engine`."""
-    ratings = Ratings()
-    read(ratings)
+    user_column, item_column = IdColumn(), IdColumn()
+    times: list[npt.NDArray[np.int64]] = []
 
-    users, raw_users = ratings.users.finish()
-    items, raw_items = ratings.items.finish()
-    timestamps = ratings.take_timestamps()
+    def add(rows: Interactions) -> None:
+        user_column.add(rows.users)
+        item_column.add(rows.items)
+        if rows.timestamps is not None:
+            times.append(rows.timestamps)
+
+    rows_read = read(add)
+    users, raw_users = user_column.finish()
+    items, raw_items = item_column.finish()
+    timestamps = np.concatenate(times) if times else None
+    times.clear()
     pa.default_memory_pool().release_unused()  # NumPy needs it from here on
-    before = len(users)
     kept, passes = kcore(
         users,
         items,
@@ -50,7 +51,7 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
         timestamps = None if timestamps is None else timestamps[kept]
         del kept
     if not len(users):
-        raise nothing_left(job, ratings.num_rows)
+        raise nothing_left(job, rows_read.num_rows)
     # Columns are deleted after their last use, because they decide the peak of memory.
     user_ids, user_map = dense_ids(USER, users, raw_users)
     del users
@@ -67,46 +68,7 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     ordered_items = item_ids[order]
     ordered_times = None if timestamps is None else timestamps[order]
     del order, item_ids
-    counts = FilterCounts(ratings.below_min_rating, before - len(ordered_items), passes)
-    filtered = collect(ordered_items, ordered_times, user_map, item_map, is_tied, counts, reporter)
-    return ratings, filtered, {"name": "pyarrow", "version": pa.__version__}
-
-
-@dataclasses.dataclass(slots=True)
-class Ratings:
-    """The rows of a file that reach `min_rating`, in file order.
-
-    Attributes:
-        users: raw ids of the rows.
-        items: raw ids of the rows.
-        num_rows: valid rows, those below `min_rating` included.
-        below_min_rating: valid rows that were dropped.
-        rejected: rows that break the grammar.
-    """
-
-    users: IdColumn = dataclasses.field(default_factory=IdColumn)
-    items: IdColumn = dataclasses.field(default_factory=IdColumn)
-    num_rows: int = 0
-    below_min_rating: int = 0
-    rejected: list[RejectedRow] = dataclasses.field(default_factory=list)
-    _timestamps: list[npt.NDArray[np.int64]] = dataclasses.field(default_factory=list)
-
-    def add(self, rows: Interactions, min_rating: float) -> None:
-        """Appends rows, without those below `min_rating`."""
-        self.num_rows += len(rows)
-        if rows.ratings is not None and min_rating > 0:
-            enough = rows.ratings >= min_rating
-            self.below_min_rating += len(rows) - int(enough.sum())
-            rows = rows.filter(enough)
-        self.users.add(rows.users)
-        self.items.add(rows.items)
-        if rows.timestamps is not None:
-            self._timestamps.append(rows.timestamps)
-
-    def take_timestamps(self) -> npt.NDArray[np.int64] | None:
-        """Returns and frees the timestamps of all rows, if there are any."""
-        if not self._timestamps:
-            return None
-        timestamps = np.concatenate(self._timestamps)
-        self._timestamps = []
-        return timestamps
+    filtered = collect(
+        ordered_items, ordered_times, user_map, item_map, is_tied, rows_read, passes, reporter
+    )
+    return filtered, {"name": "pyarrow", "version": pa.__version__}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Spark SQL engine of ratings.
 
-The driver reads the file, and writes the rows that match the grammar as parquet parts to storage
-that executors see. Spark drops low ratings, filters for the k-core, joins the rows with the dense
-ids and sorts them. The driver orders the ids (`ratings.ids`); it holds the distinct raw ids and 4
-bytes for each row that passes the filters.
+The driver reads the file, and writes the rows that match the grammar and reach `min_rating` as
+parquet parts to storage that executors see. Spark filters for the k-core, joins the rows with the
+dense ids and sorts them. The driver orders the ids (`ratings.ids`); it holds the distinct raw ids
+and 4 bytes for each row that passes the filters.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.text_chunks import BoolArray
-from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
-from preproc.ratings.histories import EngineResult, FilterCounts, Read, collect, nothing_left
+from preproc.ratings.format import ITEM, ROW, TIMESTAMP, USER
+from preproc.ratings.histories import Filtered, Read, collect
 from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.read import RawParts
+from preproc.ratings.read import RawParts, nothing_left
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from recsys.data.sequences import RawIds
@@ -33,21 +33,19 @@ from recsys.durable import sync_tree
 _BATCH_ROWS = 2**18
 
 
-def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -> EngineResult:
+def run(
+    job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter
+) -> tuple[Filtered, dict[str, Any]]:
     """Makes the histories of a ratings file with Spark SQL; see `Engine`."""
     with spark_session.connect(job.spark) as connected:
         runner = connected.for_sql(job.spark.spark_conf)
         raw = RawParts(folder.resolve() / "raw")
         raw.folder.mkdir()
-        read(raw)
+        rows_read = read(raw)
         rows = _Rows(runner, reporter, raw.folder, raw.num_rows)
-        columns = raw.columns
-        if RATING in columns:
-            rows.replace("filter", rows.table().where(f"{RATING} >= {job.min_rating!r}D"))
-        rated = rows.num_rows
 
         def drop_rare() -> None:
-            table = rows.table().drop(RATING)
+            table = rows.table()
             for column, minimum in job.min_counts.items():
                 if minimum > 1:
                     counts = table.groupBy(column).count()
@@ -57,15 +55,14 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
 
         passes = repeat_passes(job.kcore, lambda: rows.num_rows, drop_rare)
         if not rows.num_rows:
-            raise nothing_left(job, raw.num_rows)
+            raise nothing_left(job, rows_read.num_rows)
         users, items = rows.number(USER), rows.number(ITEM)
-        counts = FilterCounts(raw.num_rows - rated, rated - rows.num_rows, passes)
-        rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
+        rows.replace("order", _ordered(rows, [TIMESTAMP] if raw.has_timestamps else []))
         loaded, times, is_tied = _load(
-            rows, users, has_times=TIMESTAMP in columns, with_times=job.quantile is not None
+            rows, users, has_times=raw.has_timestamps, with_times=job.quantile is not None
         )
-        filtered = collect(loaded, times, users, items, is_tied, counts, reporter)
-    return raw, filtered, {"name": "spark", "version": runner.version}
+        filtered = collect(loaded, times, users, items, is_tied, rows_read, passes, reporter)
+    return filtered, {"name": "spark", "version": runner.version}
 
 
 @dataclasses.dataclass(slots=True)
