@@ -278,10 +278,10 @@ CASES = {
         odd_days,
         semantics(split_fractions=(1.0, 0.0, 0.0), shuffle_seed=2**64 - 1),
     ),
-    "real rows": Case(real_rows, semantics("kaggle") | {"max_bad_fraction": 0.0}),
     "bins of real numbers": Case(
         real_rows,
-        semantics("kaggle", bin_numerical=True, numerical_offset=4, numerical_min=-3),
+        semantics("kaggle", bin_numerical=True, numerical_offset=4, numerical_min=-3)
+        | {"max_bad_fraction": 0.0},
     ),
     "no labels, bins": Case(
         unlabelled_days,

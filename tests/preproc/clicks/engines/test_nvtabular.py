@@ -33,10 +33,10 @@ def one_process(nvtabular_process, monkeypatch) -> Counter[str]:
 
 
 def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
-    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 30_000)
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 30_000)
+    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 15_000)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 15_000)
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
-    days = write_days(tmp_path / "days", rows=300)
+    days = write_days(tmp_path / "days", rows=100)
     expected = run(days, tmp_path / "reference", "reference")
     with stopped(nvtabular_criteo, "_read_encoded", after=5):  # in the second group
         run(days, tmp_path / "made", "nvtabular")
