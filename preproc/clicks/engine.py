@@ -36,35 +36,35 @@ _SHOWN_CHARACTERS, _SHOWN_OF_ROW = 40, 120
 def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
     """Returns what is wrong in a row, and the remedy."""
     fields, shown = row_format.fields(row), excerpt(row, _SHOWN_OF_ROW)
-    if not row_format.names or fields is None:
+    if row_format.is_criteo or fields is None:
         return f"{reason}: {shown}"
     if reason == "columns":
-        return f"{len(fields)} fields, not {len(row_format.names)} (columns): {shown}"
+        return f"{len(fields)} fields, not {len(row_format.columns)} (columns): {shown}"
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
-    rule, list_rule = row_format.times[number], row_format.lists[number]
+    column = row_format.columns[number]
     if_nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
     remedies = {
         "label": "; the label has neither a positive nor a negative text like this",
         "encoding": "; texts are UTF-8 without control characters",
         "string": "; texts have 1,024 bytes at most",
     }
-    if row_format.types[number] != "string" or rule is not None:
+    if column.type != "string" or column.time is not None:
         remedies["encoding"] = "; only printable ASCII is read there"
-    if list_rule is not None:
-        weights = f", each with {list_rule.weight_separator!r} and a decimal weight"
+    if column.list is not None:
+        weights = f", each with {column.list.weight_separator!r} and a decimal weight"
         remedies["list"] = (
-            f"; elements have {list_rule.separator!r} between, none is empty"
-            f"{weights if list_rule.weight_separator else ''}"
+            f"; elements have {column.list.separator!r} between, none is empty"
+            f"{weights if column.list.weight_separator else ''}"
         )
-    if rule is not None:
+    if column.time is not None:
         remedies["time"] = (
-            f"; it splits the rows, by times from 1970 to 2199 like {rule.format}"
+            f"; it splits the rows, by times from 1970 to 2199 like {column.time.format}"
             if row_format.is_split_by_time_of(number)
-            else f"; times are from 1970 to 2199 and like {rule.format}{if_nothing}"
+            else f"; times are from 1970 to 2199 and like {column.time.format}{if_nothing}"
         )
     remedy = remedies.get(reason, if_nothing)
-    return f"column {row_format.names[number]}: {value} is refused ({reason}){remedy}"
+    return f"column {column.name}: {value} is refused ({reason}){remedy}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

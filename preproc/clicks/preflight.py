@@ -133,12 +133,13 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         f"\n  {explained(row, str(reason), row_format)}"
         for row, reason in zip(rows[:3], reasons, strict=False)
     )
-    lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {len(row_format.roles) - 1}
+    count = len(row_format.columns)
+    lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {count - 1}
     hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{len(row_format.roles)} fields with {row_format.delimiter.decode()!r} between them, and "
+        f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
         f"the label and types that it says{hint}. The first rows:{examples}"
     )
 

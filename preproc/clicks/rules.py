@@ -32,6 +32,8 @@ from preproc.clicks.schema.row_format import (
     NUM_NUMERICAL,
     KeyType,
     NumberRule,
+    RowFormat,
+    criteo_format,
 )
 from preproc.clicks.schema.schema import Schema
 from recsys.errors import UserError
@@ -174,6 +176,11 @@ class ClicksSemantics:
         if self.schema is None:
             return (narrow,) * self.num_categorical
         return tuple(column.key_type for column in self.schema.with_dictionaries)
+
+    @property
+    def line_format(self) -> RowFormat:
+        """Fields of a served line, which has no label."""
+        return criteo_format(unlabelled=True) if self.schema is None else self.schema.line_format
 
     def limits(self, column: int) -> tuple[int, int]:
         """Returns the least occurrences of a category, and the most ids.

@@ -7,7 +7,7 @@ from typing import ClassVar
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.serving.feature_file import NumberType, ServedRow, write_feature_file
+from preproc.clicks.serving.feature_file import NumberType, write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
 from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
@@ -42,7 +42,7 @@ class RawDlrmExport(DlrmExport):
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns the network's tensors and those of raw rows."""
         signature = super().signature(fixed_shapes=fixed_shapes)
-        row = ServedRow.of(semantics_of_dataset(self._dataset, {}))
+        row = semantics_of_dataset(self._dataset, {}).line_format
         return with_raw_rows(signature, row.names, row.features)
 
     def write_files(self, folder: Path) -> None:

@@ -31,8 +31,8 @@ from preproc.clicks.rules import (
     transform_decimal,
     transform_numerical,
 )
-from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_list, reject_reason
-from preproc.clicks.schema.row_format import KeyType, Role, RowFormat
+from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
+from preproc.clicks.schema.row_format import Column, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
@@ -48,43 +48,32 @@ class ParsedRows:
 
     Attributes:
         label: [n].
-        integers: [n, M]; 0 where the field is empty.
-        integers_missing: [n, M], True where the field is empty.
-        decimals: [n, M], of columns of decimal numbers in place of integers; 0 elsewhere.
-        categories: [n, F]; 0 where the field is empty, or the category no number of 32 bits.
-        wide_keys: [n, F], texts and other integers; None elsewhere.
-        categories_missing: [n, F], True where the field is empty.
+        numbers: [n, M]; NaN where the field is empty.
+        categories: [n, F], numbers or texts; None where the field is empty.
+        lists: [n, number of columns of lists], categories and weights of the elements of each.
         split: [n] number of each row's split; 0 where its own number decides.
         split_value: [n] what gave the row to its split.
         group: [n] group of each row.
-        lists: [n, number of columns of lists], keys and weights of the elements of each.
     """
 
     label: npt.NDArray[np.bool_]
-    integers: npt.NDArray[np.int64]
-    integers_missing: npt.NDArray[np.bool_]
-    decimals: npt.NDArray[np.float64]
-    categories: npt.NDArray[np.uint32]
-    wide_keys: npt.NDArray[np.object_]
-    categories_missing: npt.NDArray[np.bool_]
+    numbers: npt.NDArray[np.float64]
+    categories: npt.NDArray[np.object_]
+    lists: npt.NDArray[np.object_]
     split: npt.NDArray[np.int64]
     split_value: npt.NDArray[np.uint64]
     group: npt.NDArray[np.int64]
-    lists: npt.NDArray[np.object_]
 
     @property
     def num_ids(self) -> int:
         """Columns of one category a row."""
         return int(self.categories.shape[1])
 
-    def keys_of(self, column: int, key_type: KeyType, rows: int) -> npt.NDArray[Any]:
+    def keys_of(self, column: int, rows: int) -> list[int | bytes]:
         """Returns the categories of a column in the first rows."""
         if column >= self.num_ids:
-            elements = itertools.chain(*self.lists[:rows, column - self.num_ids])
-            keys = np.array([None, *(key for key, _ in elements)], np.object_)[1:]
-            return keys.astype(np.uint32) if key_type == "uint32" else keys
-        of_column = self.categories if key_type == "uint32" else self.wide_keys
-        return of_column[:rows, column][~self.categories_missing[:rows, column]]
+            return [key for key, _ in itertools.chain(*self.lists[:rows, column - self.num_ids])]
+        return [key for key in self.categories[:rows, column] if key is not None]
 
     def taken(self, order: npt.NDArray[np.int64]) -> "ParsedRows":
         """Returns the rows in another order."""
@@ -124,133 +113,93 @@ def read_rows(
 
     Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
     """
-    valid, valid_rows, rejected = [], [], []
+    valid: list[tuple[bytes, list[bytes]]] = []
+    rejected = []
     for number, (offset, row) in enumerate(iterate_lines(file, row_format), start=1):
         if number == 1 and row_format.has_header:
             continue
-        reason = reject_reason(row, row_format)
-        if reason is None:
-            valid.append(row_format.fields(row) or [])
-            valid_rows.append(row)
+        read = read_fields(row, row_format)
+        if isinstance(read, list):
+            valid.append((row, read))
         else:
-            rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
-
-    def texts(role: Role) -> npt.NDArray[np.object_]:
-        """Returns the fields of a role, in the order of the features."""
-        numbers = [i for i, own in enumerate(row_format.roles) if own == role]
-        numbers.sort(key=lambda number: row_format.columns[number])
-        cells = [[fields[number] for number in numbers] for fields in valid]
-        return np.array(cells, dtype=object).reshape(len(valid), len(numbers))
-
-    numbers = texts("numerical")
-    integers_missing = numbers == b""
-    is_decimal = decimal_columns(row_format)
-    filled = np.where(integers_missing, b"0", numbers)
-    integers = np.where(is_decimal, b"0", filled).astype(np.int64)
-    decimals = np.where(is_decimal, filled, b"0").astype(np.float64) + 0.0  # -0 is 0
-    categories, wide_keys, categories_missing, lists = _read_categories(
-        valid, row_format, semantics.key_types
+            rejected.append(RejectedRow(file.path.name, offset, number, read, row))
+    label, groups = np.zeros(len(valid), np.bool_), np.full(len(valid), -1, np.int64)
+    numbers = np.full((len(valid), row_format.count("numerical")), np.nan)
+    categories, lists = (
+        np.full((len(valid), row_format.count(role)), None, np.object_)
+        for role in ("categorical", "categorical_list")
     )
-    if semantics.category_modulus is not None:
-        categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
+    for field, (column, first) in enumerate(
+        zip(row_format.columns, row_format.numbers, strict=True)
+    ):
+        cells = [fields[field] for _, fields in valid]
+        buckets = column.buckets or semantics.category_modulus or 0
+        if column.role == "label":
+            label[:] = [text in row_format.positive for text in cells]
+        elif column.role == "numerical":
+            numbers[:, first] = [float(text) + 0.0 if text else np.nan for text in cells]  # -0 is 0
+        elif column.role == "categorical_list":
+            for row_number, text in enumerate(cells):
+                lists[row_number, first] = _elements(text, column)
+        elif keys := [_keys(text, column, buckets) for text in cells]:
+            categories[:, first : first + len(keys[0])] = np.array(keys, np.object_)
+        if field == row_format.group_field:
+            groups[:] = [xxhash.xxh64_intdigest(t) >> 1 if t else -1 for t in cells]
     if semantics.bin_numerical:
-        bins = np.where(integers_missing, 0, bin_categories(integers, semantics))
-        categories = np.hstack([categories, bins.astype(np.uint32)])
-        categories_missing = np.hstack([categories_missing, integers_missing])
-    split_value = np.zeros(len(valid), np.uint64)
-    if row_format.split is not None:
-        split_value = split_values(list(zip(valid_rows, valid, strict=True)), row_format)
+        bins = bin_categories(np.nan_to_num(numbers).astype(np.int64), semantics)
+        of_numbers = bins.astype(np.object_)
+        of_numbers[np.isnan(numbers)] = None
+        categories = np.hstack([categories, of_numbers])
+    values = split_values(valid, row_format)
     cuts = row_format.split.cuts if row_format.split else ()
-    group = row_format.group_field
-    labels = texts("label")[:, 0] if "label" in row_format.roles else [b""] * len(integers)
     return ParsedRows(
-        label=np.array([f in row_format.positive for f in labels], np.bool_),
-        integers=integers,
-        integers_missing=integers_missing,
-        decimals=decimals,
+        label=label,
+        numbers=numbers,
         categories=categories,
-        wide_keys=wide_keys,
-        categories_missing=categories_missing,
-        split=np.searchsorted(np.array(cuts, np.uint64), split_value, side="right"),
-        split_value=split_value,
         lists=lists,
-        group=np.array([-1 if group is None else group_of(f[group]) for f in valid], np.int64),
+        split=np.searchsorted(np.array(cuts, np.uint64), values, side="right"),
+        split_value=values,
+        group=groups,
     ), rejected
 
 
-def _read_categories(
-    rows: list[list[bytes]], row_format: RowFormat, key_types: Sequence[KeyType]
-) -> tuple[
-    npt.NDArray[np.uint32],
-    npt.NDArray[np.object_],
-    npt.NDArray[np.bool_],
-    npt.NDArray[np.object_],
-]:
-    """Returns categories, wide keys, missing ones and lists of rows; see `ParsedRows`."""
-    num_lists = row_format.roles.count("categorical_list")
-    lists = np.full((len(rows), num_lists), None, np.object_)
-    categories = np.zeros((len(rows), row_format.num_categorical), np.uint32)
-    wide_keys = np.full(categories.shape, None, np.object_)
-    missing = np.zeros(categories.shape, np.bool_)
-    for field, role in enumerate(row_format.roles):
-        column, cells = row_format.columns[field], [fields[field] for fields in rows]
-        kind, buckets = row_format.types[field], row_format.buckets[field]
-        time, of_list = row_format.times[field], row_format.lists[field]
-        if role == "categorical":
-            target = categories if key_types[column] == "uint32" else wide_keys
-            target[:, column] = [
-                read_category(text, kind, buckets) if text else 0 for text in cells
-            ]
-            missing[:, column] = [not text for text in cells]
-        if of_list is not None:
-            for number, text in enumerate(cells):
-                read = read_list(text, kind, buckets, of_list) if text else []
-                lists[number, column] = read
-        if time is not None and time.features:
-            columns = slice(column, column + len(time.features))
-            times = [time.milliseconds(text) for text in cells]
-            categories[:, columns] = [time.categories(each or 0) for each in times]
-            missing[:, columns] = np.array([[not text] for text in cells])
-    return categories, wide_keys, missing, lists
+def _keys(text: bytes, column: Column, buckets: int) -> list[int | bytes | None]:
+    """Returns the categories of a field: one, or the features of a time; None if missing."""
+    if column.role == "categorical":
+        return [read_category(text, column.type, buckets) if text else None]
+    time = column.time.milliseconds(text) if column.time else None
+    if column.time is None or time is None:
+        return [None] * len(column.time_features)
+    return [*column.time.categories(time)]
+
+
+def _elements(text: bytes, column: Column) -> object:
+    """Returns the categories and weights of a valid list."""
+    assert column.list is not None
+    return read_list(text, column.type, column.buckets, column.list) if text else []
 
 
 def split_values(
     rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
 ) -> npt.NDArray[np.uint64]:
-    """Returns what gives valid rows to their splits: times or hashes.
+    """Returns what gives valid rows to their splits: times or hashes; else 0.
 
     Args:
         rows: bytes of each row, and its fields.
-        row_format: has a rule for splits.
+        row_format: may have a rule for splits.
     """
     rule = row_format.split
-    assert rule is not None
+    if rule is None:
+        return np.zeros(len(rows), np.uint64)
     if rule.kind == "time":
         assert rule.field is not None
-        time = row_format.times[rule.field]
+        time = row_format.columns[rule.field].time
         assert time is not None
         times = [time.milliseconds(fields[rule.field]) or 0 for _, fields in rows]
         return np.array(times, np.uint64)
     texts = (row if rule.field is None else fields[rule.field] or row for row, fields in rows)
     hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
     return shuffle_keys(rule.seed, hashes) >> np.uint64(1)
-
-
-def group_of(field: bytes) -> int:
-    """Returns 63 bits for the group of a row, else -1."""
-    return xxhash.xxh64_intdigest(field) >> 1 if field else -1
-
-
-def decimal_columns(row_format: RowFormat) -> npt.NDArray[np.bool_]:
-    """Returns [M], True for numerical columns of decimal numbers."""
-    types = {
-        column: kind
-        for role, column, kind in zip(
-            row_format.roles, row_format.columns, row_format.types, strict=True
-        )
-        if role == "numerical"
-    }
-    return np.array([types[column] == "float" for column in range(len(types))], np.bool_)
 
 
 def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> list[Keys]:
@@ -265,42 +214,46 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
     for column, key_type in enumerate(semantics.key_types):
         limit, max_ids = semantics.limits(column)
         ordered: Any
-        categories = rows.keys_of(column, key_type, counted)
+        keys = rows.keys_of(column, counted)
         if key_type == "uint32":
-            values, counts = np.unique(categories, return_counts=True)
+            values, counts = np.unique(np.array(keys, np.uint32), return_counts=True)
             ordered = order_dictionary(values, counts.astype(np.uint64), limit)
         else:
-            ordered = order_wide_keys(Counter(categories), limit)
+            ordered = order_wide_keys(Counter(keys), limit)
         dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
 
 
 def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantics) -> ClickColumns:
     """Returns the columns of a dataset, with float32 numerical features."""
-    ids = []
-    for column, dictionary in enumerate(dictionaries[: rows.num_ids]):
-        id_of = {category: i for i, category in enumerate(dictionary, start=1)}
-        source = rows.categories if dictionary.type == "uint32" else rows.wide_keys
-        categories = source[:, column].tolist()
-        looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
-        ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
-    numerical = transform_numerical(rows.integers, rows.integers_missing, semantics)
-    schema = semantics.schema
-    for column, declared in enumerate(schema.named("numerical") if schema else ()):
-        if declared.type == "float":
-            numerical[:, column] = transform_decimal(rows.decimals[:, column], declared.rule)
+    tables = [{key: i for i, key in enumerate(keys, start=1)} for keys in dictionaries]
+    singles, of_lists = tables[: rows.num_ids], tables[rows.num_ids :]
+    missing, schema = np.isnan(rows.numbers), semantics.schema
+    rules = {
+        column: declared.rule
+        for column, declared in enumerate(schema.named("numerical") if schema else ())
+        if declared.type == "float"
+    }
+    whole = np.where(missing, 0, rows.numbers)
+    decimals = whole[:, list(rules)]
+    whole[:, list(rules)] = 0
+    numerical = transform_numerical(whole.astype(np.int64), missing, semantics)
+    for values, (column, rule) in zip(decimals.T, rules.items(), strict=True):
+        numerical[:, column] = transform_decimal(values, rule)
     lists = []
-    for column, dictionary in enumerate(dictionaries[rows.num_ids :]):
-        id_of = {category: i for i, category in enumerate(dictionary, start=1)}
-        of_column = rows.lists[:, column]
+    for table, of_column in zip(of_lists, rows.lists.T, strict=True):
         elements = list(itertools.chain(*of_column))
         lists.append(
             ListColumn(
-                np.array([id_of.get(key, 0) for key, _ in elements], np.int32),
+                np.array([table.get(key, 0) for key, _ in elements], np.int32),
                 np.cumsum([0, *map(len, of_column)]),
                 np.array([weight for _, weight in elements], np.float32),
             )
         )
+    ids = (
+        np.array([table.get(key, 0) for key in column], np.int32)
+        for table, column in zip(singles, rows.categories.T, strict=True)
+    )
     return ClickColumns(rows.label, numerical, tuple(ids), tuple(lists))
 
 

@@ -15,21 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.dictionaries import Dictionaries, Keys
+from preproc.clicks.kernel.packed_format import packed_format
 from preproc.clicks.kernel.shared_library import (
     EncodeTarget,
     LineTooLongError,
-    RawListRule,
     RawMergeResult,
     RawMergeRule,
-    RawNumberRule,
-    RawNumericalRule,
-    RawRowFormat,
-    RawRowRule,
     RawRun,
     RawRunSlice,
     RawScanSummary,
-    RawSplitRule,
-    RawTimeRule,
     check,
     check_handle,
     is_built,
@@ -38,16 +32,7 @@ from preproc.clicks.kernel.shared_library import (
 )
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.grammar import REJECT_REASONS, RejectReason
-from preproc.clicks.schema.row_format import (
-    FIELD_TYPES,
-    KEY_TYPES,
-    ROLES,
-    KeyType,
-    ListRule,
-    RowFormat,
-    SplitRule,
-)
-from preproc.clicks.schema.time_rule import TimeRule
+from preproc.clicks.schema.row_format import KEY_TYPES, KeyType, RowFormat
 from preproc.files.progress import Progress
 
 __all__ = [
@@ -65,7 +50,6 @@ __all__ = [
 ]
 
 NO_LIMIT = 2**64 - 1
-_NO_FIELD = 2**32 - 1
 
 RUN_WORD = np.dtype("<u8")
 """Word of a sorted run: count_table.h describes its entries."""
@@ -131,69 +115,6 @@ class _Reader:
         self.close()
 
 
-def _row_rule(semantics: ClicksSemantics) -> RawRowRule:
-    """Returns the rule by which rows are read."""
-    return RawRowRule(
-        semantics.category_modulus or 0,
-        semantics.bin_numerical,
-        semantics.numerical_min,
-    )
-
-
-def _raw_format(row_format: RowFormat) -> RawRowFormat:
-    """Returns a format for the kernel; it keeps its arrays alive."""
-    texts, texts_at = b"", []
-    for role, missing in zip(row_format.roles, row_format.missing, strict=True):
-        texts_at.append(len(texts))
-        of_label = (row_format.positive, row_format.negative or ())
-        for group in of_label if role == "label" else (missing,):
-            texts += bytes([len(group)]) + b"".join(bytes([len(t)]) + t for t in group)
-    split, group_field = row_format.split, row_format.group_field
-    return RawRowFormat(
-        delimiter=row_format.delimiter[0],
-        quote=int.from_bytes(row_format.quote),
-        num_fields=len(row_format.roles),
-        num_numerical=row_format.roles.count("numerical"),
-        num_categorical=row_format.num_categorical,
-        is_criteo=row_format.is_criteo,
-        has_label=row_format.has_label,
-        has_header=row_format.has_header,
-        other_is_negative=row_format.negative is None,
-        roles=bytes(map(ROLES.index, row_format.roles)),
-        columns=bytes(row_format.columns),
-        texts=texts,
-        texts_at=(ctypes.c_uint32 * len(texts_at))(*texts_at),
-        types=bytes(map(FIELD_TYPES.index, row_format.types)),
-        buckets=(ctypes.c_uint64 * len(texts_at))(*row_format.buckets),
-        rules=(RawNumberRule * len(texts_at))(*(RawNumberRule(*rule) for rule in row_format.rules)),
-        times=(RawTimeRule * len(texts_at))(*map(_raw_time, row_format.times)),
-        lists=(RawListRule * len(texts_at))(*map(_raw_list, row_format.lists)),
-        num_lists=row_format.roles.count("categorical_list"),
-        split=RawSplitRule(field=_NO_FIELD) if split is None else _raw_split(split),
-        group_field=_NO_FIELD if group_field is None else group_field,
-    )
-
-
-def _raw_time(rule: TimeRule | None) -> RawTimeRule:
-    if rule is None:
-        return RawTimeRule()
-    return RawTimeRule(rule.format.encode(), rule.zone_minutes, rule.feature_bits)
-
-
-def _raw_list(rule: ListRule | None) -> RawListRule:
-    return RawListRule() if rule is None else RawListRule(*rule.numbers)
-
-
-def _raw_split(rule: SplitRule) -> RawSplitRule:
-    return RawSplitRule(
-        kind=1 if rule.kind == "time" else 2,
-        field=_NO_FIELD if rule.field is None else rule.field,
-        seed=rule.seed,
-        cuts=rule.cuts,
-        counts_train=rule.counts_train,
-    )
-
-
 class Scanner(_Reader):
     """Validates rows and counts their categories.
 
@@ -220,12 +141,12 @@ class Scanner(_Reader):
         offset: int = 0,
         progress: Progress,
     ) -> None:
-        raw_format = _raw_format(row_format)
-        self._keep_alive = (progress, raw_format)  # the kernel holds their addresses
+        packed = packed_format(row_format, semantics)
+        self._keep_alive = progress  # the kernel holds its address
         super().__init__(
             load().clicks_scan_open(
-                ctypes.byref(_row_rule(semantics)),
-                ctypes.byref(raw_format),
+                packed,
+                len(packed),
                 table_bytes,
                 row_limit,
                 runs_fd,
@@ -344,21 +265,14 @@ class Encoder(_Reader):
         offset: int = 0,
         progress: Progress,
     ) -> None:
-        raw_format = _raw_format(row_format)
-        # The kernel holds their addresses.
-        self._keep_alive = (dictionaries, progress, raw_format)
+        packed = packed_format(row_format, semantics)
+        self._keep_alive = (dictionaries, progress)  # the kernel holds their addresses
         self._targets = (EncodeTarget * len(targets))(*targets)
-        rule = RawNumericalRule(
-            semantics.numerical_offset,
-            semantics.numerical_min,
-            semantics.numerical_missing == "output_zero",
-        )
         super().__init__(
             load().clicks_encode_open(
                 dictionaries,
-                ctypes.byref(_row_rule(semantics)),
-                ctypes.byref(raw_format),
-                ctypes.byref(rule),
+                packed,
+                len(packed),
                 self._targets,
                 len(targets),
                 offset,

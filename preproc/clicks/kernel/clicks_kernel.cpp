@@ -63,61 +63,6 @@ struct RejectedHeader {
   uint32_t reason;
 };
 
-class RowScanner final : public RowSink {
- public:
-  RowScanner(const RowRule& rule, const RowFormat& format, size_t table_bytes, uint64_t row_limit,
-             int runs_fd, int rejects_fd)
-      : counts_(rule, format, table_bytes, runs_fd),
-        split_(format.split),
-        num_lists_(static_cast<int>(format.num_lists)),
-        row_limit_(row_limit),
-        rejects_fd_(rejects_fd) {}
-
-  bool rows(RowBatch& batch) override {
-    const int count =
-        static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - rows_));
-    if (split_.kind != SplitRule::kNone) split_rows(batch, count);
-    counts_.add(batch, count);
-    rows_ += static_cast<uint64_t>(count);
-    for (int r = 0; r < count; ++r) positives_ += batch.label[r];
-    return rows_ < row_limit_;
-  }
-
-  // Counts the rows of each split; hides the categories of rows that are not to be counted.
-  void split_rows(RowBatch& batch, int count) {
-    for (int r = 0; r < count; ++r) {
-      const uint64_t value = batch.split_value[r];
-      const int split = split_.split_of(value);
-      ++split_rows_[split];
-      least_ = std::min(least_, value);
-      most_ = std::max(most_, value);
-      if (!split_.counts_train || split == 0) continue;
-      batch.id_present[r] = 0;
-      for (int l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
-    }
-  }
-
-  void rejected(const RejectedRow& row, const uint8_t* text) override {
-    ++rejected_[row.reason];
-    if (rejects_fd_ < 0) return;
-    const RejectedHeader header{row.offset, row.line, row.length, row.reason};
-    write_all(rejects_fd_, &header, sizeof(header));
-    write_all(rejects_fd_, text, row.length);
-  }
-
-  CategoryCounts counts_;
-  SplitRule split_;
-  int num_lists_;
-  uint64_t split_rows_[kNumSplits] = {};
-  uint64_t least_ = ~uint64_t{0};  // of the values that split
-  uint64_t most_ = 0;
-  uint64_t row_limit_;
-  int rejects_fd_;
-  uint64_t rows_ = 0;
-  uint64_t positives_ = 0;
-  uint64_t rejected_[kNumReasons] = {};
-};
-
 }  // namespace
 
 struct ScanSummary {
@@ -131,6 +76,65 @@ struct ScanSummary {
   uint64_t split_rows[kNumSplits];
   uint64_t split_values[2];
 };
+
+namespace {
+
+class RowScanner final : public RowSink {
+ public:
+  RowScanner(const RowFormat& format, size_t table_bytes, uint64_t row_limit, int runs_fd,
+             int rejects_fd)
+      : counts_(format, table_bytes, runs_fd),
+        split_(format.split),
+        counts_train_(format.counts_train != 0),
+        num_lists_(format.num_lists),
+        row_limit_(row_limit),
+        rejects_fd_(rejects_fd) {
+    summary_.split_values[0] = ~uint64_t{0};
+  }
+
+  bool rows(RowBatch& batch) override {
+    const int count =
+        static_cast<int>(std::min(static_cast<uint64_t>(batch.rows), row_limit_ - summary_.rows));
+    if (split_.kind != SplitRule::kNone) split_rows(batch, count);
+    counts_.add(batch, count);
+    summary_.rows += static_cast<uint64_t>(count);
+    for (int r = 0; r < count; ++r) summary_.positives += batch.label[r];
+    return summary_.rows < row_limit_;
+  }
+
+  // Counts the rows of each split; hides the categories of rows that are not to be counted.
+  void split_rows(RowBatch& batch, int count) {
+    for (int r = 0; r < count; ++r) {
+      const uint64_t value = batch.split_value[r];
+      const int split = split_.split_of(value);
+      ++summary_.split_rows[split];
+      auto& [least, most] = summary_.split_values;
+      least = std::min(least, value);
+      most = std::max(most, value);
+      if (!counts_train_ || split == 0) continue;
+      batch.id_present[r] = 0;
+      for (uint32_t l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
+    }
+  }
+
+  void rejected(const RejectedRow& row, const uint8_t* text) override {
+    ++summary_.rejected[row.reason];
+    if (rejects_fd_ < 0) return;
+    const RejectedHeader header{row.offset, row.line, row.length, row.reason};
+    write_all(rejects_fd_, &header, sizeof(header));
+    write_all(rejects_fd_, text, row.length);
+  }
+
+  CategoryCounts counts_;
+  SplitRule split_;
+  bool counts_train_;
+  uint32_t num_lists_;
+  uint64_t row_limit_;
+  int rejects_fd_;
+  ScanSummary summary_{};  // of what was read so far, without lines, bytes and runs
+};
+
+}  // namespace
 
 // Text on its way to a scanner or an encoder.
 struct Reader {
@@ -151,7 +155,7 @@ CLICKS_API void clicks_last_error(ErrorReport* report) {
 }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 12; }
+CLICKS_API int clicks_kernel_version() { return 13; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -166,14 +170,14 @@ CLICKS_API uint64_t clicks_read_checksum(const Reader* reader) { return reader->
 
 CLICKS_API void clicks_read_close(Reader* reader) { delete reader; }
 
-// format: its arrays must outlive the handle. offset: byte of the file at which the text begins.
-CLICKS_API Reader* clicks_scan_open(const RowRule* rule, const RowFormat* format,
-                                    uint64_t table_bytes, uint64_t row_limit, int runs_fd,
-                                    int rejects_fd, uint64_t offset, Progress* progress) {
+// packed: a RowFormat. offset: byte of the file at which the text begins.
+CLICKS_API Reader* clicks_scan_open(const void* packed, uint64_t packed_bytes, uint64_t table_bytes,
+                                    uint64_t row_limit, int runs_fd, int rejects_fd,
+                                    uint64_t offset, Progress* progress) {
   return guarded_make<Reader>([&] {
-    auto sink =
-        std::make_unique<RowScanner>(*rule, *format, table_bytes, row_limit, runs_fd, rejects_fd);
-    return new Reader(std::move(sink), progress, offset, *format);
+    const RowFormat format(packed, packed_bytes);
+    auto sink = std::make_unique<RowScanner>(format, table_bytes, row_limit, runs_fd, rejects_fd);
+    return new Reader(std::move(sink), progress, offset, format);
   });
 }
 
@@ -182,15 +186,10 @@ CLICKS_API int clicks_scan_finish(Reader* scan, ScanSummary* summary) {
     scan->stream.finish();
     auto& sink = static_cast<RowScanner&>(*scan->sink);
     sink.counts_.spill();
-    summary->rows = sink.rows_;
-    summary->positives = sink.positives_;
+    *summary = sink.summary_;
     summary->lines = scan->stream.lines();
     summary->bytes = scan->stream.bytes();
-    std::copy(std::begin(sink.rejected_), std::end(sink.rejected_), summary->rejected);
     summary->num_runs = sink.counts_.runs().size();
-    std::copy(std::begin(sink.split_rows_), std::end(sink.split_rows_), summary->split_rows);
-    summary->split_values[0] = sink.least_;
-    summary->split_values[1] = sink.most_;
   });
 }
 
@@ -234,21 +233,20 @@ CLICKS_API ColumnDictionary* clicks_dictionary_open(uint32_t type, const uint8_t
 CLICKS_API void clicks_dictionary_close(ColumnDictionary* dictionary) { delete dictionary; }
 
 // targets: ascending, disjoint row ranges of the text, or all rows of each split; must outlive the
-// handle, as the format's arrays must. offset: byte of the file at which the text begins.
+// handle. packed, offset: as of `clicks_scan_open`.
 CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionaries,
-                                      const RowRule* row_rule, const RowFormat* format,
-                                      const NumericalRule* rule, EncodeTarget* targets,
-                                      uint64_t num_targets, uint64_t offset, Progress* progress) {
+                                      const void* packed, uint64_t packed_bytes,
+                                      EncodeTarget* targets, uint64_t num_targets, uint64_t offset,
+                                      Progress* progress) {
   return guarded_make<Reader>([&] {
+    const RowFormat format(packed, packed_bytes);
     std::unique_ptr<EncodingSink> sink;
-    if (format->split.kind == SplitRule::kNone) {
-      sink = std::make_unique<RowEncoder>(*row_rule, *format, dictionaries, *rule, targets,
-                                          num_targets);
+    if (format.split.kind == SplitRule::kNone) {
+      sink = std::make_unique<RowEncoder>(format, dictionaries, targets, num_targets);
     } else {
-      sink = std::make_unique<SplitEncoder>(*row_rule, *format, dictionaries, *rule, targets,
-                                            num_targets);
+      sink = std::make_unique<SplitEncoder>(format, dictionaries, targets, num_targets);
     }
-    return new Reader(std::move(sink), progress, offset, *format);
+    return new Reader(std::move(sink), progress, offset, format);
   });
 }
 
@@ -284,8 +282,9 @@ CLICKS_API void clicks_transform_shape(const LineTransform* transform, Transform
 
 // Categories of each column.
 CLICKS_API void clicks_transform_columns(const LineTransform* transform, uint64_t* categories) {
-  const auto& sizes = transform->file().sizes();
-  std::copy(sizes.begin(), sizes.end(), categories);
+  for (const auto& dictionary : transform->file().dictionaries()) {
+    *categories++ = dictionary.categories();
+  }
 }
 
 // Returns kRejected, with the first rejected line, and why as the last error's message, if a line

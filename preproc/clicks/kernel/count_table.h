@@ -166,8 +166,8 @@ class CountTable {
 // The tables of all columns; when the budget is used up, they are written as sorted runs.
 class CategoryCounts {
  public:
-  CategoryCounts(const RowRule& rule, const RowFormat& format, size_t budget_bytes, int runs_fd)
-      : columns_(rule, format),
+  CategoryCounts(const RowFormat& format, size_t budget_bytes, int runs_fd)
+      : columns_(format),
         budget_(budget_bytes),
         runs_fd_(runs_fd),
         tables_(static_cast<size_t>(columns_.count() + columns_.num_lists())),

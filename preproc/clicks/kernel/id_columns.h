@@ -33,19 +33,12 @@ class Modulus {
   bool is_one_;
 };
 
-// How the fields of a row are read.
-struct RowRule {
-  uint64_t modulus;         // of the categories in the text; 0 keeps them
-  uint64_t bins_numerical;  // not 0: the bins of numbers are categories too
-  int64_t numerical_minimum;
-};
-
 // Bin of a number x: x itself up to 2, floor(ln(x)^2) + 2 above.
 //
 // No ln(x)^2 of an integer comes nearer than 6e-10 to the next bin, so float64 suffices.
 class Bins {
  public:
-  explicit Bins(const RowRule& rule) : minimum_(rule.numerical_minimum) {
+  explicit Bins(const RowHeader& rule) : minimum_(rule.minimum) {
     if (rule.bins_numerical == 0) return;
     small_ = Pages<uint32_t>(kSmall);
     for (int32_t x = 0; x < kSmall; ++x) small_[static_cast<size_t>(x)] = of(x);
@@ -70,19 +63,20 @@ class Bins {
 
 class IdColumns {
  public:
-  IdColumns(const RowRule& rule, const RowFormat& format)
-      : modulus_(rule.modulus),
-        bins_(rule),
+  explicit IdColumns(const RowFormat& format)
+      : modulus_(format.modulus),
+        bins_(format),
         categoricals_(static_cast<int>(format.num_categorical)),
         numericals_(static_cast<int>(format.num_numerical)),
-        count_(categoricals_ + (rule.bins_numerical != 0 ? numericals_ : 0)),
+        count_(categoricals_ + (format.bins_numerical != 0 ? numericals_ : 0)),
         num_lists_(static_cast<int>(format.num_lists)) {
-    for (uint32_t f = 0; f < format.num_fields; ++f) {
-      if (!clicks::has_wide_keys(format, f)) continue;
-      const int first = format.roles[f] == kListRole ? count_ : 0;
-      wide_ |= uint64_t{1} << (first + format.columns[f]);
+    for (const Field& field : format.fields) {
+      if (field.has_wide_keys()) wide_ |= uint64_t{1} << of(field);
     }
   }
+
+  // Number of the column of a categorical field.
+  int of(const Field& field) const { return field.column + (field.role == kListRole ? count_ : 0); }
 
   // Columns of one category a row; those of lists follow.
   int count() const { return count_; }

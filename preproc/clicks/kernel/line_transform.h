@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "feature_file.h"
+#include "numerical_transform.h"
 #include "row_stream.h"
 
 namespace clicks {
@@ -28,13 +29,17 @@ class LineTransform final : private RowSink {
  public:
   explicit LineTransform(const std::string& path)
       : file_(path),
-        line_format_(file_.format(file_.line())),
-        fields_format_(file_.format(file_.used())),
-        columns_(file_.header().row_rule, line_format_),
-        transform_(file_.header().numerical_rule),
-        decimals_(decimal_rules(line_format_)),
+        line_format_(file_.format()),
+        fields_format_(line_format_.of_features()),
+        columns_(line_format_),
+        transform_(line_format_),
+        decimals_(line_format_.decimal_rules()),
+        lists_(line_format_.num_lists),
         line_stream_(*this, nullptr, 0, line_format_),
         fields_stream_(*this, nullptr, 0, fields_format_) {
+    for (const Field& field : line_format_.fields) {
+      if (field.role == kListRole) lists_[field.column] = field.list;
+    }
     for (const uint32_t width : file_.widths()) slots_ += static_cast<int>(width);
   }
 
@@ -44,7 +49,7 @@ class LineTransform final : private RowSink {
   int num_slots() const { return slots_; }
   int num_list_slots() const { return slots_ - columns_.count(); }
   int num_numerical() const { return static_cast<int>(line_format_.num_numerical); }
-  int num_features() const { return static_cast<int>(file_.used().names().size()); }
+  int num_features() const { return static_cast<int>(num_fields(fields_format_)); }
 
   // Transforms rows of a form, separated by line feeds.
   //
@@ -86,7 +91,7 @@ class LineTransform final : private RowSink {
       const uint64_t present = batch.numerical_present[r];
       for (size_t c = 0; c < width; ++c) {
         const auto value = transform_(batch.numerical[r * width + c], (present >> c) & 1);
-        out[c] = file_.header().rounds_to_float16 ? float_of_bits(value.float16) : value.float32;
+        out[c] = file_.rounds_to_float16() ? float_of_bits(value.float16) : value.float32;
       }
       for (const auto& [c, rule] : decimals_) {
         out[c] = rule((present >> c) & 1 ? batch.decimal[r * width + c] : 0.0);
@@ -108,40 +113,40 @@ class LineTransform final : private RowSink {
     rejected_line_ = {row.line, explanation(row, text)};
   }
 
-  const RowFields& fields_of(RowForm form) const {
-    return form == RowForm::kLine ? file_.line() : file_.used();
+  // Fields of a line, which has no label.
+  static uint32_t num_fields(const RowFormat& format) {
+    return format.num_fields - format.first_field();
   }
 
   std::string explanation(const RejectedRow& row, const uint8_t* text) const {
-    const std::vector<std::string>& names = fields_of(form_).names();
     const RowFormat& format = form_ == RowForm::kLine ? line_format_ : fields_format_;
     const char delimiter = static_cast<char>(format.delimiter);
     if (row.reason == kQuote) {
-      return "column " + names[std::min<size_t>(row.field, names.size() - 1)] +
+      return "column " + format.name(std::min(row.field, format.num_fields - 1)) +
              ": is refused (quote): expected a closing quote before " +
              shown(std::string(1, delimiter)) + " or the end";
     }
     if (row.reason == kColumns) {
       return "has " + std::to_string(row.field) + " fields, expected " +
-             std::to_string(names.size()) + " with " + shown(std::string(1, delimiter)) +
+             std::to_string(num_fields(format)) + " with " + shown(std::string(1, delimiter)) +
              " between them, without a label";
     }
-    const uint32_t f = row.field - (format.is_criteo ? 1 : 0);  // a Criteo log's label is field 0
     const uint8_t* begin = text;
     const uint8_t* const end = text + row.length;
-    for (uint32_t before = f; before > 0; --before) begin = end_of_field(begin, end, format) + 1;
+    for (uint32_t f = format.first_field(); f < row.field; ++f) {
+      begin = end_of_field(begin, end, format) + 1;
+    }
     const std::string field(begin, end_of_field(begin, end, format));
-    return "column " + names[f] + ": " + shown(field) + " is refused (" + kReasons[row.reason] +
-           "): expected " + expected(row.reason, format, row.field);
+    return "column " + format.name(row.field) + ": " + shown(field) + " is refused (" +
+           kReasons[row.reason] + "): expected " + expected(row.reason, format.fields[row.field]);
   }
 
   static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex",  "encoding",
                                              "string",  "number", "quote",   "time", "list"};
 
-  static std::string expected(RejectReason reason, const RowFormat& format, uint32_t field) {
+  static std::string expected(RejectReason reason, const Field& field) {
     const std::string or_nothing = ", or nothing if it is missing";
-    const bool is_category =
-        format.roles[field] == kCategoricalRole || format.roles[field] == kListRole;
+    const bool is_category = field.has_categories();
     switch (reason) {
       case kInteger:
         return (is_category ? "an integer of 64 bits" : "an integer of 32 bits") + or_nothing;
@@ -151,19 +156,18 @@ class LineTransform final : private RowSink {
         return "a decimal number within float32" + or_nothing;
       case kTime:
         return "a time from 1970 to 2199 of the form " +
-               std::string(format.times[field].format,
-                           strnlen(format.times[field].format, sizeof(TimeRule::format))) +
+               std::string(field.time.format,
+                           strnlen(field.time.format, sizeof(TimeRule::format))) +
                or_nothing;
       case kList:
         return std::string("elements with ") +
-               shown(std::string(1, static_cast<char>(format.lists[field].separator))) +
+               shown(std::string(1, static_cast<char>(field.list.separator))) +
                " between, each with its weight if it has one, or nothing if it is missing";
       case kString:
         return "at most " + std::to_string(kMaxTextBytes) + " bytes";
       default:
-        return is_category && !format.is_criteo && format.types[field] == kText
-                   ? "UTF-8 without control characters"
-                   : "printable ASCII";
+        return is_category && field.type == kText ? "UTF-8 without control characters"
+                                                  : "printable ASCII";
     }
   }
 
@@ -231,7 +235,7 @@ class LineTransform final : private RowSink {
           ids[i] = dictionary.find(uint64_t{key} << 32, nullptr);
         }
         scale[i] = lists.elements->weights.empty() ? 1.0F : lists.elements->weights[at];
-        if (file_.take_mean()[c]) scale[i] /= static_cast<float>(count);
+        if (lists_[static_cast<size_t>(l)].takes_mean) scale[i] /= static_cast<float>(count);
       }
     }
   }
@@ -252,6 +256,7 @@ class LineTransform final : private RowSink {
   IdColumns columns_;
   NumericalTransform transform_;
   std::vector<std::pair<size_t, NumberRule>> decimals_;  // of the columns of decimal numbers
+  std::vector<ListRule> lists_;
   RowStream line_stream_;
   RowStream fields_stream_;
   RowForm form_ = RowForm::kLine;

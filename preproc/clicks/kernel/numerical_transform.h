@@ -9,14 +9,9 @@
 #include <cstring>
 
 #include "memory.h"
+#include "row_format.h"
 
 namespace clicks {
-
-struct NumericalRule {
-  int64_t offset;
-  int64_t minimum;
-  uint64_t missing_is_zero_after;  // not 0: a missing value is 0.0, not the transform of 0
-};
 
 // Rounds to nearest even. ln(n) of an integer n >= 1 is 0 or a normal float16 far from its limits.
 inline uint16_t float16_bits(float value) {
@@ -30,7 +25,8 @@ inline uint16_t float16_bits(float value) {
 // The two roundings belong to the format: float64 to float32, then float32 to float16.
 class NumericalTransform {
  public:
-  explicit NumericalTransform(const NumericalRule& rule) : rule_(rule), small_(kSmall) {
+  explicit NumericalTransform(const RowHeader& rule)
+      : minimum_(rule.minimum), offset_(rule.offset), small_(kSmall) {
     for (int64_t i = 1; i < kSmall; ++i) small_[i] = both(i);
     const int64_t shifted = std::max<int64_t>(0, rule.minimum) + rule.offset;
     missing_ = rule.missing_is_zero_after ? Value{0, 0} : both(shifted);
@@ -43,7 +39,7 @@ class NumericalTransform {
 
   CLICKS_INLINE Value operator()(int32_t raw, bool present) const {
     if (!present) return missing_;
-    const int64_t shifted = std::max<int64_t>(raw, rule_.minimum) + rule_.offset;
+    const int64_t shifted = std::max<int64_t>(raw, minimum_) + offset_;
     return shifted < kSmall ? small_[static_cast<size_t>(shifted)] : both(shifted);
   }
 
@@ -55,7 +51,8 @@ class NumericalTransform {
     return {rounded, float16_bits(rounded)};
   }
 
-  NumericalRule rule_;
+  int64_t minimum_;
+  int64_t offset_;
   Pages<Value> small_;
   Value missing_;
 };

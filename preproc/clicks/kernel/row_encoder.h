@@ -156,14 +156,13 @@ class EncodingSink : public RowSink {
 
 class RowEncoder final : public EncodingSink {
  public:
-  RowEncoder(const RowRule& row_rule, const RowFormat& format,
-             const ColumnDictionary* const* dictionaries, const NumericalRule& rule,
+  RowEncoder(const RowFormat& format, const ColumnDictionary* const* dictionaries,
              EncodeTarget* targets, size_t num_targets)
-      : columns_(row_rule, format),
+      : columns_(format),
         numericals_(format.num_numerical),
         dictionaries_(dictionaries, dictionaries + columns_.count() + columns_.num_lists()),
-        transform_(rule),
-        decimals_(decimal_rules(format)),
+        transform_(format),
+        decimals_(format.decimal_rules()),
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
@@ -394,13 +393,12 @@ class RowEncoder final : public EncodingSink {
 // Writes each row to the target of its split.
 class SplitEncoder final : public EncodingSink {
  public:
-  SplitEncoder(const RowRule& row_rule, const RowFormat& format,
-               const ColumnDictionary* const* dictionaries, const NumericalRule& rule,
+  SplitEncoder(const RowFormat& format, const ColumnDictionary* const* dictionaries,
                EncodeTarget* targets, size_t num_targets)
       : rule_(format.split), part_(format) {
     for (size_t t = 0; t < num_targets; ++t) {
       encoders_[targets[t].split] =
-          std::make_unique<RowEncoder>(row_rule, format, dictionaries, rule, targets + t, 1);
+          std::make_unique<RowEncoder>(format, dictionaries, targets + t, 1);
     }
   }
 

@@ -5,6 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,95 +66,206 @@ struct SplitRule {
   uint32_t field;  // whose time, or hash, it is; kNoField: the hash of the row
   uint64_t seed;
   uint64_t cuts[kNumSplits - 1];  // the least values of validation and test rows
-  uint32_t counts_train;          // categories are counted in training rows alone
 
   bool is_by_time_of(uint32_t f) const { return kind == kByTime && f == field; }
   int split_of(uint64_t value) const { return (value >= cuts[0]) + (value >= cuts[1]); }
 };
 
-// Fields of a row: as binding.py hands them over.
-struct RowFormat {
-  uint32_t delimiter;
-  uint32_t quote;  // 0: a quote is any character
-  uint32_t num_fields;
-  uint32_t num_numerical;
-  uint32_t num_categorical;
-  uint32_t is_criteo;   // the fields of a Criteo log, in their order
-  uint32_t has_label;   // of a Criteo log; a row without has an empty one before its first byte
-  uint32_t has_header;  // the first line of a file is none of the rows
-  uint32_t other_is_negative;  // a label that is none of the positive texts
-  // [num_fields] role of each field, and its number among those of the role
-  const uint8_t* roles;
-  const uint8_t* columns;
-  // Texts of a label, and of a feature those that mean that it is missing, besides nothing at all:
-  // their number, then each after its length. texts_at: [num_fields] where those of a field begin;
-  // of a label the positive ones, then the negative ones. Not read of a Criteo log.
-  const uint8_t* texts;
-  const uint32_t* texts_at;
-  // [num_fields] type of a feature, and the buckets that a categorical one is hashed to; 0: its
-  // categories are kept as they are.
-  const uint8_t* types;
-  const uint64_t* buckets;
-  const NumberRule* rules;  // [num_fields] of decimal numbers
-  const TimeRule* times;    // [num_fields] of times
-  const ListRule* lists;    // [num_fields] of lists
-  uint32_t num_lists;
-  SplitRule split;
-  uint32_t group_field;  // hashed to the group of a row; kNoField: none
+// A field of a row; preproc/clicks/kernel/packed_format.py writes it. Positions count the bytes of
+// all texts before; a text is a byte with its length, then its bytes.
+struct Field {
+  uint8_t role;
+  uint8_t column;  // its number among the features of its role
+  uint8_t type;
+  uint8_t unused;
+  // Texts that mean that it is missing, besides nothing at all: their number, then each. Of a label
+  // the positive ones, then the negative ones.
+  uint32_t texts_at;
+  uint64_t buckets;  // that a category is hashed to; 0: it is kept as it is
+  NumberRule number;
+  ListRule list;
+  TimeRule time;
+  uint32_t name_at;
+
+  bool has_categories() const { return role == kCategoricalRole || role == kListRole; }
+  // Whether its categories are texts or integers as they are, not numbers of 32 bits.
+  bool has_wide_keys() const { return has_categories() && type != kHexadecimal && buckets == 0; }
 };
+
+static_assert(sizeof(Field) == 104, "packed_format.py writes them side by side");
 
 constexpr uint32_t kMaxTextBytes = 1024;
 constexpr uint32_t kMaxListLength = 10000;
 constexpr uint32_t kMaxFields = 1000;
 
-// Transforms of the numerical features that are decimal numbers, each with its column.
-inline std::vector<std::pair<size_t, NumberRule>> decimal_rules(const RowFormat& format) {
-  std::vector<std::pair<size_t, NumberRule>> rules;
-  for (uint32_t f = 0; f < format.num_fields && !format.is_criteo; ++f) {
-    if (format.roles[f] == kNumericalRole && format.types[f] == kDecimal) {
-      rules.emplace_back(format.columns[f], format.rules[f]);
-    }
-  }
-  return rules;
-}
-
-// Whether the categories of a field are texts or integers as they are, not numbers of 32 bits.
-inline bool has_wide_keys(const RowFormat& format, uint32_t f) {
-  return !format.is_criteo &&
-         (format.roles[f] == kCategoricalRole || format.roles[f] == kListRole) &&
-         format.types[f] != kHexadecimal && format.buckets[f] == 0;
-}
-
-struct CriteoFields {
-  uint8_t roles[kFields];
-  uint8_t columns[kFields];
+// What all fields of a row have in common; `num_fields` Fields and all texts follow.
+struct RowHeader {
+  uint64_t modulus;  // of the categories in the text; 0 keeps them
+  int64_t minimum;   // of integers: smaller ones are raised to it, then the offset is added
+  int64_t offset;
+  SplitRule split;
+  uint32_t group_field;  // hashed to the group of a row; kNoField: none
+  uint32_t num_fields;
+  uint32_t text_bytes;
+  uint8_t delimiter;
+  uint8_t quote;                  // 0: a quote is any character
+  uint8_t has_header;             // the first line of a file is none of the rows
+  uint8_t other_is_negative;      // a label that is none of the positive texts
+  uint8_t bins_numerical;         // the bins of numbers are categories too
+  uint8_t missing_is_zero_after;  // a missing integer is 0.0, not the transform of 0
+  uint8_t counts_train;           // categories are counted in training rows alone
+  uint8_t unused[5];
 };
 
-constexpr CriteoFields make_criteo_fields() {
-  CriteoFields fields{};
-  fields.roles[0] = kLabelRole;
-  for (int f = 1; f < kFields; ++f) {
-    const bool is_numerical = f <= kNumericals;
-    fields.roles[f] = is_numerical ? kNumericalRole : kCategoricalRole;
-    fields.columns[f] = static_cast<uint8_t>(f - 1 - (is_numerical ? 0 : kNumericals));
+static_assert(sizeof(RowHeader) == 80, "Fields follow at once");
+
+// Fields of a row, and how they are read.
+struct RowFormat : RowHeader {
+  std::vector<Field> fields;
+  std::string texts;
+  uint32_t num_numerical = 0;
+  uint32_t num_categorical = 0;  // of the text: one category a row
+  uint32_t num_lists = 0;
+  bool is_criteo = false;  // the fields of a Criteo log, in their order
+  bool has_label = true;   // of a Criteo log; a row without has an empty one before its first byte
+
+  // Reads a packed format; throws if its fields do not go together.
+  RowFormat(const void* packed, uint64_t bytes) {
+    const auto* at = static_cast<const char*>(packed);
+    if (bytes < sizeof(RowHeader)) throw damaged();
+    std::memcpy(static_cast<RowHeader*>(this), at, sizeof(RowHeader));
+    at += sizeof(RowHeader);
+    if (num_fields < 1 || num_fields > kMaxFields ||
+        bytes != sizeof(RowHeader) + num_fields * sizeof(Field) + text_bytes) {
+      throw damaged();
+    }
+    fields.resize(num_fields);
+    std::memcpy(fields.data(), at, num_fields * sizeof(Field));
+    texts.assign(at + num_fields * sizeof(Field), text_bytes);
+    check();
+    find_criteo();
   }
-  return fields;
-}
 
-constexpr CriteoFields kCriteoFields = make_criteo_fields();
-constexpr RowFormat make_unlabelled_criteo() {
-  RowFormat format{};
-  format.delimiter = '\t';
-  format.num_fields = kFields;
-  format.num_numerical = kNumericals;
-  format.num_categorical = kCategoricals;
-  format.is_criteo = 1;
-  format.roles = kCriteoFields.roles;
-  format.columns = kCriteoFields.columns;
-  format.group_field = kNoField;
-  return format;
-}
+  static std::runtime_error damaged() {
+    return std::runtime_error("is damaged or of another release");
+  }
 
-constexpr RowFormat kUnlabelledCriteo = make_unlabelled_criteo();
+  const uint8_t* texts_of(const Field& field) const {
+    return reinterpret_cast<const uint8_t*>(texts.data()) + field.texts_at;
+  }
+  std::string name(uint32_t f) const {
+    const uint32_t at = fields[f].name_at;
+    return texts.substr(at + 1, static_cast<uint8_t>(texts[at]));
+  }
+  // Number of the first field that a row has.
+  uint32_t first_field() const { return has_label ? 0 : 1; }
+
+  // The features of a row alone, with tabs between and without quotes.
+  RowFormat of_features() const {
+    RowFormat format = *this;
+    if (is_criteo) return format;
+    format.fields.clear();
+    for (const Field& field : fields) {
+      if (field.role != kIgnored) format.fields.push_back(field);
+    }
+    format.num_fields = static_cast<uint32_t>(format.fields.size());
+    format.delimiter = '\t';
+    format.quote = 0;
+    return format;
+  }
+
+  // Transforms of the numerical features that are decimal numbers, each with its column.
+  std::vector<std::pair<size_t, NumberRule>> decimal_rules() const {
+    std::vector<std::pair<size_t, NumberRule>> rules;
+    for (const Field& field : fields) {
+      if (field.role == kNumericalRole && field.type == kDecimal) {
+        rules.emplace_back(field.column, field.number);
+      }
+    }
+    return rules;
+  }
+
+ private:
+  // Refuses what the rest of the kernel does not check, and counts the features.
+  void check() {
+    const auto is_int32 = [](int64_t x) { return x >= INT32_MIN && x <= INT32_MAX; };
+    // Their sum is what a logarithm is taken of.
+    if (!is_int32(minimum) || !is_int32(offset) || minimum + offset < 1) throw damaged();
+    const auto is_field = [&](uint32_t f) { return f == kNoField || f < num_fields; };
+    if (split.kind > SplitRule::kAtRandom || !is_field(split.field) || !is_field(group_field)) {
+      throw damaged();
+    }
+    uint64_t used[3] = {};  // columns of categorical and of numerical features, and of lists
+    for (const Field& field : fields) {
+      skip_text(field.name_at);
+      const size_t end = skip_texts(field.texts_at);
+      if (field.role == kLabelRole) skip_texts(end);
+      if (field.role == kLabelRole || field.role == kIgnored) continue;
+      const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
+      const bool is_list = field.role == kListRole;
+      const uint32_t count = is_time ? time_features(field.time) : 1;
+      // Numbers of columns have no gap and no twin.
+      const uint64_t bits = count == 0 ? 0 : ~uint64_t{0} >> (64 - count);
+      uint64_t& of_role = used[is_list ? 2 : is_number];
+      if (field.role > kListRole || field.type > kDecimal ||
+          (!is_time && field.type == (is_number ? kText : kDecimal)) ||
+          (is_list && (field.list.max_length < 1 || field.list.max_length > kMaxListLength)) ||
+          field.column >= kMaxColumns || field.column + count > kMaxColumns ||
+          (of_role & bits << field.column) != 0 || field.time.zone_minutes <= -24 * 60 ||
+          field.time.zone_minutes >= 24 * 60) {
+        throw damaged();
+      }
+      of_role |= bits << field.column;
+      (is_list ? num_lists : is_number ? num_numerical : num_categorical) += count;
+    }
+    for (const uint64_t columns : used) {
+      if ((columns & (columns + 1)) != 0) throw damaged();
+    }
+    const uint32_t ids = num_categorical + (bins_numerical ? num_numerical : 0) + num_lists;
+    if (ids > kMaxColumns) throw damaged();
+  }
+
+  // Returns the position after a text, or after texts and their number.
+  size_t skip_text(size_t at) const {
+    if (at >= texts.size()) throw damaged();
+    const size_t end = at + 1 + static_cast<uint8_t>(texts[at]);
+    if (end > texts.size()) throw damaged();
+    return end;
+  }
+  size_t skip_texts(size_t at) const {
+    if (at >= texts.size()) throw damaged();
+    auto left = static_cast<uint8_t>(texts[at]);
+    for (++at; left > 0; --left) at = skip_text(at);
+    return at;
+  }
+
+  // Rows of a Criteo log have a parser of their own, which takes the label for the first field.
+  void find_criteo() {
+    static constexpr char kLabelTexts[] = {1, 1, '1', 1, 1, '0'};  // and no other
+    const bool has = fields[0].role == kLabelRole;
+    if (num_fields + !has != kFields || quote != 0 || split.kind != SplitRule::kNone ||
+        group_field != kNoField || other_is_negative ||
+        (has && texts.compare(fields[0].texts_at, sizeof(kLabelTexts), kLabelTexts,
+                              sizeof(kLabelTexts)) != 0)) {
+      return;
+    }
+    for (int c = 0; c < kFields - 1; ++c) {
+      const Field& field = fields[static_cast<size_t>(c + has)];
+      const bool is_number = c < kNumericals;
+      if (field.role != (is_number ? kNumericalRole : kCategoricalRole) ||
+          field.column != c - (is_number ? 0 : kNumericals) || *texts_of(field) != 0 ||
+          field.buckets != 0 || (is_number ? field.type == kDecimal : field.type != kHexadecimal)) {
+        return;
+      }
+    }
+    is_criteo = true;
+    has_label = has;
+    if (has) return;
+    Field label = fields[0];
+    label.role = kLabelRole;
+    fields.insert(fields.begin(), label);
+    num_fields = kFields;
+  }
+};
 
 }  // namespace clicks

@@ -189,9 +189,9 @@ template <typename Steps>
 CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowFormat& format,
                                   uint64_t& line, FieldEnds& fields,
                                   std::vector<RejectedRow>& rejected) {
-  const uint8_t delimiter = static_cast<uint8_t>(format.delimiter);
+  const uint8_t delimiter = format.delimiter;
   const ptrdiff_t num_fields = format.num_fields;
-  const bool lacks_label = format.is_criteo && !format.has_label;
+  const bool lacks_label = !format.has_label;
   fields.rows = 0;
   uint32_t* row_ends = fields.ends;
   uint32_t start = 0;
@@ -240,15 +240,15 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
 }
 
 // Reads a list; returns the reason if it is none, else kNumReasons. elements: may be null.
-inline RejectReason read_list(const uint8_t* field, uint32_t length, const RowFormat& format,
-                              uint32_t f, ListElements* elements) {
-  const ListRule& rule = format.lists[f];
+inline RejectReason read_list(const uint8_t* field, uint32_t length, const Field& declared,
+                              ListElements* elements) {
+  const ListRule& rule = declared.list;
   const uint8_t* const end = field + length;
   const auto separator = static_cast<uint8_t>(rule.separator);
   const auto count = static_cast<size_t>(std::count(field, end, separator)) + 1;
   const size_t dropped = count > rule.max_length ? count - rule.max_length : 0;
   const size_t first = rule.keeps_first ? 0 : dropped, after = first + count - dropped;
-  const bool is_wide = has_wide_keys(format, f);
+  const bool is_wide = declared.has_wide_keys();
   for (size_t i = 0; i < count; ++i) {
     const auto* stop = static_cast<const uint8_t*>(memchr(field, separator, end - field));
     if (stop == nullptr) stop = end;
@@ -265,7 +265,7 @@ inline RejectReason read_list(const uint8_t* field, uint32_t length, const RowFo
     uint32_t category = 0;
     WideKey key;
     const RejectReason reason =
-        read_category(field, static_cast<uint32_t>(key_end - field), format, f, category, key);
+        read_category(field, static_cast<uint32_t>(key_end - field), declared, category, key);
     if (reason != kNumReasons) return reason;
     if (elements != nullptr && first <= i && i < after) {
       if (is_wide) {
@@ -294,7 +294,7 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
     if (format.quote != 0 && length > 0 && *field == format.quote) {
       unquote(field, length, format.quote, *batch.unquoted);
     }
-    if (is_missing(field, length, format, f)) return false;
+    if (is_missing(field, length, format, format.fields[f])) return false;
     hash = TextHash::of(field, length);
     return true;
   };
@@ -310,13 +310,14 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
 // Reads a time or a list of a row; returns whether it is valid.
 CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFormat& format,
                              uint32_t f, int r, RowBatch& batch, uint64_t& id_present) {
-  const uint32_t column = format.columns[f];
-  const bool is_present = !is_missing(field, length, format, f);
-  if (format.roles[f] == kListRole) {
+  const Field& declared = format.fields[f];
+  const uint32_t column = declared.column;
+  const bool is_present = !is_missing(field, length, format, declared);
+  if (declared.role == kListRole) {
     ListColumn& list = batch.lists[column];
     list.begin[r] = static_cast<uint32_t>(list.elements->size());
     const bool is_valid =
-        !is_present || read_list(field, length, format, f, list.elements) == kNumReasons;
+        !is_present || read_list(field, length, declared, list.elements) == kNumReasons;
     list.end[r] = static_cast<uint32_t>(list.elements->size());
     return is_valid;
   }
@@ -326,7 +327,7 @@ CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFor
   uint32_t* const categories =
       batch.categorical + static_cast<size_t>(r) * format.num_categorical + column;
   if (!is_present && splits) return false;
-  if (!read_time(field, length, is_present, format.times[f], time, categories, present)) {
+  if (!read_time(field, length, is_present, declared.time, time, categories, present)) {
     return false;
   }
   id_present |= present << column;
@@ -344,6 +345,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   for (uint32_t l = 0; l < format.num_lists; ++l) batch.lists[l].elements->clear();
   const bool is_random = format.split.kind == SplitRule::kAtRandom;
   const bool has_hashes = is_random || format.group_field != kNoField;
+  const Field* const declared_fields = format.fields.data();
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
@@ -354,21 +356,22 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
     for (uint32_t f = 0; f < format.num_fields; ++f) {
+      const Field& declared = declared_fields[f];
       uint32_t length = ends[f] - begin;
       const uint8_t* field = text + begin;
-      const uint32_t column = format.columns[f];
+      const uint32_t column = declared.column;
       if (format.quote != 0 && length > 0 && *field == format.quote) {
         unquote(field, length, format.quote, *batch.unquoted);
       }
       begin = ends[f] + 1;
-      switch (format.roles[f]) {
+      switch (declared.role) {
         case kLabelRole:
-          valid &= read_label(field, length, format, f, batch.label[r]);
+          valid &= read_label(field, length, format, declared, batch.label[r]);
           break;
         case kNumericalRole: {
-          const bool is_present = !is_missing(field, length, format, f);
+          const bool is_present = !is_missing(field, length, format, declared);
           numerical_present |= uint64_t{is_present} << column;
-          if (is_present && format.types[f] == kDecimal) {
+          if (is_present && declared.type == kDecimal) {
             valid &= parse_number(field, length, decimal[column]);
           } else if (is_present) {
             parse_integer(field, length, numerical[column], digits, valid);
@@ -376,11 +379,11 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           break;
         }
         case kCategoricalRole: {
-          const bool is_present = !is_missing(field, length, format, f);
+          const bool is_present = !is_missing(field, length, format, declared);
           id_present |= uint64_t{is_present} << column;
           if (is_present) {
             const size_t at = first_category + column;
-            valid &= read_category(field, length, format, f, batch.categorical[at],
+            valid &= read_category(field, length, declared, batch.categorical[at],
                                    batch.keys[at]) == kNumReasons;
           }
           break;
@@ -408,7 +411,7 @@ template <typename Steps>
 CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                               RowBatch& batch, uint8_t* rejected) {
   if (!format.is_criteo) return parse_rows_of_schema(text, fields, format, batch, rejected);
-  const bool has_label = format.has_label != 0;
+  const bool has_label = format.has_label;
   bool all_valid = true;
   batch.rows = fields.rows;
   for (int r = 0; r < fields.rows; ++r) {
@@ -435,66 +438,53 @@ struct WrongField {
   uint32_t field;
 };
 
+// Returns why a field without quotes is none of its column, else kNumReasons.
+inline RejectReason reject_reason(const uint8_t* field, uint32_t length, const RowFormat& format,
+                                  uint32_t f) {
+  const Field& declared = format.fields[f];
+  RejectReason reason = kNumReasons;
+  uint8_t label;
+  double number;
+  int64_t time;
+  uint32_t category;
+  int32_t integer;
+  WideKey key;
+  const bool negative = length > 0 && *field == '-';
+  if (declared.role == kLabelRole) {
+    if (!read_label(field, length, format, declared, label)) reason = kLabel;
+  } else if (declared.role != kIgnored && is_missing(field, length, format, declared)) {
+    if (format.split.is_by_time_of(f)) reason = kTime;
+  } else if (declared.role == kTimestampRole) {
+    if (!parse_time(field, length, declared.time, time)) reason = kTime;
+  } else if (declared.role == kListRole) {
+    reason = read_list(field, length, declared, nullptr);
+  } else if (declared.role == kCategoricalRole) {
+    reason = read_category(field, length, declared, category, key);
+  } else if (declared.role == kNumericalRole && declared.type == kDecimal) {
+    if (!parse_number(field, length, number)) reason = kNumber;
+  } else if (declared.role == kNumericalRole) {
+    if (!parse_long_integer(field + negative, length - negative, negative, integer)) {
+      reason = kInteger;
+    }
+  }
+  const bool is_text = declared.has_categories() && declared.type == kText;
+  if (reason == kNumReasons || is_text) return reason;
+  return std::any_of(field, field + length, is_not_printable) ? kEncoding : reason;
+}
+
 // Returns the leftmost field that is not valid in a row of all fields.
 inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_t* ends,
                               const RowFormat& format) {
   KeyArena unquoted;
-  for (uint32_t f = format.is_criteo && !format.has_label; f < format.num_fields; ++f) {
-    const uint8_t* begin = text + start;
+  for (uint32_t f = format.first_field(); f < format.num_fields; ++f) {
+    const uint8_t* field = text + start;
     uint32_t length = ends[f] - start;
-    if (format.quote != 0 && length > 0 && *begin == format.quote) {
-      unquote(begin, length, format.quote, unquoted);
+    if (format.quote != 0 && length > 0 && *field == format.quote) {
+      unquote(field, length, format.quote, unquoted);
     }
-    const uint8_t* end = begin + length;
-    const uint8_t role = format.roles[f];
     start = ends[f] + 1;
-    if (role == kIgnored) continue;
-    if (role == kTimestampRole) {
-      const bool is_absent = is_missing(begin, length, format, f);
-      const bool splits = format.split.is_by_time_of(f);
-      int64_t time;
-      if (is_absent ? !splits : parse_time(begin, length, format.times[f], time)) continue;
-      return {std::any_of(begin, end, is_not_printable) ? kEncoding : kTime, f};
-    }
-    if (!format.is_criteo) {
-      uint8_t label;
-      const bool fits = role == kLabelRole ? read_label(begin, length, format, f, label)
-                                           : is_missing(begin, length, format, f);
-      if (fits) continue;
-      if (role == kListRole) {
-        const RejectReason reason = read_list(begin, length, format, f, nullptr);
-        if (reason == kNumReasons) continue;
-        const bool is_ascii =
-            format.types[f] == kText || std::none_of(begin, end, is_not_printable);
-        return {is_ascii ? reason : kEncoding, f};
-      }
-      if (role == kCategoricalRole && format.types[f] != kHexadecimal) {
-        WideKey key;
-        const RejectReason reason = read_wide_key(begin, length, format.types[f], key);
-        if (reason == kNumReasons) continue;
-        const bool is_number = reason == kInteger;
-        return {is_number && std::any_of(begin, end, is_not_printable) ? kEncoding : reason, f};
-      }
-    }
-    if (std::any_of(begin, end, is_not_printable)) return {kEncoding, f};
-    const bool is_bit = length == 1 && (*begin == '0' || *begin == '1');
-    if (role == kLabelRole && !(format.is_criteo && is_bit)) return {kLabel, f};
-    if (role == kNumericalRole && !format.is_criteo && format.types[f] == kDecimal) {
-      double number;
-      if (!parse_number(begin, length, number)) return {kNumber, f};
-    } else if (role == kNumericalRole && length > 0) {
-      const bool negative = *begin == '-';
-      int32_t value;
-      if (!parse_long_integer(begin + negative, length - negative, negative, value)) {
-        return {kInteger, f};
-      }
-    }
-    if (role == kCategoricalRole) {
-      const auto is_hex = [](uint8_t b) {
-        return (b >= '0' && b <= '9') || ((b | 0x20) >= 'a' && (b | 0x20) <= 'f');
-      };
-      if (length > 8 || !std::all_of(begin, end, is_hex)) return {kHex, f};
-    }
+    const RejectReason reason = reject_reason(field, length, format, f);
+    if (reason != kNumReasons) return {reason, f};
   }
   throw std::logic_error("a valid row was marked as rejected");
 }

@@ -4,15 +4,11 @@
 import functools
 from ctypes import (
     CDLL,
-    POINTER,
     Structure,
     byref,
-    c_char,
     c_char_p,
-    c_double,
     c_int,
     c_int32,
-    c_int64,
     c_uint8,
     c_uint32,
     c_uint64,
@@ -23,14 +19,13 @@ from pathlib import Path
 from preproc.clicks.rules import SPLITS
 from preproc.clicks.schema.grammar import REJECT_REASONS
 from preproc.clicks.schema.row_format import MAX_FEATURES
-from preproc.clicks.schema.time_rule import MAX_FORMAT_BYTES
 from preproc.files.errors import CancelledError, KernelError
 
 LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 12
+_VERSION = 13
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -106,94 +101,6 @@ class RawMergeResult(Structure):
     needed_bytes: int
 
 
-class RawRowRule(Structure):
-    """struct RowRule."""
-
-    _fields_ = (
-        ("modulus", c_uint64),
-        ("bins_numerical", c_uint64),
-        ("numerical_minimum", c_int64),
-    )
-
-
-class RawNumberRule(Structure):
-    """struct NumberRule."""
-
-    _fields_ = (("takes_log", c_uint64), ("minimum", c_double), ("offset", c_double))
-
-
-class RawTimeRule(Structure):
-    """struct TimeRule."""
-
-    _fields_ = (
-        ("format", c_char * (MAX_FORMAT_BYTES + 1)),
-        ("zone_minutes", c_int32),
-        ("features", c_uint32),
-    )
-
-
-class RawListRule(Structure):
-    """struct ListRule."""
-
-    _fields_ = (
-        ("separator", c_uint32),
-        ("weight_separator", c_uint32),
-        ("max_length", c_uint32),
-        ("keeps_first", c_uint32),
-        ("takes_mean", c_uint32),
-    )
-
-
-class RawSplitRule(Structure):
-    """struct SplitRule."""
-
-    _fields_ = (
-        ("kind", c_uint32),
-        ("field", c_uint32),
-        ("seed", c_uint64),
-        ("cuts", c_uint64 * 2),
-        ("counts_train", c_uint32),
-    )
-
-
-class RawRowFormat(Structure):
-    """struct RowFormat."""
-
-    _fields_ = (
-        ("delimiter", c_uint32),
-        ("quote", c_uint32),
-        ("num_fields", c_uint32),
-        ("num_numerical", c_uint32),
-        ("num_categorical", c_uint32),
-        ("is_criteo", c_uint32),
-        ("has_label", c_uint32),
-        ("has_header", c_uint32),
-        ("other_is_negative", c_uint32),
-        ("roles", c_char_p),
-        ("columns", c_char_p),
-        ("texts", c_char_p),
-        ("texts_at", POINTER(c_uint32)),
-        ("types", c_char_p),
-        ("buckets", POINTER(c_uint64)),
-        ("rules", POINTER(RawNumberRule)),
-        ("times", POINTER(RawTimeRule)),
-        ("lists", POINTER(RawListRule)),
-        ("num_lists", c_uint32),
-        ("split", RawSplitRule),
-        ("group_field", c_uint32),
-    )
-
-
-class RawNumericalRule(Structure):
-    """struct NumericalRule."""
-
-    _fields_ = (
-        ("offset", c_int64),
-        ("minimum", c_int64),
-        ("missing_is_zero_after", c_uint64),
-    )
-
-
 class EncodeTarget(Structure):
     """A range of rows, and its files; see row_encoder.h."""
 
@@ -229,7 +136,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_kernel_version": (c_int, ()),
     "clicks_scan_open": (
         c_void_p,
-        (c_void_p, c_void_p, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
+        (c_char_p, c_uint64, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
     ),
     "clicks_read_text": (c_int, (c_void_p, c_char_p, c_uint64)),
     "clicks_read_file": (c_int, (c_void_p, c_int, c_uint64, c_uint64)),
@@ -245,7 +152,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_dictionary_close": (None, (c_void_p,)),
     "clicks_encode_open": (
         c_void_p,
-        (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_uint64, c_void_p),
+        (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_uint64, c_void_p),
     ),
     "clicks_encode_finish": (c_int, (c_void_p, c_void_p)),
     "clicks_transform_open": (c_void_p, (c_char_p,)),

@@ -65,18 +65,17 @@ CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, 
 
 // Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
 CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
-                                         const RowFormat& format, uint32_t f, uint32_t& category,
-                                         WideKey& key) {
-  const uint64_t buckets = format.buckets[f];
-  if (format.types[f] == kHexadecimal) {
+                                         const Field& declared, uint32_t& category, WideKey& key) {
+  const uint64_t buckets = declared.buckets;
+  if (declared.type == kHexadecimal) {
     if (!parse_hexadecimal(field, length, category)) return kHex;
     if (buckets != 0) category = static_cast<uint32_t>(category % buckets);
     return kNumReasons;
   }
-  const RejectReason reason = read_wide_key(field, length, format.types[f], key);
+  const RejectReason reason = read_wide_key(field, length, declared.type, key);
   if (reason != kNumReasons || buckets == 0) return reason;
   uint64_t hash = key.hash;
-  if (format.types[f] == kWholeNumber) {  // the hash of its shortest decimal text
+  if (declared.type == kWholeNumber) {  // the hash of its shortest decimal text
     char text[20];
     const auto number = static_cast<int64_t>(key.words[0]);
     const char* const end = std::to_chars(text, text + sizeof(text), number).ptr;
@@ -114,15 +113,15 @@ CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_
 
 // Reads a label; returns whether it is one.
 CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFormat& format,
-                              uint32_t f, uint8_t& label) {
-  const uint8_t* texts = format.texts + format.texts_at[f];
+                              const Field& declared, uint8_t& label) {
+  const uint8_t* texts = format.texts_of(declared);
   label = is_one_of(field, length, texts);
   return label || format.other_is_negative || is_one_of(field, length, texts);
 }
 
 CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFormat& format,
-                              uint32_t f) {
-  const uint8_t* texts = format.texts + format.texts_at[f];
+                              const Field& declared) {
+  const uint8_t* texts = format.texts_of(declared);
   return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
 }
 

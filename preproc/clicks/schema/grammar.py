@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import xxhash
 
-from preproc.clicks.schema.row_format import FieldType, ListRule, Role, RowFormat
+from preproc.clicks.schema.row_format import Column, FieldType, ListRule, Role, RowFormat
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -68,8 +68,8 @@ def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
     return text if kind == "string" else int(text)
 
 
-def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
-    """Returns the reason to reject a row, None if it is valid.
+def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason:
+    """Returns the fields of a row, missing ones empty, or the reason to reject it.
 
     Args:
         row: bytes without the line end.
@@ -78,42 +78,43 @@ def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
     fields = row_format.fields(row)
     if fields is None:
         return "quote"
-    if len(fields) != len(row_format.roles):
+    if len(fields) != len(row_format.columns):
         return "columns"
-    return next((reason for reason, _ in wrong_fields(fields, row_format)), None)
+    return next((reason for reason, _ in wrong_fields(fields, row_format)), fields)
+
+
+def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
+    """Returns the reason to reject a row, None if it is valid; see `read_fields`."""
+    read = read_fields(row, row_format)
+    return None if isinstance(read, list) else read
 
 
 def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[RejectReason, int]]:
     """Yields reason and number of each wrong field, from the left."""
-    kinds = zip(fields, row_format.roles, row_format.types, strict=True)
-    for number, (field, role, kind) in enumerate(kinds):
-        if role == "label":
-            reason = _label_reason(field, row_format)
-        elif role == "timestamp":
-            reason = _time_reason(field, number, row_format)
-        elif role == "categorical_list":
-            reason = _list_reason(field, number, row_format)
-        else:
-            reason = None if role == "ignored" or not field else _feature_reason(field, role, kind)
-        if reason is not None:
-            yield reason, number
+    for number, (field, column) in enumerate(zip(fields, row_format.columns, strict=True)):
+        reason = _reason(field, number, column, row_format)
+        if reason is None:
+            continue
+        is_text = column.type == "string" and column.role.startswith("categorical")
+        yield "encoding" if not is_text and _NOT_PRINTABLE.search(field) else reason, number
 
 
-def _label_reason(field: bytes, row_format: RowFormat) -> RejectReason | None:
-    negative = row_format.negative
-    if field in row_format.positive or negative is None or field in negative:
-        return None
-    return "encoding" if _NOT_PRINTABLE.search(field) else "label"
-
-
-def _time_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
-    rule = row_format.times[number]
-    if not field:
+def _reason(
+    field: bytes, number: int, column: Column, row_format: RowFormat
+) -> RejectReason | None:
+    """Returns the reason to reject a field, None if it is one of its column."""
+    if column.role == "label":
+        negative = row_format.negative
+        is_label = field in row_format.positive or negative is None or field in negative
+        return None if is_label else "label"
+    if not field or column.role == "ignored":
         return "time" if row_format.is_split_by_time_of(number) else None
-    assert rule is not None
-    if rule.milliseconds(field) is not None:
-        return None
-    return "encoding" if _NOT_PRINTABLE.search(field) else "time"
+    if column.time is not None:
+        return "time" if column.time.milliseconds(field) is None else None
+    if column.list is not None:
+        read = read_list(field, column.type, column.buckets, column.list)
+        return None if isinstance(read, list) else read
+    return _feature_reason(field, column.role, column.type)
 
 
 def read_list(
@@ -137,23 +138,11 @@ def read_list(
     return elements[-rule.max_length :] if rule.keep == "last" else elements[: rule.max_length]
 
 
-def _list_reason(field: bytes, number: int, row_format: RowFormat) -> RejectReason | None:
-    rule, kind = row_format.lists[number], row_format.types[number]
-    if not field or rule is None:
-        return None
-    read = read_list(field, kind, row_format.buckets[number], rule)
-    if isinstance(read, list):
-        return None
-    return "encoding" if kind != "string" and _NOT_PRINTABLE.search(field) else read
-
-
 def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason | None:
     if role == "categorical" and kind == "string":
         if len(field) > MAX_TEXT_BYTES:
             return "string"
         return None if _is_text(field) else "encoding"
-    if _NOT_PRINTABLE.search(field):
-        return "encoding"
     if role == "categorical" and kind == "int":
         return "integer" if shorten_number(field) is None else None
     if role == "categorical":

@@ -10,10 +10,11 @@ from preproc.clicks.schema.row_format import (
     AS_IT_IS,
     MAX_FEATURES,
     MAX_FIELDS,
+    Column,
     ListRule,
     NumberRule,
 )
-from preproc.clicks.schema.schema import SPLIT_KINDS, Column, Schema
+from preproc.clicks.schema.schema import SPLIT_KINDS, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of a raw row: their number, order and roles."""
+"""Columns of a log, and the fields of its raw rows."""
 
 import dataclasses
 from typing import Literal, NamedTuple, get_args
 
-from preproc.clicks.schema.time_rule import TimeRule
+from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -57,12 +57,6 @@ class ListRule(NamedTuple):
     keep: Literal["last", "first"] = "last"
     pooling: Literal["mean", "sum"] = "mean"
 
-    @property
-    def numbers(self) -> tuple[int, int, int, bool, bool]:
-        """The rule as the kernel has it."""
-        separators = ord(self.separator), int.from_bytes(self.weight_separator.encode())
-        return (*separators, self.max_length, self.keep == "first", self.pooling == "mean")
-
 
 class SplitRule(NamedTuple):
     """Gives each row to a split, by time or hash.
@@ -83,79 +77,109 @@ class SplitRule(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of the file.
+
+    Attributes:
+        name: as the header has it.
+        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`.
+        frequency_limit: a category seen fewer times gets id 0.
+        max_ids: so many of the most frequent categories get an id; 0: all.
+        type: how features are read.
+        rule: transform of decimal numbers.
+        buckets: hashes of categories are taken modulo this; 0 keeps them.
+        missing: texts that mean that a field is missing, besides an empty one.
+        time: how the times of a timestamp are read.
+        list: how lists are read and pooled.
+        group: rows of the same value are a group, for GAUC.
+    """
+
+    name: str
+    role: Role
+    type: FieldType = "hex"
+    rule: NumberRule = AS_IT_IS
+    buckets: int = 0
+    missing: tuple[str, ...] = ()
+    frequency_limit: int = 0
+    max_ids: int = 0
+    time: TimeRule | None = None
+    list: ListRule | None = None
+    group: bool = False
+
+    @property
+    def time_features(self) -> tuple["Column", ...]:
+        """The categorical features of a timestamp."""
+        return tuple(
+            dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
+            for feature in TIME_FEATURES
+            if self.time is not None and feature in self.time.features
+        )
+
+    @property
+    def key_type(self) -> KeyType:
+        """Type of the categories of the column."""
+        if self.type == "hex" or self.buckets:
+            return "uint32"
+        return "text" if self.type == "string" else "int64"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
     """Fields of the rows of a file.
 
     Attributes:
         delimiter: one byte between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
-        names: of the fields; empty for Criteo's.
-        roles: of each field.
-        columns: of each field, its number among the features of its role; 0 for others.
-        missing: of each field, texts that mean that it is missing, besides an empty one.
-        types: of each feature, how it is read; `hex` for other fields.
-        buckets: of each field, the number of which hashes of its categories are taken modulo; 0
-            keeps them as they are.
-        rules: of each field, the transform of decimal numbers.
-        times: of each field, how its times are read; None for others.
-        lists: of each field, how its lists are read; None for others.
+        columns: of the fields, in their order.
+        numbers: of each field, that of its first feature among those of the role; 0 without one.
         split: how each row is given to a split; None if its number decides.
         group_field: number of the field whose hash is the group of a row.
         positive: labels of a click.
         negative: labels of none; None for all others.
         has_header: the first line is none of the rows.
-        has_label: False for Criteo's logs without labels, whose rows lack the first field.
     """
 
     delimiter: bytes
-    roles: tuple[Role, ...]
-    columns: tuple[int, ...]
-    missing: tuple[tuple[bytes, ...], ...]
-    types: tuple[FieldType, ...]
-    buckets: tuple[int, ...]
-    rules: tuple[NumberRule, ...]
-    times: tuple[TimeRule | None, ...]
-    lists: tuple[ListRule | None, ...]
+    columns: tuple[Column, ...]
+    numbers: tuple[int, ...]
     split: SplitRule | None = None
     group_field: int | None = None
     positive: tuple[bytes, ...] = (b"1",)
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
-    has_label: bool = True
     quote: bytes = b""
-    names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the fields that are used."""
+        return tuple(column.name for column in self.columns if column.role != "ignored")
+
+    def count(self, role: Role) -> int:
+        """Returns the number of features of a role; those of times are categorical."""
+        features = (each for c in self.columns for each in (c, *c.time_features))
+        return sum(feature.role == role for feature in features)
 
     @property
     def is_criteo(self) -> bool:
         """Whether the fields are those of a Criteo log, in their order."""
-        return (
-            self.roles == _CRITEO_ROLES
-            and self.columns == _CRITEO_COLUMNS
-            and not any((*self.missing, *self.buckets))
-            and "float" not in self.types
-            and not self.quote
-            and self.split is None
-            and self.group_field is None
-            and (self.positive, self.negative) == ((b"1",), (b"0",))
-        )
-
-    @property
-    def num_categorical(self) -> int:
-        """Categorical features, those of times among them."""
-        of_times = sum(len(time.features) for time in self.times if time is not None)
-        return self.roles.count("categorical") + of_times
+        return self.columns in (CRITEO_COLUMNS, CRITEO_COLUMNS[1:])
 
     @property
     def shortest_row_bytes(self) -> int:
         """Bytes of a row whose features are all missing."""
-        return len(self.roles) + self.roles.count("label")
+        return len(self.columns) + self.count("label")
 
     @property
     def description(self) -> str:
         """Name of such a file, for messages."""
         if self.is_criteo:
             return "a Criteo log (40 tab-separated fields per line)"
-        return f"a log of {len(self.roles)} fields per line"
+        return f"a log of {len(self.columns)} fields per line"
 
     def is_split_by_time_of(self, number: int) -> bool:
         """Returns whether the time of a field gives rows to their splits."""
@@ -170,13 +194,11 @@ class RowFormat:
         fields = split_fields(row, self.delimiter, self.quote)
         if fields is None:
             return None
-        if not self.has_label:
-            return [b"0", *fields]
-        if len(fields) != len(self.roles):
+        if len(fields) != len(self.columns):
             return fields
         return [
-            b"" if field in missing else field
-            for field, missing in zip(fields, self.missing, strict=True)
+            b"" if column.missing and field in map(str.encode, column.missing) else field
+            for field, column in zip(fields, self.columns, strict=True)
         ]
 
 
@@ -207,28 +229,15 @@ def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | No
         at = end + 1
 
 
-_NUMERICAL: tuple[Role, ...] = ("numerical",)
-_CATEGORICAL: tuple[Role, ...] = ("categorical",)
-_HEX: tuple[FieldType, ...] = ("hex",)
-_CRITEO_ROLES: tuple[Role, ...] = (
-    "label",
-    *_NUMERICAL * NUM_NUMERICAL,
-    *_CATEGORICAL * NUM_CATEGORICAL,
+CRITEO_COLUMNS = (
+    Column(name="label", role="label"),
+    *(Column(name=f"I{i + 1}", role="numerical", type="int") for i in range(NUM_NUMERICAL)),
+    *(Column(name=f"C{i + 1}", role="categorical") for i in range(NUM_CATEGORICAL)),
 )
-_CRITEO_COLUMNS = (0, *range(NUM_NUMERICAL), *range(NUM_CATEGORICAL))
 
 
 def criteo_format(*, unlabelled: bool = False) -> RowFormat:
-    """Returns the fields of Criteo's logs."""
-    return RowFormat(
-        delimiter=b"\t",
-        roles=_CRITEO_ROLES,
-        columns=_CRITEO_COLUMNS,
-        missing=((),) * len(_CRITEO_ROLES),
-        types=_HEX * len(_CRITEO_ROLES),
-        buckets=(0,) * len(_CRITEO_ROLES),
-        rules=(AS_IT_IS,) * len(_CRITEO_ROLES),
-        times=(None,) * len(_CRITEO_ROLES),
-        lists=(None,) * len(_CRITEO_ROLES),
-        has_label=not unlabelled,
-    )
+    """Returns the fields of Criteo's logs, whose rows may lack the label."""
+    numbers = (0, *range(NUM_NUMERICAL), *range(NUM_CATEGORICAL))
+    first = int(unlabelled)
+    return RowFormat(delimiter=b"\t", columns=CRITEO_COLUMNS[first:], numbers=numbers[first:])

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from preproc.clicks.schema.row_format import (
-    AS_IT_IS,
-    FieldType,
-    KeyType,
+    Column,
     ListRule,
     NumberRule,
     Role,
@@ -22,7 +20,7 @@ from preproc.clicks.schema.row_format import (
     SplitRule,
     split_fields,
 )
-from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
+from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
 
 if TYPE_CHECKING:
@@ -34,53 +32,6 @@ _WITHOUT_LABEL = (
 
 SplitKind = Literal["files", "rows", "fractions", "time", "random"]
 SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """A column of the file.
-
-    Attributes:
-        name: as the header has it.
-        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`.
-        frequency_limit: a category seen fewer times gets id 0.
-        max_ids: so many of the most frequent categories get an id; 0: all.
-        type: how features are read.
-        rule: transform of decimal numbers.
-        buckets: hashes of categories are taken modulo this; 0 keeps them.
-        missing: texts that mean that a field is missing, besides an empty one.
-        time: how the times of a timestamp are read.
-        list: how lists are read and pooled.
-        group: rows of the same value are a group, for GAUC.
-    """
-
-    name: str
-    role: Role
-    type: FieldType = "hex"
-    rule: NumberRule = AS_IT_IS
-    buckets: int = 0
-    missing: tuple[str, ...] = ()
-    frequency_limit: int = 0
-    max_ids: int = 0
-    time: TimeRule | None = None
-    list: ListRule | None = None
-    group: bool = False
-
-    @property
-    def time_features(self) -> tuple["Column", ...]:
-        """The categorical features of a timestamp."""
-        return tuple(
-            dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
-            for feature in TIME_FEATURES
-            if self.time is not None and feature in self.time.features
-        )
-
-    @property
-    def key_type(self) -> KeyType:
-        """Type of the categories of the column."""
-        if self.type == "hex" or self.buckets:
-            return "uint32"
-        return "text" if self.type == "string" else "int64"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,15 +243,8 @@ class Schema:
         return RowFormat(
             delimiter=self.delimiter.encode(),
             quote=self.quote.encode(),
-            names=tuple(column.name for column in columns),
-            roles=tuple(column.role for column in columns),
-            columns=tuple(numbers.get(column.name, 0) for column in columns),
-            missing=tuple(tuple(map(str.encode, column.missing)) for column in columns),
-            types=tuple(column.type for column in columns),
-            buckets=tuple(column.buckets for column in columns),
-            rules=tuple(column.rule for column in columns),
-            times=tuple(column.time for column in columns),
-            lists=tuple(column.list for column in columns),
+            columns=tuple(columns),
+            numbers=tuple(numbers.get(column.name, 0) for column in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,

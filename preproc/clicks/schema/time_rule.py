@@ -44,11 +44,6 @@ class TimeRule(NamedTuple):
     zone_minutes: int = 0
     features: tuple[TimeFeature, ...] = ()
 
-    @property
-    def feature_bits(self) -> int:
-        """The features as the kernel has them."""
-        return sum(1 << TIME_FEATURES.index(feature) for feature in self.features)
-
     def problem(self) -> str:
         """Returns what is wrong with the format; empty if nothing."""
         if self.format in NAMED_FORMATS:

@@ -4,21 +4,11 @@
 A server transforms raw rows by it; all its processes map the same file. Its integers are little
 endian:
 
-    magic CLICKSF5, then uint64: bytes of the file
-    RowRule          uint64 category_modulus (0: none), uint64 bin_numerical, int64 numerical_min
-    NumericalRule    int64 numerical_offset, int64 numerical_min, uint64 output_zero
+    magic CLICKSF6, then uint64: bytes of the file
     uint64           1 if the numbers of the dataset are float16
     uint64           columns of ids
-    uint32           1 for Criteo's log
-    uint16 x 2       delimiter and quote, 0 without one
-    uint32 x 2       fields of a line, bytes of all texts
-    for each field   uint64 buckets, uint64 takes_log, float64 minimum and offset of its logarithm,
-                     format of its times in 32 bytes, int32 minutes of their zone, uint32 bits
-                     of their features; of lists uint32 separator, separator of weights, greatest
-                     length, 1 to keep the first elements, 1 for the mean; uint32 where its texts
-                     begin, uint8 role, uint8 column, uint8 type, 5 zeros
-    texts            of each field: its name; the number of texts that mean that it is missing;
-                     these. Each text is a byte with its length, then UTF-8.
+    uint64           bytes of the fields
+    fields           of a line, as `packed_format` makes them
     for each column  uint64 categories, uint64 offset of its buckets, uint64 offset of its entries,
                      uint64 offset and bytes of its keys, uint64 offset of their ends (0: none),
                      uint32 bucket bits b, uint16 bytes of a remainder, uint16 bytes of an id
@@ -45,88 +35,15 @@ import xxhash
 
 from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
 from preproc.clicks.dictionaries import Keys
-from preproc.clicks.rules import ClicksSemantics
-from preproc.clicks.schema.row_format import (
-    FIELD_TYPES,
-    NUM_CATEGORICAL,
-    NUM_NUMERICAL,
-    ROLES,
-    RowFormat,
-    criteo_format,
-)
-from preproc.clicks.schema.time_rule import TimeRule
+from preproc.clicks.kernel.packed_format import packed_format
 from preproc.files.workspace import atomic_file
 
-_MAGIC = b"CLICKSF5"
-_HEADER = struct.Struct("<8sQ QQq qqQ QQ")
-_FIELD = struct.Struct("<QQdd32siIIIIIIIBBBx4x")
+_HEADER = struct.Struct("<8sQQQQ")
 _COLUMN = struct.Struct("<QQQQQQIHH")
 _PADDING = 8
 
 NumberType = Literal["float16", "float32"]
 """Type of the numbers in a dataset: float16 in split binary, float32 in parquet and npy."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServedRow:
-    """A row of a log without its label, to be served.
-
-    Attributes:
-        row_format: of a whole line; of Criteo's log with the label, which its lines lack.
-    """
-
-    row_format: RowFormat
-
-    @classmethod
-    def of(cls, semantics: ClicksSemantics) -> "ServedRow":
-        """Returns the row of a dataset's log."""
-        if semantics.schema is not None:
-            return cls(semantics.schema.line_format)
-        integers = (f"I{number}" for number in range(1, NUM_NUMERICAL + 1))
-        categories = (f"C{number}" for number in range(1, NUM_CATEGORICAL + 1))
-        names = ("label", *integers, *categories)
-        return cls(dataclasses.replace(criteo_format(unlabelled=True), names=names))
-
-    @property
-    def _first(self) -> int:
-        """Returns the number of the line's first field in the format."""
-        return self.row_format.roles.count("label")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the line's fields."""
-        return self.row_format.names[self._first :]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of the features, in the order of the line."""
-        roles = self.row_format.roles[self._first :]
-        return tuple(n for n, role in zip(self.names, roles, strict=True) if role != "ignored")
-
-    def packed(self) -> bytes:
-        """Returns fields and texts as the file has them, after four numbers."""
-        row_format = self.row_format
-        fields, texts = b"", b""
-        for name, f in zip(self.names, range(self._first, len(row_format.roles)), strict=True):
-            time, of_list = row_format.times[f] or TimeRule(""), row_format.lists[f]
-            fields += _FIELD.pack(
-                *(row_format.buckets[f], *row_format.rules[f]),
-                *(time.format.encode(), time.zone_minutes, time.feature_bits),
-                *(of_list.numbers if of_list else (0,) * 5),
-                len(texts),
-                *(ROLES.index(row_format.roles[f]), row_format.columns[f]),
-                FIELD_TYPES.index(row_format.types[f]),
-            )
-            missing = row_format.missing[f]
-            texts += _text(name.encode()[:255]) + bytes([len(missing)])
-            texts += b"".join(map(_text, missing))
-        dialect = (row_format.delimiter[0], int.from_bytes(row_format.quote))
-        numbers = (row_format.is_criteo, *dialect, len(self.names), len(texts))
-        return struct.pack("<IHHII", *numbers) + fields + texts
-
-
-def _text(text: bytes) -> bytes:
-    return bytes([len(text)]) + text
 
 
 def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
@@ -145,9 +62,9 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
     schema = semantics.schema
     dictionaries = dictionaries_of_dataset(dataset)
     columns = [_Column.of(keys) for keys in dictionaries.load()]
-    row = ServedRow.of(semantics).packed()
+    fields = packed_format(semantics.line_format, semantics)
     has_float16 = numbers == "float16" if schema is None else schema.numbers == "float16"
-    at = _HEADER.size + len(row) + len(columns) * _COLUMN.size
+    at = _HEADER.size + len(fields) + len(columns) * _COLUMN.size
     table = []
     for column in columns:
         starts = []
@@ -163,14 +80,9 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
                 *(column.bucket_bits, column.remainder_bytes, column.id_bytes),
             )
         )
-    header = _HEADER.pack(
-        *(_MAGIC, at),
-        *(semantics.category_modulus or 0, semantics.bin_numerical, semantics.numerical_min),
-        *(semantics.numerical_offset, semantics.numerical_min),
-        *(semantics.numerical_missing == "output_zero", has_float16, len(columns)),
-    )
+    header = _HEADER.pack(b"CLICKSF6", at, has_float16, len(columns), len(fields))
     with atomic_file(path) as file:
-        file.write(header + row + b"".join(table))
+        file.write(header + fields + b"".join(table))
         for column in columns:
             for array in column.arrays:
                 file.write(array.data)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
-from preproc.clicks.serving.feature_file import ServedRow
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.signature import FIELDS, LINE, LOGIT, PROBABILITY
@@ -92,20 +91,18 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
 
 def _example(dataset: Path) -> list[str]:
     """Returns the most frequent categories, empty where they are in buckets."""
-    row = ServedRow.of(semantics_of_dataset(dataset, {})).row_format
+    row = semantics_of_dataset(dataset, {}).line_format
     dictionaries = dictionaries_of_dataset(dataset)
     texts = []
-    for role, column, kind, buckets in zip(
-        row.roles, row.columns, row.types, row.buckets, strict=True
-    ):
-        if role == "numerical":
+    for column, number in zip(row.columns, row.numbers, strict=True):
+        if column.role == "numerical":
             texts.append("1")
-        elif role == "categorical":
-            first = next(iter(() if buckets else dictionaries.load_column(column)), b"")
+        elif column.role == "categorical":
+            first = next(iter(() if column.buckets else dictionaries.load_column(number)), b"")
             if isinstance(first, bytes):
                 texts.append(first.decode())
             else:
-                texts.append(f"{first:08x}" if kind == "hex" else str(first))
+                texts.append(f"{first:08x}" if column.type == "hex" else str(first))
     return texts
 
 

@@ -42,84 +42,88 @@ static std::string damage(std::string text, std::mt19937& random) {
   return text.substr(0, random() % 4 == 0 ? random() % (text.size() + 1) : text.size());
 }
 
-static void run(const std::string& text, std::mt19937& random) {
+// Packs the fields of a row, those of a Criteo log or of a schema.
+static std::string random_format(std::mt19937& random) {
   const uint64_t moduli[] = {0, 1, 1000, 40000000, uint64_t{1} << 32};
-  const RowRule row_rule{moduli[random() % std::size(moduli)], random() % 2,
-                         static_cast<int64_t>(random() % 3) - 1};
-  RowFormat format = kUnlabelledCriteo;
-  format.has_label = random() % 4 != 0;
-  format.is_criteo = random() % 2 || !format.has_label;
-  format.has_header = random() % 4 == 0;
-  format.other_is_negative = random() % 4 == 0;
-  format.quote = format.is_criteo || random() % 2 ? 0 : '"';
-  // 1 is a click and 0 none; -1 and an empty text are missing.
-  static const uint8_t kTexts[] = {1, 1, '1', 1, 1, '0', 2, 2, '-', '1', 0};
-  uint32_t texts_at[kFields];
-  std::fill(texts_at, texts_at + kFields, 6);
-  texts_at[0] = 0;
-  format.texts = kTexts;
-  format.texts_at = texts_at;
-  uint8_t types[kFields];
-  uint64_t buckets[kFields];
-  for (int f = 0; f < kFields; ++f) {
-    types[f] = static_cast<uint8_t>(random() % 3);
-    if (f >= 1 && f <= kNumericals && random() % 2) types[f] = kDecimal;
-    buckets[f] = random() % 2 * (1 + random() % 1000);
+  const bool is_criteo = random() % 2, has_label = !is_criteo || random() % 3;
+  RowHeader header{};
+  header.modulus = moduli[random() % std::size(moduli)];
+  header.minimum = static_cast<int64_t>(random() % 3) - 1;
+  header.offset = 2 + static_cast<int64_t>(random() % 3);
+  header.bins_numerical = random() % 2;
+  header.missing_is_zero_after = random() % 2;
+  header.delimiter = '\t';
+  header.has_header = random() % 4 == 0;
+  header.group_field = header.split.field = kNoField;
+  // An empty name; 1 is a click and 0 none; of features none is missing, or -1 and an empty text.
+  static const uint8_t kTexts[] = {0, 1, 1, '1', 1, 1, '0', 0, 2, 2, '-', '1', 0};
+  std::vector<Field> fields(kFields, Field{});
+  for (uint32_t f = 0; f < kFields; ++f) {
+    Field& field = fields[f];
+    const bool is_number = f >= 1 && f <= kNumericals;
+    field.role = f == 0 ? kLabelRole : is_number ? kNumericalRole : kCategoricalRole;
+    field.column = static_cast<uint8_t>(f == 0 ? 0 : f - (is_number ? 1 : 1 + kNumericals));
+    field.type = is_number ? kWholeNumber : kHexadecimal;
+    field.texts_at = f == 0 ? 1 : is_criteo ? 7 : 8;
+    if (is_criteo) continue;
+    field.type = is_number && random() % 2 ? kDecimal : is_number ? kWholeNumber : random() % 3;
+    field.buckets = random() % 2 * (1 + random() % 1000);
+    field.number = {random() % 2, 0.0, 1.0};
   }
-  format.types = types;
-  format.buckets = buckets;
-  NumberRule rules[kFields];
-  std::fill(rules, rules + kFields, NumberRule{random() % 2, 0.0, 1.0});
-  format.rules = rules;
-  // Categories of the first numbers are times, or what their features are: those that follow.
-  static const char* const kFormats[] = {"unix_s", "iso8601", "%Y%m%d", "%y-%m-%d %H:%M:%S"};
-  uint8_t roles[kFields];
-  std::copy(std::begin(kCriteoFields.roles), std::end(kCriteoFields.roles), roles);
-  TimeRule times[kFields] = {};
-  for (uint32_t f = kFields - 3; f < kFields - 1 && !format.is_criteo; ++f) {
-    if (random() % 2) continue;
-    roles[f] = kTimestampRole;
-    std::strncpy(times[f].format, kFormats[random() % std::size(kFormats)], 31);
-    times[f].zone_minutes = static_cast<int32_t>(random() % 2879) - 1439;
-    times[f].features = 1u << random() % 3;
+  if (!has_label) fields.erase(fields.begin());
+  if (!is_criteo) {
+    header.other_is_negative = random() % 4 == 0;
+    header.quote = random() % 2 ? 0 : '"';
+    // Categories of the last fields are times, or lists of elements between these digits.
+    static const char* const kFormats[] = {"unix_s", "iso8601", "%Y%m%d", "%y-%m-%d %H:%M:%S"};
+    for (uint32_t f = kFields - 3; f < kFields - 1; ++f) {
+      if (random() % 2) continue;
+      fields[f].role = kTimestampRole;
+      std::strncpy(fields[f].time.format, kFormats[random() % std::size(kFormats)], 31);
+      fields[f].time.zone_minutes = static_cast<int32_t>(random() % 2879) - 1439;
+      fields[f].time.features = 1u << random() % 3;
+    }
+    if (random() % 2) {
+      Field& list = fields[kFields - 1];
+      list.role = kListRole;
+      list.column = 0;
+      list.list = {'0', random() % 2 ? uint32_t{'8'} : 0, 1 + static_cast<uint32_t>(random() % 3),
+                   static_cast<uint32_t>(random() % 2), 0};
+    }
+    if (random() % 2) {
+      const uint32_t field = 1 + random() % (kFields - 1);
+      const bool by_time = fields[kFields - 2].role == kTimestampRole && random() % 2;
+      header.split = {by_time ? SplitRule::kByTime : SplitRule::kAtRandom,
+                      by_time             ? kFields - 2
+                      : random() % 2 != 0 ? field
+                                          : kNoField,
+                      random(),
+                      {uint64_t{1} << 62, uint64_t{3} << 61}};
+      if (by_time) header.split.cuts[0] = 1000000000000, header.split.cuts[1] = 1700000000000;
+      header.counts_train = random() % 2;
+      header.group_field = random() % 2 ? field : kNoField;
+    }
   }
-  ListRule lists[kFields] = {};
-  uint8_t columns_of_fields[kFields];
-  std::copy(std::begin(kCriteoFields.columns), std::end(kCriteoFields.columns), columns_of_fields);
-  if (!format.is_criteo && random() % 2) {  // of elements between these digits
-    roles[kFields - 1] = kListRole;
-    columns_of_fields[kFields - 1] = 0;
-    const uint32_t weight = random() % 2 ? '8' : 0;
-    lists[kFields - 1] = {'0', weight, 1 + static_cast<uint32_t>(random() % 3),
-                          static_cast<uint32_t>(random() % 2)};
-    format.num_lists = 1;
-    --format.num_categorical;
-  }
-  format.columns = columns_of_fields;
-  format.lists = lists;
-  format.roles = roles;
-  format.times = times;
-  if (!format.is_criteo && random() % 2) {
-    const uint32_t field = 1 + random() % (kFields - 1);
-    const bool by_time = roles[kFields - 2] == kTimestampRole && random() % 2;
-    format.split = {by_time ? SplitRule::kByTime : SplitRule::kAtRandom,
-                    by_time             ? kFields - 2
-                    : random() % 2 != 0 ? field
-                                        : kNoField,
-                    random(),
-                    {uint64_t{1} << 62, uint64_t{3} << 61},
-                    static_cast<uint32_t>(random() % 2)};
-    if (by_time) format.split.cuts[0] = 1000000000000, format.split.cuts[1] = 1700000000000;
-    format.group_field = random() % 2 ? field : kNoField;
-  }
-  const int columns = kCategoricals + (row_rule.bins_numerical ? kNumericals : 0);
+  header.num_fields = static_cast<uint32_t>(fields.size());
+  header.text_bytes = sizeof(kTexts);
+  std::string packed(reinterpret_cast<const char*>(&header), sizeof(header));
+  packed.append(reinterpret_cast<const char*>(fields.data()), fields.size() * sizeof(Field));
+  return packed.append(reinterpret_cast<const char*>(kTexts), sizeof(kTexts));
+}
+
+static void run(const std::string& text, std::mt19937& random) {
+  const std::string packed = random_format(random);
+  const RowFormat format(packed.data(), packed.size());
+  const IdColumns id_columns(format);
+  const int columns = id_columns.count() + id_columns.num_lists();
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);
   unlink(name);
   const int null = open("/dev/null", O_RDWR);
   Progress progress{};
   const uint64_t limit = random() % 5 == 0 ? random() % 1000 : UINT64_MAX;
-  Reader* scan = clicks_scan_open(&row_rule, &format, 1, limit, runs_fd, null, 0, &progress);
+  Reader* scan =
+      clicks_scan_open(packed.data(), packed.size(), 1, limit, runs_fd, null, 0, &progress);
   require(scan != nullptr, "open");
   for (size_t at = 0; at < text.size();) {
     // Pieces in blocks of their own size, so that reading past one is seen.
@@ -147,10 +151,9 @@ static void run(const std::string& text, std::mt19937& random) {
       if (r.column == column) slices.push_back({entries.data() + r.first_word, r.words});
     }
     KeyType type = KeyType::kNarrow;
-    for (uint32_t f = 0; f < kFields; ++f) {
-      const uint32_t of_lists = roles[f] == kListRole ? static_cast<uint32_t>(columns) - 1 : 0;
-      if (!has_wide_keys(format, f) || of_lists + format.columns[f] != column) continue;
-      type = types[f] == kText ? KeyType::kText : KeyType::kInteger;
+    for (const Field& field : format.fields) {
+      if (!field.has_wide_keys() || id_columns.of(field) != static_cast<int>(column)) continue;
+      type = field.type == kText ? KeyType::kText : KeyType::kInteger;
     }
     int fds[2];
     for (int& fd : fds) {
@@ -177,7 +180,6 @@ static void run(const std::string& text, std::mt19937& random) {
     kept += merged.kept;
   }
 
-  const NumericalRule rule{2 + static_cast<int64_t>(random() % 3), -1, random() % 2};
   std::vector<EncodeTarget> targets(2);
   const uint64_t rows = summary.rows;
   for (size_t i = 0; i < 2; ++i) {
@@ -198,7 +200,7 @@ static void run(const std::string& text, std::mt19937& random) {
       target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));
     }
   }
-  Reader* encode = clicks_encode_open(dictionaries.data(), &row_rule, &format, &rule,
+  Reader* encode = clicks_encode_open(dictionaries.data(), packed.data(), packed.size(),
                                       targets.data(), 2, 0, &progress);
   require(clicks_read_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
           "encode");

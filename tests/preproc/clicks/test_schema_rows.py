@@ -6,7 +6,7 @@ import pytest
 
 from preproc.clicks import __main__ as program
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.serving.feature_file import ServedRow, write_feature_file
+from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import BadRowError
 from tests.preproc.clicks.schema_log import (
@@ -47,7 +47,7 @@ def transform(made):
 
 def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
     dataset, table = made
-    row = ServedRow.of(semantics_of_dataset(dataset, {}))
+    row = semantics_of_dataset(dataset, {}).line_format
     assert (list(row.names), list(row.features)) == (LINE, USED)
     spec, reader = columns_of(dataset, "test")
     expected = reader.read(0, NEW)
