@@ -83,15 +83,12 @@ def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | N
             f"`dictionaries` {job.dictionaries}: was prepared by other rules than `semantics`; "
             "take them from semantics_of_dataset()"
         )
-    files = _dictionary_files(job.dictionaries)
-    key = fingerprint(files)
-    key_types = job.semantics.key_types
-    target = Dictionaries(workspace.unit_dir("given", key), key_types, key)
-    source = Dictionaries(job.dictionaries / DICTIONARY_FOLDER, key_types, key)
-    for column in target.missing():
-        for path in source.paths(column):
-            _check_dictionary(job.dictionaries, path, files)
-        target.save(column, source.load_column(column))
+    key = fingerprint(_dictionary_files(job.dictionaries))
+    target = Dictionaries(workspace.unit_dir("given", key), job.semantics.key_types, key)
+    if missing := target.missing():
+        source = dictionaries_of_dataset(job.dictionaries)
+        for column in missing:
+            target.save(column, source.load_column(column))
     return target
 
 
@@ -106,17 +103,13 @@ def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
     files = _dictionary_files(dataset)
     for column in range(len(key_types)):
         for path in dictionaries.paths(column):
-            _check_dictionary(dataset, path, files)
+            entry = files.get(path.relative_to(dataset).as_posix())
+            if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
+                raise PreprocError(
+                    f"{path}: is missing, or not the file of which manifest.json has the checksum; "
+                    "get the dataset again"
+                )
     return dictionaries
-
-
-def _check_dictionary(dataset: Path, path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    entry = files.get(path.relative_to(dataset).as_posix())
-    if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
-        raise PreprocError(
-            f"{path}: is missing, or not the file of which manifest.json has the checksum; "
-            "get the dataset again"
-        )
 
 
 def _dictionary_files(dataset: Path) -> dict[str, dict[str, Any]]:

@@ -147,11 +147,6 @@ class SplitColumnsWriter:
         self._lock = threading.Lock()
         self._users = 0
 
-    @property
-    def num_categorical(self) -> int:
-        """Categorical features of a row."""
-        return len(self._spec.categorical)
-
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the arguments without the open files."""
         return SplitColumnsWriter, (self._stage, self._spec, self._bounds)

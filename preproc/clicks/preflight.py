@@ -37,16 +37,12 @@ def check(job: ClicksJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...],
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
     samples = [_sample(file) for file in inputs]
-    if schema is None:
-        formats = [criteo_format(unlabelled=job.semantics.unlabelled)] * len(inputs)
-        for file, rows in zip(inputs, samples, strict=True):
+    formats = []
+    for file, rows in zip(inputs, samples, strict=True):
+        formats.append(job.semantics.row_format(file.path, rows[0] if rows else b""))
+        if schema is None:
             check_sample(file, rows, unlabelled=job.semantics.unlabelled)
-    else:
-        formats = []
-        for file, rows in zip(inputs, samples, strict=True):
-            first = rows[0] if rows else b""
-            unlabelled = job.semantics.unlabelled
-            formats.append(schema.row_format(file.path, first, unlabelled=unlabelled))
+        else:
             _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES

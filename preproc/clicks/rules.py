@@ -15,6 +15,7 @@ import decimal
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -176,6 +177,12 @@ class ClicksSemantics:
         if self.schema is None:
             return (narrow,) * self.num_categorical
         return tuple(column.key_type for column in self.schema.with_dictionaries)
+
+    def row_format(self, path: Path, first_line: bytes) -> RowFormat:
+        """Returns the fields of a file; see `Schema.row_format`."""
+        if self.schema is None:
+            return criteo_format(unlabelled=self.unlabelled)
+        return self.schema.row_format(path, first_line, unlabelled=self.unlabelled)
 
     @property
     def line_format(self) -> RowFormat:

@@ -20,7 +20,6 @@ from preproc.clicks.kernel.shared_library import (
     EncodeTarget,
     LineTooLongError,
     RawMergeResult,
-    RawMergeRule,
     RawRun,
     RawRunSlice,
     RawScanSummary,
@@ -200,9 +199,7 @@ def merge_runs(
     result = RawMergeResult()
     check(
         load().clicks_merge(
-            slices,
-            len(runs),
-            ctypes.byref(RawMergeRule(*limits, budget_bytes)),
+            *(slices, len(runs), *limits, budget_bytes),
             *(KEY_TYPES.index(key_type), keys_fd, ends_fd),
             ctypes.addressof(progress),
             ctypes.byref(result),

@@ -3,7 +3,7 @@
 //
 // Text is fed as ranges of a file or as blocks in memory. All state is in handles, so calls with
 // different handles may run in parallel. Calls return 0 or a status below 0, and handles or null;
-// after an error, clicks_last_error() describes the last one of this thread.
+// after an error, clicks_last_message() describes the last one of this thread.
 
 #include <exception>
 #include <memory>
@@ -144,15 +144,9 @@ struct Reader {
   RowStream stream;
 };
 
-// offset: byte of the file at which the error is, or kNoOffset.
-struct ErrorReport {
-  const char* message;
-  uint64_t offset;
-};
-
-CLICKS_API void clicks_last_error(ErrorReport* report) {
-  *report = {last_message.c_str(), last_offset};
-}
+// The last error of this thread, and the byte of the file at which it is, or kNoOffset.
+CLICKS_API const char* clicks_last_message() { return last_message.c_str(); }
+CLICKS_API uint64_t clicks_last_offset() { return last_offset; }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
 CLICKS_API int clicks_kernel_version() { return 13; }
@@ -200,15 +194,16 @@ CLICKS_API void clicks_scan_runs(const Reader* scan, Run* runs) {
 
 // Merges the runs of one column and writes its keys in id order: uint32, int64 or, to keys_fd, the
 // bytes of texts, to ends_fd uint64, the end of each.
-CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, const MergeRule* rule,
-                            uint32_t type, int keys_fd, int ends_fd, Progress* progress,
-                            MergeResult* result) {
+CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
+                            uint64_t max_ids, uint64_t budget_bytes, uint32_t type, int keys_fd,
+                            int ends_fd, Progress* progress, MergeResult* result) {
   return guarded([&] {
+    const MergeRule rule{frequency_limit, max_ids, budget_bytes};
     const auto key_type = static_cast<KeyType>(type);
     if (key_type == KeyType::kNarrow) {
-      *result = RunMerge(runs, num_runs, *rule, progress).run(keys_fd);
+      *result = RunMerge(runs, num_runs, rule, progress).run(keys_fd);
     } else {
-      *result = WideMerge(runs, num_runs, *rule, key_type, progress).run(keys_fd, ends_fd);
+      *result = WideMerge(runs, num_runs, rule, key_type, progress).run(keys_fd, ends_fd);
     }
   });
 }
@@ -265,19 +260,11 @@ CLICKS_API LineTransform* clicks_transform_open(const char* path) {
   return guarded_make<LineTransform>([&] { return new LineTransform(path); });
 }
 
-// Features of a row, its ids and those of its lists.
-struct TransformShape {
-  uint32_t numerical;
-  uint32_t columns;
-  uint32_t slots;
-  uint32_t list_slots;
-};
-
-CLICKS_API void clicks_transform_shape(const LineTransform* transform, TransformShape* shape) {
-  *shape = {static_cast<uint32_t>(transform->num_numerical()),
-            static_cast<uint32_t>(transform->num_columns()),
-            static_cast<uint32_t>(transform->num_slots()),
-            static_cast<uint32_t>(transform->num_list_slots())};
+// Numerical features of a row, its columns of ids, its ids and those of its lists.
+CLICKS_API void clicks_transform_shape(const LineTransform* transform, uint32_t shape[4]) {
+  const int sizes[] = {transform->num_numerical(), transform->num_columns(), transform->num_slots(),
+                       transform->num_list_slots()};
+  std::copy(std::begin(sizes), std::end(sizes), shape);
 }
 
 // Categories of each column.

@@ -51,8 +51,10 @@ inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
     at += at < end && (*at == '-' || *at == '+');
     const uint8_t* const first = at;
     int power = 0;
-    for (; at < end && *at >= '0' && *at <= '9'; ++at) power = 10 * power + (*at - '0');
-    if (at == first || at - first > 3) return false;
+    for (; at < end && at - first < 3 && *at >= '0' && *at <= '9'; ++at) {
+      power = 10 * power + (*at - '0');
+    }
+    if (at == first) return false;  // as is a fourth digit
     exponent += is_minus ? -power : power;
   }
   if (at < end) return false;

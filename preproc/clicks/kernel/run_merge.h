@@ -31,15 +31,58 @@ struct MergeRule {
   uint64_t ids(uint64_t kept) const { return max_ids == 0 ? kept : std::min(kept, max_ids); }
 };
 
-struct KeptCategory {
-  uint64_t count;
-  uint32_t category;
-};
-
 struct MergeResult {
   uint64_t kept;          // categories with an id
   uint64_t distinct;      // all categories
   uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
+};
+
+// The keys of a column that get an id, each with its count, as far as the memory holds them.
+template <typename Kept>
+class KeptKeys {
+ public:
+  KeptKeys(const MergeRule& rule, uint64_t most)
+      : rule_(rule), kept_(std::max<uint64_t>(most, 1), Pages<Kept>::kOnUse) {}
+
+  // Adds a key by all its occurrences; kept() returns it if they suffice.
+  template <typename MakeKept>
+  void add(uint64_t count, const MakeKept& kept) {
+    ++num_distinct_;
+    if (count < rule_.least_count()) return;
+    if (num_kept_ < kept_.size()) kept_[num_kept_] = kept();
+    ++num_kept_;
+  }
+
+  // Calls write(key) in id order, at the end of some keys flush(), unless there are too many.
+  template <typename Write, typename Flush>
+  MergeResult finish(uint64_t table_bytes, const Write& write, const Flush& flush) {
+    const uint64_t ids = rule_.ids(num_kept_);
+    if (num_kept_ <= kept_.size()) {
+      std::sort(kept_.data(), kept_.data() + num_kept_);
+      for (uint64_t i = 0; i < ids; ++i) {
+        write(kept_[i]);
+        if ((i + 1) % kWriteEntries == 0 || i + 1 == ids) flush();
+      }
+    }
+    return {ids, num_distinct_, num_kept_ * sizeof(Kept) + table_bytes};
+  }
+
+ private:
+  static constexpr size_t kWriteEntries = 8192;
+
+  MergeRule rule_;
+  Pages<Kept> kept_;
+  uint64_t num_kept_ = 0;
+  uint64_t num_distinct_ = 0;
+};
+
+struct KeptCategory {
+  uint64_t count;
+  uint32_t category;
+
+  bool operator<(const KeptCategory& other) const {
+    return count != other.count ? count > other.count : category < other.category;
+  }
 };
 
 class RunMerge {
@@ -48,18 +91,10 @@ class RunMerge {
       : runs_(runs, runs + num_runs),
         cursors_(num_runs, 0),
         ends_(num_runs, 0),
-        rule_(rule),
-        progress_(progress) {
-    const size_t budget_bytes = rule.budget_bytes;
-    const size_t table_bytes = std::clamp<size_t>(budget_bytes / 4, kMinTable, kMaxTable);
-    while ((sizeof(Slot) << (table_log2_ + 1)) <= table_bytes) ++table_log2_;
-    table_ = Pages<Slot>(size_t{1} << table_log2_);
-    const size_t rest = budget_bytes > table_.bytes() ? budget_bytes - table_.bytes() : 0;
-    size_t total = 0;
-    for (const RunSlice& run : runs_) total += run.count;
-    const size_t most = std::min(rest / sizeof(KeptCategory), total);
-    kept_ = Pages<KeptCategory>(std::max<size_t>(most, 1), Pages<KeptCategory>::kOnUse);
-  }
+        progress_(progress),
+        table_log2_(log2_of_table(rule.budget_bytes)),
+        table_(size_t{1} << table_log2_),
+        kept_(rule, most_kept(rule.budget_bytes)) {}
 
   MergeResult run(int dictionary_fd) {
     uint64_t low = 0;
@@ -80,9 +115,13 @@ class RunMerge {
         ++width_log2;
       }
     }
-    const uint64_t needed = num_kept_ * sizeof(KeptCategory) + table_.bytes();
-    if (num_kept_ <= kept_.size()) write_dictionary(dictionary_fd);
-    return {rule_.ids(num_kept_), num_distinct_, needed};
+    std::vector<uint32_t> buffer;
+    return kept_.finish(
+        table_.bytes(), [&](const KeptCategory& kept) { buffer.push_back(kept.category); },
+        [&] {
+          write_all(dictionary_fd, buffer.data(), buffer.size() * sizeof(uint32_t));
+          buffer.clear();
+        });
   }
 
  private:
@@ -93,6 +132,19 @@ class RunMerge {
   static constexpr uint64_t kKeys = uint64_t{1} << 32;
   static constexpr size_t kMinTable = size_t{256} << 10;
   static constexpr size_t kMaxTable = size_t{1} << 20;  // about the L2 cache of one core
+
+  static int log2_of_table(size_t budget_bytes) {
+    const size_t bytes = std::clamp<size_t>(budget_bytes / 4, kMinTable, kMaxTable);
+    int log2 = 0;
+    while ((sizeof(Slot) << (log2 + 1)) <= bytes) ++log2;
+    return log2;
+  }
+  uint64_t most_kept(size_t budget_bytes) const {
+    const size_t rest = budget_bytes > table_.bytes() ? budget_bytes - table_.bytes() : 0;
+    size_t total = 0;
+    for (const RunSlice& run : runs_) total += run.count;
+    return std::min(rest / sizeof(KeptCategory), total);
+  }
 
   // Sets ends_ to the first entry of each run from key `high`; returns the entries before them.
   uint64_t find_range_end(uint64_t high) {
@@ -127,44 +179,18 @@ class RunMerge {
     for (size_t i = 0; i < table_.size(); ++i) {
       Slot& slot = table_[i];
       if (slot.count == 0) continue;
-      ++num_distinct_;
-      if (slot.count >= rule_.least_count()) {
-        if (num_kept_ < kept_.size()) kept_[num_kept_] = {slot.count, category_of_key(slot.key)};
-        ++num_kept_;
-      }
+      kept_.add(slot.count, [&] { return KeptCategory{slot.count, category_of_key(slot.key)}; });
       slot.count = 0;
     }
   }
 
-  void write_dictionary(int fd) {
-    std::sort(kept_.data(), kept_.data() + num_kept_,
-              [](const KeptCategory& a, const KeptCategory& b) {
-                return a.count != b.count ? a.count > b.count : a.category < b.category;
-              });
-    std::vector<uint32_t> buffer;
-    buffer.reserve(kWriteEntries);
-    const uint64_t ids = rule_.ids(num_kept_);
-    for (uint64_t i = 0; i < ids; ++i) {
-      buffer.push_back(kept_[i].category);
-      if (buffer.size() == kWriteEntries || i + 1 == ids) {
-        write_all(fd, buffer.data(), buffer.size() * sizeof(uint32_t));
-        buffer.clear();
-      }
-    }
-  }
-
-  static constexpr size_t kWriteEntries = 16384;
-
   std::vector<RunSlice> runs_;
   std::vector<uint64_t> cursors_;
   std::vector<uint64_t> ends_;
-  MergeRule rule_;
   Progress* progress_;
-  int table_log2_ = 0;
+  int table_log2_;
   Pages<Slot> table_;
-  Pages<KeptCategory> kept_;
-  uint64_t num_kept_ = 0;
-  uint64_t num_distinct_ = 0;
+  KeptKeys<KeptCategory> kept_;
 };
 
 }  // namespace clicks

@@ -5,7 +5,6 @@ import functools
 from ctypes import (
     CDLL,
     Structure,
-    byref,
     c_char_p,
     c_int,
     c_int32,
@@ -41,12 +40,6 @@ class LineTooLongError(KernelError):
         self.offset = offset
 
 
-class RawErrorReport(Structure):
-    """struct ErrorReport."""
-
-    _fields_ = (("message", c_char_p), ("offset", c_uint64))
-
-
 class RawRun(Structure):
     """struct Run."""
 
@@ -76,16 +69,6 @@ class RawRunSlice(Structure):
     """struct RunSlice."""
 
     _fields_ = (("words", c_void_p), ("count", c_uint64))
-
-
-class RawMergeRule(Structure):
-    """struct MergeRule."""
-
-    _fields_ = (
-        ("frequency_limit", c_uint64),
-        ("max_ids", c_uint64),
-        ("budget_bytes", c_uint64),
-    )
 
 
 class RawMergeResult(Structure):
@@ -120,19 +103,9 @@ class EncodeTarget(Structure):
     )
 
 
-class RawTransformShape(Structure):
-    """struct TransformShape."""
-
-    _fields_ = (
-        ("numerical", c_uint32),
-        ("columns", c_uint32),
-        ("slots", c_uint32),
-        ("list_slots", c_uint32),
-    )
-
-
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "clicks_last_error": (None, (c_void_p,)),
+    "clicks_last_message": (c_char_p, ()),
+    "clicks_last_offset": (c_uint64, ()),
     "clicks_kernel_version": (c_int, ()),
     "clicks_scan_open": (
         c_void_p,
@@ -146,7 +119,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_read_close": (None, (c_void_p,)),
     "clicks_merge": (
         c_int,
-        (c_void_p, c_uint64, c_void_p, c_uint32, c_int, c_int, c_void_p, c_void_p),
+        (
+            *(c_void_p, c_uint64, c_uint64, c_uint64, c_uint64),
+            *(c_uint32, c_int, c_int, c_void_p, c_void_p),
+        ),
     ),
     "clicks_dictionary_open": (c_void_p, (c_uint32, c_void_p, c_uint64, c_void_p, c_uint64)),
     "clicks_dictionary_close": (None, (c_void_p,)),
@@ -201,26 +177,19 @@ def check(status: int) -> None:
     """Raises the error of a call that returned `status`, if not 0."""
     if status == 0:
         return
-    message, offset = _last_error()
+    message = last_message()
     if status == _LINE_TOO_LONG:
-        raise LineTooLongError(message, offset)
+        raise LineTooLongError(message, load().clicks_last_offset())
     raise (CancelledError if status == _CANCELLED else KernelError)(message)
 
 
 def last_message() -> str:
     """Returns the message of the last error of this thread."""
-    return _last_error()[0]
-
-
-def _last_error() -> tuple[str, int]:
-    """Returns message and byte offset of the last error of this thread."""
-    report = RawErrorReport()
-    load().clicks_last_error(byref(report))
-    return report.message.decode(errors="replace"), report.offset
+    return bytes(load().clicks_last_message()).decode(errors="replace")
 
 
 def check_handle(handle: int | None) -> int:
     """Returns the handle, or raises the error of its call."""
     if handle is None:
-        raise KernelError(_last_error()[0])
+        raise KernelError(last_message())
     return handle

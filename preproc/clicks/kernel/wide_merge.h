@@ -22,14 +22,10 @@ class WideMerge {
  public:
   WideMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, KeyType type,
             Progress* progress)
-      : rule_(rule), type_(type), progress_(progress) {
-    uint64_t words = 0;
+      : type_(type), progress_(progress), kept_(rule, most_kept(runs, num_runs, rule)) {
     for (size_t i = 0; i < num_runs; ++i) {
       runs_.push({runs[i].words, runs[i].words + runs[i].count, *runs[i].words});
-      words += runs[i].count;
     }
-    const size_t most = std::min<uint64_t>(rule.budget_bytes / sizeof(Kept), words / 3);
-    kept_ = Pages<Kept>(std::max<size_t>(most, 1), Pages<Kept>::kOnUse);
   }
 
   // ends_fd: of texts, the end of each.
@@ -37,7 +33,7 @@ class WideMerge {
     uint64_t words = 0;
     while (!runs_.empty()) {
       const Cursor first = runs_.top();
-      Kept sum{0, first.bytes(), first.entry().length};
+      Kept sum{0, first.bytes(), first.entry().length, type_};
       while (!runs_.empty() && runs_.top().has_key_of(first)) {
         Cursor run = runs_.top();
         runs_.pop();
@@ -45,18 +41,25 @@ class WideMerge {
         words += run.entry().words();
         if (run.advance()) runs_.push(run);
       }
-      ++num_distinct_;
-      if (sum.count >= rule_.least_count()) {
-        if (num_kept_ < kept_.size()) kept_[num_kept_] = sum;
-        ++num_kept_;
-      }
+      kept_.add(sum.count, [&] { return sum; });
       if (words >= kReportedWords || runs_.empty()) {
         report_bytes(progress_, words * sizeof(uint64_t));
         words = 0;
       }
     }
-    if (num_kept_ <= kept_.size()) write_dictionary(keys_fd, ends_fd);
-    return {rule_.ids(num_kept_), num_distinct_, num_kept_ * sizeof(Kept)};
+    std::vector<uint8_t> keys;
+    std::vector<uint64_t> ends;
+    uint64_t end = 0;
+    const auto write = [&](const Kept& kept) {
+      keys.insert(keys.end(), kept.bytes, kept.bytes + kept.length);
+      ends.push_back(end += kept.length);
+    };
+    return kept_.finish(0, write, [&] {
+      write_all(keys_fd, keys.data(), keys.size());
+      if (type_ == KeyType::kText) write_all(ends_fd, ends.data(), ends.size() * sizeof(uint64_t));
+      keys.clear();
+      ends.clear();
+    });
   }
 
  private:
@@ -64,6 +67,20 @@ class WideMerge {
     uint64_t count;
     const uint8_t* bytes;
     uint32_t length;
+    KeyType type;
+
+    bool operator<(const Kept& other) const {
+      if (count != other.count) return count > other.count;
+      if (type == KeyType::kText) {
+        return is_text_before(bytes, length, other.bytes, other.length);
+      }
+      return integer() < other.integer();
+    }
+    int64_t integer() const {
+      int64_t value;
+      std::memcpy(&value, bytes, sizeof(value));
+      return value;
+    }
   };
 
   // An entry of a run, which has at least one.
@@ -95,46 +112,18 @@ class WideMerge {
     }
   };
 
-  bool comes_before(const Kept& a, const Kept& b) const {
-    if (a.count != b.count) return a.count > b.count;
-    if (type_ == KeyType::kText) return is_text_before(a.bytes, a.length, b.bytes, b.length);
-    int64_t x, y;
-    std::memcpy(&x, a.bytes, sizeof(x));
-    std::memcpy(&y, b.bytes, sizeof(y));
-    return x < y;
+  static uint64_t most_kept(const RunSlice* runs, size_t num_runs, const MergeRule& rule) {
+    uint64_t words = 0;
+    for (size_t i = 0; i < num_runs; ++i) words += runs[i].count;
+    return std::min<uint64_t>(rule.budget_bytes / sizeof(Kept), words / 3);
   }
 
-  void write_dictionary(int keys_fd, int ends_fd) {
-    std::sort(kept_.data(), kept_.data() + num_kept_,
-              [this](const Kept& a, const Kept& b) { return comes_before(a, b); });
-    std::vector<uint8_t> keys;
-    std::vector<uint64_t> ends;
-    uint64_t end = 0;
-    const uint64_t ids = rule_.ids(num_kept_);
-    for (uint64_t i = 0; i < ids; ++i) {
-      keys.insert(keys.end(), kept_[i].bytes, kept_[i].bytes + kept_[i].length);
-      ends.push_back(end += kept_[i].length);
-      if (ends.size() == kWriteEntries || i + 1 == ids) {
-        write_all(keys_fd, keys.data(), keys.size());
-        if (type_ == KeyType::kText) {
-          write_all(ends_fd, ends.data(), ends.size() * sizeof(uint64_t));
-        }
-        keys.clear();
-        ends.clear();
-      }
-    }
-  }
-
-  static constexpr size_t kWriteEntries = 4096;
   static constexpr uint64_t kReportedWords = 1 << 17;
 
-  MergeRule rule_;
   KeyType type_;
   Progress* progress_;
   std::priority_queue<Cursor> runs_;
-  Pages<Kept> kept_;
-  uint64_t num_kept_ = 0;
-  uint64_t num_distinct_ = 0;
+  KeptKeys<Kept> kept_;
 };
 
 }  // namespace clicks

@@ -59,10 +59,10 @@ class LineTransform:
             self._handle = shared_library.check_handle(handle)
         except KernelError as error:
             raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
-        shape = shared_library.RawTransformShape()
-        self._library.clicks_transform_shape(self._handle, ctypes.addressof(shape))
-        self._num_numerical, self._slots = shape.numerical, (shape.slots, shape.list_slots)
-        categories = (ctypes.c_uint64 * shape.columns)()
+        shape = (ctypes.c_uint32 * 4)()
+        self._library.clicks_transform_shape(self._handle, shape)
+        self._num_numerical, columns, *self._slots = shape
+        categories = (ctypes.c_uint64 * columns)()
         self._library.clicks_transform_columns(self._handle, categories)
         self.cardinalities = tuple(size + 1 for size in categories)
 

@@ -22,9 +22,7 @@ using namespace clicks;
 
 static void require(bool condition, const char* what) {
   if (condition) return;
-  ErrorReport report;
-  clicks_last_error(&report);
-  std::fprintf(stderr, "%s: %s\n", what, report.message);
+  std::fprintf(stderr, "%s: %s\n", what, clicks_last_message());
   std::exit(1);
 }
 
@@ -162,9 +160,9 @@ static void run(const std::string& text, std::mt19937& random) {
       unlink(file_name);
     }
     MergeResult merged;
-    const MergeRule rule{random() % 4, random() % 3 == 0 ? 1 + random() % 100 : 0, 1 << 21};
-    require(clicks_merge(slices.data(), slices.size(), &rule, static_cast<uint32_t>(type), fds[0],
-                         fds[1], &progress, &merged) == 0,
+    const uint64_t limit = random() % 4, max_ids = random() % 3 == 0 ? 1 + random() % 100 : 0;
+    require(clicks_merge(slices.data(), slices.size(), limit, max_ids, 1 << 21,
+                         static_cast<uint32_t>(type), fds[0], fds[1], &progress, &merged) == 0,
             "merge");
     for (const int fd : fds) {
       std::vector<uint8_t>& bytes = files.emplace_back(lseek(fd, 0, SEEK_END));
@@ -219,17 +217,17 @@ static void run(const std::string& text, std::mt19937& random) {
 }
 
 static void transform(LineTransform* features, const std::string& text) {
-  TransformShape shape;
-  clicks_transform_shape(features, &shape);
+  uint32_t shape[4];
+  clicks_transform_shape(features, shape);
   int64_t sum = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const size_t label = std::min(text.find('\t', at), end);
     const std::vector<uint8_t> line(text.begin() + std::min(label + 1, end), text.begin() + end);
     at = end + 1;
-    std::vector<float> numerical(shape.numerical);
-    std::vector<int64_t> ids(shape.slots);
-    std::vector<float> scale(shape.list_slots);
+    std::vector<float> numerical(shape[0]);
+    std::vector<int64_t> ids(shape[2]);
+    std::vector<float> scale(shape[3]);
     uint64_t rejected;
     const int form = static_cast<int>(at % 2);
     const int status = clicks_transform_rows(features, form, line.data(), line.size(), 1,
