@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
@@ -19,10 +19,9 @@ from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics, Split, split_b
 from preproc.clicks.schema.grammar import RejectReason, wrong_fields
 from preproc.clicks.schema.row_format import RowFormat
 from preproc.clicks.schema.time_rule import show_time
-from preproc.files.budget import Unit, Work, nothing
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.progress import Progress, ProgressReporter, Tally
+from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, excerpt
 from preproc.files.workspace import Workspace, settings_key
 
@@ -187,35 +186,6 @@ class EngineResult:
     positives: dict[Split, int]
     cardinalities: tuple[int, ...]
     columns: EncodedColumns
-
-
-class Executor(Protocol):
-    """Runs units in threads of this process or on a cluster."""
-
-    def map(
-        self,
-        work: Work[Unit],
-        units: Sequence[Unit],
-        least_bytes: int,
-        progress: Progress,
-        *,
-        prepare: Callable[[], None] = nothing,
-        watch: Callable[[Tally], None] = nothing,
-    ) -> Tally:
-        """Calls `work` for every unit; returns the sum of the counts.
-
-        Args:
-            work: called with a unit, its memory budget in bytes and `progress`, perhaps in another
-                process: a function of a module, or a partial of one.
-            units: in the order in which they are started.
-            least_bytes: smallest memory budget of a unit.
-            progress: counters that `work` advances.
-            prepare: called once in each process, before its free memory is divided.
-            watch: called with the counts so far, from time to time; may raise to end the stage.
-
-        Raises:
-            PreprocError: a unit failed, or the memory does not suffice for one.
-        """
 
 
 Engine = Callable[[EngineJob], EngineResult]

@@ -327,10 +327,10 @@ def order_dictionary(
     return values[order]
 
 
-def order_wide_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
-    """Returns the keys that are kept, in id order from 1.
+def order_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
+    """Returns the categories that are kept, texts or integers, in id order from 1.
 
-    They are texts or integers. Of equal counts smaller integers come first, or shorter texts, then
+    Of equal counts smaller integers come first, or shorter texts, then
     those of smaller bytes.
     """
     kept = [(key, count) for key, count in counts.items() if count >= frequency_limit]

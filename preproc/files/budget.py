@@ -53,7 +53,7 @@ def nothing(*_: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threads:
-    """Works on units in threads of this process.
+    """Works on units in threads of this process; the Spark engine has a cluster's.
 
     Attributes:
         threads: at least 1; fewer are used if memory is short.
@@ -73,7 +73,20 @@ class Threads:
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Runs `work` on every unit; see `preproc.clicks.engine.Executor`."""
+        """Calls `work` for every unit; returns the sum of the counts.
+
+        Args:
+            work: called with a unit, its memory budget in bytes and `progress`, perhaps in another
+                process: a function of a module, or a partial of one.
+            units: in the order in which they are started.
+            least_bytes: smallest memory budget of a unit.
+            progress: counters that `work` advances.
+            prepare: called once in each process, before its free memory is divided.
+            watch: called with the counts so far, from time to time; may raise to end the stage.
+
+        Raises:
+            PreprocError: a unit failed, or the memory does not suffice for one.
+        """
         prepare()
         threads, budget = share_budget(self.memory_limit, self.threads, least_bytes)
         done = Tally()

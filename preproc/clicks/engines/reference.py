@@ -10,7 +10,6 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ from preproc.clicks.rules import (
     Bounds,
     ClicksSemantics,
     bin_categories,
-    order_dictionary,
-    order_wide_keys,
+    order_keys,
     shuffle_keys,
     transform_decimal,
     transform_numerical,
@@ -213,13 +211,7 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
     dictionaries = []
     for column, key_type in enumerate(semantics.key_types):
         limit, max_ids = semantics.limits(column)
-        ordered: Any
-        keys = rows.keys_of(column, counted)
-        if key_type == "uint32":
-            values, counts = np.unique(np.array(keys, np.uint32), return_counts=True)
-            ordered = order_dictionary(values, counts.astype(np.uint64), limit)
-        else:
-            ordered = order_wide_keys(Counter(keys), limit)
+        ordered = order_keys(Counter(rows.keys_of(column, counted)), limit)
         dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
 

@@ -53,21 +53,21 @@ def _run_on(runner: SparkRunner, engine_job: EngineJob) -> EngineResult:
         "spark_version": runner.version,
         "kernel_version": binding.kernel_version(),
     }
-    executor = SparkExecutor(runner, engine_job.job.memory_limit)
+    executor = SparkExecutor(runner.task_cpus, engine_job.job.memory_limit, runner)
     return run_stages(engine_job, executor, settings, engine)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SparkExecutor:
+class SparkExecutor(Threads):
     """Runs units in Spark tasks, one unit per core of a task.
 
     Attributes:
-        runner: starts the tasks.
+        threads: cores of a task.
         memory_limit: bytes of anonymous memory of each task's Python process.
+        runner: starts the tasks.
     """
 
     runner: SparkRunner
-    memory_limit: int
 
     def map(
         self,
@@ -79,7 +79,7 @@ class SparkExecutor:
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Runs `work` on every unit; see `preproc.clicks.engine.Executor`."""
+        """Runs `work` on every unit; see `Threads.map`."""
         before = Tally(progress.bytes, progress.rows)
 
         def follow(tally: Tally) -> None:
@@ -87,7 +87,7 @@ class SparkExecutor:
             progress.bytes, progress.rows = now.text_bytes, now.rows
             watch(tally)
 
-        threads = Threads(self.runner.task_cpus, self.memory_limit)
+        threads = Threads(self.threads, self.memory_limit)
         task = functools.partial(_do_units, threads, work, least_bytes, prepare)
         return self.runner.run_tasks(units, task, follow)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter, open_stage
 from preproc.clicks.dictionaries import Dictionaries
-from preproc.clicks.engine import EngineJob, Executor, bounds_of
+from preproc.clicks.engine import EngineJob, bounds_of
 from preproc.clicks.engines.native.scan import ScannedInput, ScannedUnit
 from preproc.clicks.engines.native.units import first_byte, read_unit, stream_bytes
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REMEDIES, SPLITS, Bounds, ClicksSemantics, Split
-from preproc.files.budget import free_budget, memory_error
+from preproc.files.budget import Threads, free_budget, memory_error
 from preproc.files.input_file import changed
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import remove_attempts
@@ -37,7 +37,7 @@ class EncodePlan:
 
 
 def encode(
-    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, dictionaries: Dictionaries
+    engine_job: EngineJob, executor: Threads, scanned: ScannedInput, dictionaries: Dictionaries
 ) -> EncodePlan:
     """Encodes every unit that was not encoded before.
 
@@ -67,7 +67,7 @@ def encode(
 
 def _encode_units(
     engine_job: EngineJob,
-    executor: Executor,
+    executor: Threads,
     plan: EncodePlan,
     dictionaries: Dictionaries,
     missing: list[int],
@@ -96,14 +96,24 @@ class _Tables:
         self.opened: ctypes.Array[ctypes.c_void_p]
 
     def open(self, dictionaries: Dictionaries, memory_limit: int, stream: int) -> None:
-        """Builds the tables of `dictionaries` unless they are open."""
+        """Builds the tables of `dictionaries` unless they are open.
+
+        Raises:
+            PreprocError: they do not fit the memory limit beside a stream.
+        """
         with self._lock:
-            if self._folder != dictionaries.folder:
-                self.close()
-                check_encode_memory(memory_limit, dictionaries, stream)
-                opened = binding.open_dictionaries(dictionaries.load())
-                self.opened = self._stack.enter_context(opened)
-                self._folder = dictionaries.folder
+            if self._folder == dictionaries.folder:
+                return
+            self.close()
+            needed, free = (
+                binding.dictionary_bytes(dictionaries) + stream,
+                free_budget(memory_limit),
+            )
+            if needed > free:
+                raise memory_error(memory_limit, memory_limit - free + needed, REMEDIES)
+            opened = binding.open_dictionaries(dictionaries.load())
+            self.opened = self._stack.enter_context(opened)
+            self._folder = dictionaries.folder
 
     def close(self) -> None:
         """Frees the memory of the tables."""
@@ -116,18 +126,6 @@ _tables = _Tables()
 
 def _open_tables(dictionaries: Dictionaries, memory_limit: int, stream: int) -> None:
     _tables.open(dictionaries, memory_limit, stream)
-
-
-def check_encode_memory(memory_limit: int, dictionaries: Dictionaries, stream: int) -> None:
-    """Refuses dictionaries that do not fit the memory limit beside a stream.
-
-    Raises:
-        PreprocError: their lookup tables need more memory than is free.
-    """
-    needed = binding.dictionary_bytes(dictionaries)
-    free = free_budget(memory_limit)
-    if needed + stream > free:
-        raise memory_error(memory_limit, memory_limit - free + needed + stream, REMEDIES)
 
 
 def _encode_unit(plan: EncodePlan, index: int, _budget: int, progress: Progress) -> Tally:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.dictionaries import Dictionaries
-from preproc.clicks.engine import EngineJob, Executor, bounds_of
+from preproc.clicks.engine import EngineJob, bounds_of
 from preproc.clicks.engines.native.scan import (
     ScannedInput,
     ScannedUnit,
@@ -22,7 +22,7 @@ from preproc.clicks.engines.native.scan import (
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REMEDIES, ClicksSemantics
-from preproc.files.budget import free_budget, memory_error
+from preproc.files.budget import Threads, free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
 from recsys.data.positioned_io import map_array
@@ -32,7 +32,7 @@ LEAST_MERGE_BYTES = 2 * 2**20
 
 
 def merge(
-    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+    engine_job: EngineJob, executor: Threads, scanned: ScannedInput, settings: NativeSettings
 ) -> Dictionaries:
     """Makes the dictionaries that are missing.
 
@@ -68,7 +68,7 @@ def merge(
 
 
 def _counted_units(
-    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+    engine_job: EngineJob, executor: Threads, scanned: ScannedInput, settings: NativeSettings
 ) -> list[ScannedUnit]:
     """Returns the units whose categories are counted.
 
@@ -90,7 +90,7 @@ def _counted_units(
 
 def _scan_first(
     engine_job: EngineJob,
-    executor: Executor,
+    executor: Threads,
     scanned: ScannedInput,
     unit: ScannedUnit,
     rows: int,

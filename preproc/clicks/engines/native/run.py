@@ -13,7 +13,7 @@ last one compares the text that it reads with them.
 
 from typing import Any
 
-from preproc.clicks.engine import EngineJob, EngineResult, Executor
+from preproc.clicks.engine import EngineJob, EngineResult
 from preproc.clicks.engines import reference
 from preproc.clicks.engines.native.encode import encode
 from preproc.clicks.engines.native.merge import merge
@@ -39,7 +39,7 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
 
 
 def run_stages(
-    engine_job: EngineJob, executor: Executor, settings: NativeSettings, engine: dict[str, Any]
+    engine_job: EngineJob, executor: Threads, settings: NativeSettings, engine: dict[str, Any]
 ) -> EngineResult:
     """Scans, merges and encodes on an executor; `engine` is the manifest's."""
     units = plan_units(engine_job, settings)

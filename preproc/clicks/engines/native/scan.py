@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from preproc.clicks.engine import EngineJob, Executor, FileRows
+from preproc.clicks.engine import EngineJob, FileRows
 from preproc.clicks.engines.native.units import (
     NativeSettings,
     TextUnit,
@@ -21,6 +21,7 @@ from preproc.clicks.engines.native.units import (
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics
 from preproc.clicks.schema.grammar import REJECT_REASONS
+from preproc.files.budget import Threads
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
@@ -122,7 +123,7 @@ class ScannedInput:
 
 def scan(
     engine_job: EngineJob,
-    executor: Executor,
+    executor: Threads,
     units: tuple[TextUnit, ...],
     settings: NativeSettings,
 ) -> ScannedInput:
