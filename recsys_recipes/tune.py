@@ -195,12 +195,33 @@ def tune(search: Search, settings: TuneSettings) -> None:
         held = HeldPath(settings.study, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
         raise UserError(f"`study` {settings.study}: another process works on it") from error
-    with settings.study.open("rb") as file:
-        if file.read(len(_SQLITE)) not in (b"", _SQLITE):
-            raise UserError(f"`study` {settings.study}: is another file; take a new one")
+    states = optuna.trial.TrialState
+    with contextlib.ExitStack() as stack:
+        stack.callback(held.let_go)
+        study = _open_study(settings.study, values)
+        for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
+            study.tell(trial.number, state=states.FAIL)
+            study.enqueue_trial(trial.params)
+        left = settings.trials - len(study.get_trials(states=[states.COMPLETE]))
+        study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+        if left > 0:
+            study.optimize(search, n_trials=left, catch=DivergenceError)
+    complete = study.get_trials(states=[states.COMPLETE])
+    if not complete:
+        raise DivergenceError("every trial diverged: search lower rates")
+    print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
+
+
+def _open_study(file: Path, values: dict[str, Any]) -> Any:
+    """Opens a study of these settings, or begins one."""
+    import optuna
+
+    with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) not in (b"", _SQLITE):
+            raise UserError(f"`study` {file}: is another file; take a new one")
     study = optuna.create_study(
         study_name="study",
-        storage=f"sqlite:///{settings.study}",
+        storage=f"sqlite:///{file}",
         direction="maximize",
         load_if_exists=True,
     )
@@ -208,23 +229,11 @@ def tune(search: Search, settings: TuneSettings) -> None:
     for name in sorted(earlier.keys() | values.keys()):
         if (before := earlier.get(name)) != (now := values.get(name)):
             raise UserError(
-                f"`study` {settings.study}: was begun with `{name}` {before}, now it is {now}; "
+                f"`study` {file}: was begun with `{name}` {before}, now it is {now}; "
                 "take a new file"
             )
     study.set_user_attr("settings", values)
-    states = optuna.trial.TrialState
-    for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
-        study.tell(trial.number, state=states.FAIL)
-        study.enqueue_trial(trial.params)
-    left = settings.trials - len(study.get_trials(states=[states.COMPLETE]))
-    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
-    if left > 0:
-        study.optimize(search, n_trials=left, catch=DivergenceError)
-    held.let_go()
-    complete = study.get_trials(states=[states.COMPLETE])
-    if not complete:
-        raise DivergenceError("every trial diverged: search lower rates")
-    print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
+    return study
 
 
 def main(argv: Sequence[str]) -> int:

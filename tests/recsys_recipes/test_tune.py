@@ -8,28 +8,40 @@ import signal
 import optuna
 import pytest
 
+from recsys_recipes.tune import main
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.recsys.train.tiny import TINY_DLRM
 
 
 @pytest.fixture
-def tune(tmp_path):
-    """Runs trials of a small BERT4Rec; returns the finished process."""
+def tuned(capsys):
+    """Runs the program in this process; returns what it prints, its errors where it fails."""
+
+    def run(*words, status=0):
+        capsys.readouterr()
+        assert main(["tune", *words]) == status
+        said = capsys.readouterr()
+        return said.err if status else said.out
+
+    return run
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Arguments that tune a small BERT4Rec, without those of the search."""
     data = tmp_path / "data"
     data.mkdir()
     bert4rec.write_dataset(data, bert4rec.make_sequences())
-    training = (f"--dataset_path={data}", *bert4rec.SMALL_MODEL, "--max_steps=8", "--test_freq=4")
+    paths = f"--study={tmp_path / 'study.db'}", f"--dataset_path={data}"
+    return "bert4rec", *paths, *bert4rec.SMALL_MODEL, "--max_steps=8", "--test_freq=4"
+
+
+@pytest.fixture
+def tune(tuned, words):
+    """Searches two settings of that model."""
     searched = "--search=lr=1e-7..1e-2", "--search=norm=pre,post"
-
-    def words(*arguments):
-        return ("tune", "bert4rec", f"--study={tmp_path / 'study.db'}", *training, *arguments)
-
-    def run(*arguments, status=0, search=searched):
-        return harness.forked("-m", "recsys_recipes", *words(*search, *arguments), status=status)
-
-    run.words = words
-    return run
+    return lambda *flags, search=searched, **status: tuned(*words, *search, *flags, **status)
 
 
 def of_study(tmp_path):
@@ -38,7 +50,7 @@ def of_study(tmp_path):
 
 
 def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
-    *trials, best = tune("--trials=4").stdout.splitlines()
+    *trials, best = tune("--trials=4").splitlines()
     found = [
         re.fullmatch(r"trial (\d): full ndcg@10 (\S+) after 8 steps, lr (\S+), norm (\w+)", line)
         for line in trials
@@ -54,27 +66,27 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
         keys = {key for record in records for key in record["data"]}
         assert "full_ndcg@10" in keys
         assert not [key for key in keys if key.startswith("test_full")]
-    again = tune("--trials", "5").stdout.splitlines()
+    again = tune("--trials", "5").splitlines()
     assert [line[:8] for line in again] == ["trial 4:", "Best of "]
-    assert tune("--trials=5").stdout == again[-1] + "\n"
-    assert "was begun with --seed 12345, now it is 2" in tune("--seed=2", status=2).stderr
-    assert "was begun with --search [['lr'" in tune(search=("--search=lr=1,2",), status=2).stderr
+    assert tune("--trials=5") == again[-1] + "\n"
+    assert "was begun with --seed 12345, now it is 2" in tune("--seed=2", status=2)
+    assert "was begun with --search [['lr'" in tune(search=("--search=lr=1,2",), status=2)
 
 
-def test_a_killed_trial_begins_anew(tune, tmp_path):
+def test_a_killed_trial_begins_anew(words, tmp_path):
     search = "--search=lr=1e-4..1e-2", "--search=dropout=0.1..0.3"
     steps = ("--max_steps=1000000", "--test_freq=5", "--trials=2")
-    words = tune.words(*search, *steps)
-    with harness.started_forked("-m", "recsys_recipes", *words) as process:
+    command = ("-m", "recsys_recipes", "tune", *words, *search, *steps)
+    with harness.started_forked(*command) as process:
         log = tmp_path / "study.db.trial-0.json"
         harness.wait_for(lambda: "full_ndcg@10" in json.dumps(harness.read_log(log)), "a trial")
-        other = harness.forked("-m", "recsys_recipes", *words, status=2)
+        other = harness.forked(*command, status=2)
         assert "another process works on it" in other.stderr
         process.send_signal(signal.SIGKILL)
         process.wait(60)
     (killed,) = of_study(tmp_path)["RUNNING"]
     for number, sent in ((1, signal.SIGINT), (2, signal.SIGTERM)):
-        with harness.started_forked("-m", "recsys_recipes", *words) as process:
+        with harness.started_forked(*command) as process:
             log = tmp_path / f"study.db.trial-{number}.json"
             harness.wait_for(lambda log=log: harness.read_log(log), "a trial", process=process)
             process.send_signal(sent)
@@ -98,28 +110,25 @@ def test_a_killed_trial_begins_anew(tune, tmp_path):
     ],
 )
 def test_what_cannot_be_searched_is_refused(tune, flags, message):
-    assert message in tune(*flags, search=(), status=2).stderr
+    assert message in tune(*flags, search=(), status=2)
 
 
 def test_another_file_and_trials_that_all_diverge(tune, tmp_path):
     (tmp_path / "study.db").write_text("mine")
-    assert "study.db: is another file; take a new one" in tune(status=2).stderr
+    assert "study.db: is another file; take a new one" in tune(status=2)
     assert (tmp_path / "study.db").read_text() == "mine"
     (tmp_path / "study.db").unlink()
     flags = "--search=lr=1e30,1e35", "--trials=2"
-    assert "every trial diverged" in tune(*flags, search=(), status=4).stderr
+    assert "every trial diverged" in tune(*flags, search=(), status=4)
 
 
-def test_a_model_is_named_first():
-    refused = harness.forked("-m", "recsys_recipes.tune", "--study=x", "--search=lr=1,2", status=2)
-    assert "name the model first: bert4rec or dlrm" in refused.stderr
+def test_a_model_is_named_first(tuned):
+    refused = tuned("--study=x", "--search=lr=1,2", status=2)
+    assert "name the model first: bert4rec or dlrm" in refused
 
 
-def test_dlrm_is_not_tuned_by_its_test_split(tmp_path):
-    def tuned(*flags, status=0):
-        words = ("tune", "dlrm", f"--study={tmp_path / 'new' / 'study'}", "--search=lr=0.1,1")
-        return harness.forked("-m", "recsys_recipes", *words, *TINY_DLRM, *flags, status=status)
-
-    assert "--eval_split test would choose by the test split" in tuned(status=2).stderr
-    out = tuned("--eval_split=validation", "--trials=1", "--max_steps=4").stdout
+def test_dlrm_is_not_tuned_by_its_test_split(tuned, tmp_path):
+    words = ("dlrm", f"--study={tmp_path / 'new' / 'study'}", "--search=lr=0.1,1", *TINY_DLRM)
+    assert "--eval_split test would choose by the test split" in tuned(*words, status=2)
+    out = tuned(*words, "--eval_split=validation", "--trials=1", "--max_steps=4")
     assert re.match(r"trial 0: \S+ 0\.\d+ after 4 steps, lr [\d.]+\nBest of 1: --lr=", out)
