@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Mapping
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Program:
     """A module with a command line.
 
     Attributes:
         usage: arguments of a usual call.
-        most_used: flags that open its help; none for a program that has few.
+        flags: those that open its help, with spaces between; none for a program that has few.
         arguments: put before those of the user.
         needs: flags without which it would measure nothing of use.
     """
@@ -22,12 +22,17 @@ class Program:
     module: str
     summary: str
     usage: str
-    most_used: tuple[str, ...] = ()
+    flags: str = ""
     arguments: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
+    @property
+    def most_used(self) -> tuple[str, ...]:
+        """The names of `flags`."""
+        return tuple(self.flags.split())
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Command:
     """A word after `recsys-recipes`.
 
@@ -41,167 +46,147 @@ class Command:
     default: str | None = None
 
 
-def _single(
-    module: str, summary: str, usage: str, *most_used: str, arguments: tuple[str, ...] = ()
-) -> Command:
-    program = Program(
-        module=module, summary=summary, usage=usage, most_used=most_used, arguments=arguments
-    )
-    return Command(summary=summary, programs={"": program}, default="")
+def _single(module: str, summary: str, usage: str, flags: str = "", *arguments: str) -> Command:
+    return Command(summary, {"": Program(module, summary, usage, flags, arguments)}, default="")
 
 
 _RATINGS = (
-    *("input", "output", "format", "min_user_count", "min_item_count", "kcore", "min_rating"),
-    *("split", "engine", "overwrite"),
+    "input output format min_user_count min_item_count kcore min_rating split engine overwrite"
 )
 _DLRM, _BERT4REC = "dlrm.scripts.main", "bert4rec.scripts.main"
+_STUDY = "--study data/study.db --search lr=1e-4..1e-2"
 
 COMMANDS: Mapping[str, Command] = {
     "demo": Command(
-        summary="Generated data to a trained model, and how good it is",
-        programs={
+        "Generated data to a trained model, and how good it is",
+        {
             "dlrm": Program(
-                module="benchmark.demo",
-                summary="Click logs to a DLRM, its AUC and latency",
-                usage="--folder demo --report",
-                most_used=("folder", "rows", "report"),
+                "benchmark.demo",
+                "Click logs to a DLRM, its AUC and latency",
+                "--folder demo --report",
+                "folder rows report",
             ),
             "bert4rec": Program(
-                module="benchmark.demo_bert4rec",
-                summary="Ratings to a BERT4Rec that recommends",
-                usage="--folder demo/bert4rec --report",
-                most_used=("folder", "interactions", "report"),
+                "benchmark.demo_bert4rec",
+                "Ratings to a BERT4Rec that recommends",
+                "--folder demo/bert4rec --report",
+                "folder interactions report",
             ),
         },
         default="dlrm",
     ),
     "generate": Command(
-        summary="Write raw click logs or ratings whose best model is known",
-        programs={
+        "Write raw click logs or ratings whose best model is known",
+        {
             "criteo": Program(
-                module="preproc.generate_criteo",
-                summary="Click logs in Criteo's format",
-                usage="--output data/criteo --rows 4000000 --days 4",
-                most_used=(
-                    *("output", "rows", "days", "seed", "best_auc", "click_rate", "gzip"),
-                    *("cardinalities", "threads", "overwrite"),
-                ),
+                "preproc.generate_criteo",
+                "Click logs in Criteo's format",
+                "--output data/criteo --rows 4000000 --days 4",
+                "output rows days seed best_auc click_rate gzip cardinalities threads overwrite",
             ),
             "ratings": Program(
-                module="preproc.generate_ratings",
-                summary="Ratings in the format of MovieLens or Amazon",
-                usage="--output data/ratings.csv --users 2000 --items 400 --interactions 40000",
-                most_used=(
-                    *("output", "users", "items", "interactions", "format", "titles", "seed"),
-                    *("continuation", "popularity", "overwrite"),
-                ),
+                "preproc.generate_ratings",
+                "Ratings in the format of MovieLens or Amazon",
+                "--output data/ratings.csv --users 2000 --items 400 --interactions 40000",
+                "output users items interactions format titles seed continuation popularity "
+                "overwrite",
             ),
         },
     ),
     "prepare": Command(
-        summary="Raw logs or ratings to a dataset",
-        programs={
+        "Raw logs or ratings to a dataset",
+        {
             "criteo": Program(
-                module="preproc.clicks",
-                summary="Criteo's click logs, for DLRM",
-                usage="--input data/criteo --output data/dlrm",
-                most_used=(
-                    *("input", "output", "preset", "frequency_limit", "split_fractions"),
-                    *("dictionary_days", "format", "engine", "memory_limit", "overwrite"),
-                ),
+                "preproc.clicks",
+                "Criteo's click logs, for DLRM",
+                "--input data/criteo --output data/dlrm",
+                "input output preset frequency_limit split_fractions dictionary_days format engine "
+                "memory_limit overwrite",
             ),
             "clicks": Program(
-                module="preproc.clicks",
-                summary="A click log of your own, for DLRM",
-                usage="--input clicks.csv --schema schema.yaml --output data/clicks",
-                most_used=("input", "output", "schema", "engine", "memory_limit", "overwrite"),
+                "preproc.clicks",
+                "A click log of your own, for DLRM",
+                "--input clicks.csv --schema schema.yaml --output data/clicks",
+                "input output schema engine memory_limit overwrite",
             ),
             "movielens": Program(
-                module="preproc.movielens",
-                summary="MovieLens' ratings, for BERT4Rec",
-                usage="--input data/raw/ml-1m --output data/ml-1m",
-                most_used=_RATINGS,
+                "preproc.movielens",
+                "MovieLens' ratings, for BERT4Rec",
+                "--input data/raw/ml-1m --output data/ml-1m",
+                _RATINGS,
             ),
             "amazon": Program(
-                module="preproc.amazon",
-                summary="Amazon's ratings, for BERT4Rec",
-                usage="--input data/raw/ratings.csv --output data/amazon",
-                most_used=_RATINGS,
+                "preproc.amazon",
+                "Amazon's ratings, for BERT4Rec",
+                "--input data/raw/ratings.csv --output data/amazon",
+                _RATINGS,
             ),
         },
     ),
     "verify": _single(
-        "dataspec.verify",
-        "Check a dataset before it is trained on",
-        "DIR [--quick]",
+        "dataspec.verify", "Check a dataset before it is trained on", "DIR [--quick]"
     ),
     "train": Command(
-        summary="Train a model on a dataset",
-        programs={
+        "Train a model on a dataset",
+        {
             "dlrm": Program(
-                module=_DLRM,
-                summary="Clicks, on a dataset of prepare criteo or clicks",
-                usage="--dataset data/dlrm --preset small --eval_split validation "
+                _DLRM,
+                "Clicks, on a dataset of prepare criteo or clicks",
+                "--dataset data/dlrm --preset small --eval_split validation "
                 "--save_checkpoint_path data/dlrm-run",
+                "dataset preset save_checkpoint_path resume batch_size epochs lr optimizer "
+                "embedding_dim eval_split",
                 arguments=("--mode=train",),
-                most_used=(
-                    *("dataset", "preset", "save_checkpoint_path", "resume", "batch_size"),
-                    *("epochs", "lr", "optimizer", "embedding_dim", "eval_split"),
-                ),
             ),
             "bert4rec": Program(
-                module=_BERT4REC,
-                summary="The next item, on a dataset of prepare movielens or amazon",
-                usage="--dataset_path data/ml-1m --config fast --export_root data/ml-1m-run",
+                _BERT4REC,
+                "The next item, on a dataset of prepare movielens or amazon",
+                "--dataset_path data/ml-1m --config fast --export_root data/ml-1m-run",
+                "dataset_path config export_root resume train_batch_size num_epochs lr max_len "
+                "emb_dim patience",
                 arguments=("--mode=train",),
-                most_used=(
-                    *("dataset_path", "config", "export_root", "resume", "train_batch_size"),
-                    *("num_epochs", "lr", "max_len", "emb_dim", "patience"),
-                ),
             ),
         },
     ),
     "tune": Command(
-        summary="Search settings of a training by its validation split",
-        programs={
-            name: Program(
-                module="recsys_recipes.tune",
-                summary=summary,
-                usage=f"--study data/study.db --search lr=1e-4..1e-2 {usage}",
-                arguments=(name,),
-                most_used=("study", "search", "trials"),
-            )
-            for name, summary, usage in (
-                ("dlrm", "Of DLRM", "--dataset data/dlrm --preset small --eval_split validation"),
-                ("bert4rec", "Of BERT4Rec", "--dataset_path data/ml-1m --config fast"),
-            )
+        "Search settings of a training by its validation split",
+        {
+            "dlrm": Program(
+                "recsys_recipes.tune",
+                "Of DLRM",
+                f"{_STUDY} --dataset data/dlrm --preset small --eval_split validation",
+                "study search trials",
+                arguments=("dlrm",),
+            ),
+            "bert4rec": Program(
+                "recsys_recipes.tune",
+                "Of BERT4Rec",
+                f"{_STUDY} --dataset_path data/ml-1m --config fast",
+                "study search trials",
+                arguments=("bert4rec",),
+            ),
         },
     ),
     "test": Command(
-        summary="Measure a trained model on a dataset",
-        programs={
+        "Measure a trained model on a dataset",
+        {
             "dlrm": Program(
-                module=_DLRM,
-                summary="AUC and log loss; --mode inference_benchmark for latency",
-                usage="--dataset data/dlrm --load_checkpoint_path data/dlrm-run",
+                _DLRM,
+                "AUC and log loss; --mode inference_benchmark for latency",
+                "--dataset data/dlrm --load_checkpoint_path data/dlrm-run",
+                "dataset load_checkpoint_path eval_split dataset_type test_batch_size log_path "
+                "base_device mode num_threads inference_benchmark_batch_sizes",
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
-                most_used=(
-                    *("dataset", "load_checkpoint_path", "eval_split", "dataset_type"),
-                    *("test_batch_size", "log_path", "base_device", "mode", "num_threads"),
-                    "inference_benchmark_batch_sizes",
-                ),
             ),
             "bert4rec": Program(
-                module=_BERT4REC,
-                summary="Hit rate and NDCG among all items",
-                usage="--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                _BERT4REC,
+                "Hit rate and NDCG among all items",
+                "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                "dataset_path load_checkpoint_path test_batch_size ranks_file report log_path "
+                "base_device mode num_threads",
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
-                most_used=(
-                    *("dataset_path", "load_checkpoint_path", "test_batch_size", "ranks_file"),
-                    *("report", "log_path", "base_device", "mode", "num_threads"),
-                ),
             ),
         },
     ),
@@ -209,44 +194,42 @@ COMMANDS: Mapping[str, Command] = {
         _DLRM,
         "Click probabilities of the rows of a dataset, with a trained DLRM",
         "--dataset data/new --load_checkpoint_path data/dlrm-run --predictions data/new.csv",
-        *("dataset", "load_checkpoint_path", "predictions", "eval_split", "dataset_type"),
-        *("test_batch_size", "base_device", "num_threads", "ignore_fingerprint"),
-        arguments=("--mode=predict",),
+        "dataset load_checkpoint_path predictions eval_split dataset_type test_batch_size "
+        "base_device num_threads ignore_fingerprint",
+        "--mode=predict",
     ),
     "recommend": _single(
         _BERT4REC,
         "Recommend items for histories, with a trained BERT4Rec",
         "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run --recommend_users all",
-        *("dataset_path", "load_checkpoint_path", "recommend_users", "recommend_input", "top_k"),
-        *("output_format", "base_device", "num_threads", "test_batch_size", "ignore_fingerprint"),
-        arguments=("--mode=recommend",),
+        "dataset_path load_checkpoint_path recommend_users recommend_input top_k output_format "
+        "base_device num_threads test_batch_size ignore_fingerprint",
+        "--mode=recommend",
     ),
     "deploy": _single(
         "recsys_recipes.serving.deploy",
         "Put a checkpoint into a repository of models to serve",
         "--checkpoint data/dlrm-run --repository data/models",
-        *("checkpoint", "repository", "name", "dataset", "raw_ids", "raw", "backend", "quantize"),
-        *("top_k", "rollback"),
+        "checkpoint repository name dataset raw_ids raw backend quantize top_k rollback",
     ),
     "serve": _single(
         "recsys_recipes.serving.serve",
         "Run a Triton server on such a repository",
         "--repository data/models --grpc_port 8001",
-        *("repository", "grpc_port", "http_port", "metrics_port", "health_port", "host"),
-        *("models", "poll_secs", "threads", "log_file"),
+        "repository grpc_port http_port metrics_port health_port host models poll_secs threads "
+        "log_file",
     ),
     "ask": _single(
         "recsys_recipes.serving.ask",
         "Ask a server, by requests or in a page; compare it, measure it",
         "--url 127.0.0.1:8001 --model dlrm --mode page",
-        *("url", "model", "mode", "request", "dataset", "checkpoint", "version", "protocol"),
-        *("batch_sizes", "concurrency"),
+        "url model mode request dataset checkpoint version protocol batch_sizes concurrency",
     ),
     "bench": _single(
         "benchmark.run",
         "Run benchmarks, record and compare them",
         "dlrm_small --repeats 5",
-        *("repeats", "output", "records", "beside", "most_repeats", "first_seed"),
+        "repeats output records beside most_repeats first_seed",
     ),
     "doctor": _single(
         "recsys_recipes.doctor", "Tell what works here, and what adds the rest", "[--json]"

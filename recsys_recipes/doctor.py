@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -42,14 +42,11 @@ class Finding:
     """A part of the installation.
 
     Attributes:
-        group: heading under which it is listed.
-        name: of the part.
         state: whether it can be used.
         detail: version, or what is wrong, or what it is for.
         add: the command that adds or mends it; empty where it works.
     """
 
-    group: str
     name: str
     state: State
     detail: str
@@ -67,42 +64,42 @@ SECTIONS: dict[type, str] = {DoctorOptions: "doctor"}
 """Sections of the flags, and their headings."""
 
 
-def _package(group: str, distribution: str, purpose: str, add: str) -> Finding:
+def _package(distribution: str, purpose: str, component: str) -> Finding:
     """Reports a package that only some settings need."""
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(group, distribution, "missing", purpose, add)
-    return Finding(group, distribution, "ok", f"{version}; {purpose}")
+        return Finding(distribution, "missing", purpose, command_for(component))
+    return Finding(distribution, "ok", f"{version}; {purpose}")
 
 
-def python() -> Iterator[Finding]:
-    """Reports the interpreter, this project and the cores it may use."""
-    yield Finding("base", "Python", "ok", f"{platform.python_version()} {sys.prefix}")
+def base() -> Iterator[Finding]:
+    """Reports the interpreter, this project, torch with the compiled ops, and the GPU."""
+    yield Finding("Python", "ok", f"{platform.python_version()} {sys.prefix}")
     kind = "checkout" if IS_CHECKOUT else "installed"
-    detail = f"{__version__}, {kind} in {ROOT}, {available_cores()} cores"
-    yield Finding("base", NAME, "ok", detail)
-
-
-def torch_and_kernels() -> Iterator[Finding]:
-    """Reports torch, the compiled ops with their instruction set, and the GPU."""
+    yield Finding(NAME, "ok", f"{__version__}, {kind} in {ROOT}, {available_cores()} cores")
     try:
         import torch
 
         from cuda_ext import library
     except (ImportError, OSError) as error:
-        add = command_for("torch")
-        yield Finding("base", "torch", "broken", str(error), add)
+        yield Finding("torch", "broken", str(error), command_for("torch"))
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
-    yield Finding("base", "torch", "ok", f"{torch.__version__}, {build}")
+    yield Finding("torch", "ok", f"{torch.__version__}, {build}")
     if "cpu" in library.COMPILED_FOR:
         yield _instruction_set(torch.ops.cuda_ext.cpu_instruction_set)
     else:
         detail = f"plain PyTorch runs, slower: {library.why_not_compiled('cpu')}"
-        add = command_for("kernels")
-        yield Finding("base", "CPU kernels", "slow", detail, add)
-    yield _gpu(torch.cuda.is_available(), "cuda" in library.COMPILED_FOR, torch.version.cuda)
+        yield Finding("CPU kernels", "slow", detail, command_for("kernels"))
+    if not torch.cuda.is_available():
+        why = "no CUDA device" if torch.version.cuda else "this torch is built for CPUs alone"
+        yield Finding("GPU", "missing", f"{why}; CPUs do all")
+    elif "cuda" in library.COMPILED_FOR:
+        yield Finding("GPU", "ok", f"{torch.cuda.get_device_name()}, compiled kernels")
+    else:
+        detail = f"{torch.cuda.get_device_name()}; plain PyTorch runs on it, without our kernels"
+        yield Finding("GPU", "slow", detail, command_for("cuda kernels"))
 
 
 def _instruction_set(chosen: Callable[[], str]) -> Finding:
@@ -110,45 +107,27 @@ def _instruction_set(chosen: Callable[[], str]) -> Finding:
     wanted = os.environ.get("RECSYS_CPU_KERNELS")
     reason = "asked for by RECSYS_CPU_KERNELS" if wanted else "the best that this processor has"
     try:
-        detail = f"compiled, {chosen()}: {reason}"
+        return Finding("CPU kernels", "ok", f"compiled, {chosen()}: {reason}")
     except RuntimeError as error:
         first = str(error).partition("\n")[0]
-        return Finding("base", "CPU kernels", "broken", first, "unset RECSYS_CPU_KERNELS")
-    return Finding("base", "CPU kernels", "ok", detail)
+        return Finding("CPU kernels", "broken", first, "unset RECSYS_CPU_KERNELS")
 
 
-def _gpu(has_gpu: bool, has_kernels: bool, cuda: str | None) -> Finding:
-    """Reports the GPU and the kernels for it."""
-    if not has_gpu:
-        detail = "no CUDA device" if cuda else "this torch is built for CPUs alone"
-        return Finding("base", "GPU", "missing", f"{detail}; CPUs do all")
-    import torch
-
-    name = torch.cuda.get_device_name()
-    if has_kernels:
-        return Finding("base", "GPU", "ok", f"{name}, compiled kernels")
-    detail = f"{name}; plain PyTorch runs on it, without our kernels"
-    return Finding("base", "GPU", "slow", detail, command_for("cuda kernels"))
-
-
-def engines() -> Iterator[Finding]:
+def preprocessing() -> Iterator[Finding]:
     """Reports the engines of preprocessing."""
-    group = "preprocessing"
     if binding.is_built():
         detail = f"version {binding.kernel_version()}, compiled; the default engine"
-        yield Finding(group, "native", "ok", detail)
+        yield Finding("native", "ok", detail)
     else:
-        add = command_for("kernels")
         detail = "its library is not built or does not load; the engine reference takes over"
-        yield Finding(group, "native", "slow", detail, add)
-    spark = _package(group, "pyspark", "--engine spark", command_for("spark"))
+        yield Finding("native", "slow", detail, command_for("kernels"))
+    spark = _package("pyspark", "--engine spark", "spark")
     yield _with_java(spark) if spark.state == "ok" else spark
-    worker = os.access(DEFAULT_PYTHON, os.X_OK)
     detail = "--engine nvtabular" + ("" if IS_CHECKOUT else " --nvtabular_python NVT/bin/python")
-    if worker:
-        yield Finding(group, "nvtabular", "ok", detail)
+    if os.access(DEFAULT_PYTHON, os.X_OK):
+        yield Finding("nvtabular", "ok", detail)
     else:
-        yield Finding(group, "nvtabular", "missing", detail, command_for("nvtabular"))
+        yield Finding("nvtabular", "missing", detail, command_for("nvtabular"))
 
 
 def _with_java(spark: Finding) -> Finding:
@@ -165,58 +144,54 @@ def _with_java(spark: Finding) -> Finding:
 
 def serving() -> Iterator[Finding]:
     """Reports the server, its client and the formats of networks."""
-    group = "serving"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            detail = f"{find_server(Path(folder)).binary}"
+            yield Finding("Triton server", "ok", str(find_server(Path(folder)).binary))
         except ServerError as error:
-            add = command_for("triton-server")
             detail = str(error).partition(";")[0]
-            yield Finding(group, "Triton server", "missing", detail, add)
-        else:
-            yield Finding(group, "Triton server", "ok", detail)
-    yield _package(group, "tritonclient", f"{NAME} ask", command_for("triton"))
-    yield _package(group, "onnxruntime", f"{NAME} deploy --format onnx", command_for("onnx"))
+            yield Finding("Triton server", "missing", detail, command_for("triton-server"))
+    yield _package("tritonclient", f"{NAME} ask", "triton")
+    yield _package("onnxruntime", f"{NAME} deploy --format onnx", "onnx")
 
 
-def others() -> Iterator[Finding]:
-    """Reports what single flags and the benchmarks need."""
-    group = "training"
-    dmp = "train bert4rec --parallelism dmp"
-    yield _package(group, "torchrec", dmp, command_for("torchrec"))
-    merlin = "train dlrm --loader merlin"
-    yield _package(group, "merlin-dataloader", merlin, command_for("merlin"))
+def training() -> Iterator[Finding]:
+    """Reports what single flags of trainings need."""
+    yield _package("torchrec", "train bert4rec --parallelism dmp", "torchrec")
+    yield _package("merlin-dataloader", "train dlrm --loader merlin", "merlin")
+
+
+def peers() -> Iterator[Finding]:
+    """Reports what the benchmarks need."""
     for peer in ("duckdb", "polars", "scikit-learn", "lightgbm"):
-        yield _package("peers", peer, "benchmarks beside it", command_for("benchmark"))
+        yield _package(peer, "benchmarks beside it", "benchmark")
 
 
-def findings() -> list[Finding]:
-    """Runs all checks."""
-    groups = (python, torch_and_kernels, engines, serving, others)
-    return [finding for group in groups for finding in group()]
+GROUPS = (base, preprocessing, serving, training, peers)
+"""Checks by the headings under which their findings are listed."""
 
 
-def table(parts: Sequence[Finding]) -> str:
+def table(findings: Mapping[str, Sequence[Finding]]) -> str:
     """Returns the findings as a table, the commands below what they add."""
-    width = max(len(each.name) for each in parts)
-    lines: list[str] = []
-    for group in dict.fromkeys(each.group for each in parts):
-        lines += ["", f"{group}:"] if lines else [f"{group}:"]
-        for each in parts:
-            if each.group == group:
-                lines.append(f"  {each.state:7} {each.name:{width}}  {each.detail}")
-                lines += [f"  {'':7} {'':{width}}  -> {each.add}"] if each.add else []
-    return "\n".join(lines)
+    width = max(len(each.name) for group in findings.values() for each in group)
+    blocks = []
+    for group, members in findings.items():
+        lines = [f"{group}:"]
+        for each in members:
+            lines.append(f"  {each.state:7} {each.name:{width}}  {each.detail}")
+            lines += [f"  {'':7} {'':{width}}  -> {each.add}"] if each.add else []
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def run(flag_values: flags.FlagValues) -> int:
     """Prints what is there; returns 1 if something needed is broken."""
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(DoctorOptions, values)
-    parts = findings()
-    as_json = json.dumps([dataclasses.asdict(each) for each in parts], indent=1)
-    program.print_line(as_json if options.json else table(parts))
-    return FAILED if any(each.state == "broken" for each in parts) else 0
+    findings = {check.__name__: [*check()] for check in GROUPS}
+    parts = [(group, each) for group, members in findings.items() for each in members]
+    as_json = [{"group": group, **dataclasses.asdict(each)} for group, each in parts]
+    program.print_line(json.dumps(as_json, indent=1) if options.json else table(findings))
+    return FAILED if any(each.state == "broken" for _, each in parts) else 0
 
 
 def main(argv: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from absl import flags
 
@@ -253,7 +253,7 @@ def _requests_of_table(
 
 
 def answer(options: ClientOptions, endpoint: Endpoint) -> int:
-    """Sends a file's requests; without one, prints the model's signature."""
+    """Sends a file's requests, some to a canary; without one, prints the model's signature."""
     if options.request is None:
         print_line(
             f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
@@ -271,31 +271,24 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
                 "`recsys-recipes deploy --raw_ids DATASET` makes a model that takes those"
             )
         return 0
-    if options.canary_version is not None:
-        answer_with_canary(options, endpoint, options.canary_version)
-        return 0
-    for request in requests_of(options, endpoint):
-        reply = endpoint.predict(request)
-        print_line(to_json({name: array.tolist() for name, array in reply.items()}))
-    return 0
-
-
-def to_json(reply: Mapping[str, Any]) -> str:
-    """Returns the JSON of a reply, whose strings are UTF-8 bytes."""
-    return json.dumps(reply, default=bytes.decode)
-
-
-def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int) -> None:
-    """Sends a file's requests to two versions; replies say which one answered."""
+    versions: contextlib.AbstractContextManager[Callable[[Arrays], Endpoint]] = (
+        contextlib.nullcontext(lambda _: endpoint)
+        if options.canary_version is None
+        else canary(endpoint, options.canary_version, options.canary)
+    )
     answered: Counter[str] = Counter()
-    with canary(endpoint, version, options.canary) as choose:
+    with versions as choose:
         for request in requests_of(options, endpoint):
             chosen = choose(request)
             reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
-            answered[chosen.version] += 1
-            print_line(to_json({"model_version": int(chosen.version), **reply}))
-    counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
-    print(f"answered: {counts}", file=sys.stderr)
+            if options.canary_version is not None:  # says which one answered
+                reply = {"model_version": int(chosen.version), **reply}
+                answered[chosen.version] += 1
+            print_line(json.dumps(reply, default=bytes.decode))  # strings are UTF-8 bytes
+    if options.canary_version is not None:
+        counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
+        print(f"answered: {counts}", file=sys.stderr)
+    return 0
 
 
 def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
@@ -353,12 +346,8 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
         f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
         f"largest difference of a logit {scored.largest_difference:.2g}"
     )
-    if (
-        scored.largest_difference <= options.tolerance  # NaN is refused too
-        and abs(metrics.auc - scored.offline.auc) <= options.auc_tolerance
-    ):
-        return 0
-    return mismatch(options, "auc_tolerance")
+    differences = [metrics.auc - scored.offline.auc]
+    return verdict(options, scored.largest_difference, differences, "auc_tolerance")
 
 
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
@@ -407,19 +396,21 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
         f"checkpoint: {shown(scored.offline)}; largest difference of a score "
         f"{scored.largest_difference:.2g}"
     )
-    if scored.largest_difference <= options.tolerance and all(
-        abs(scored.served[name] - value) <= options.ranking_tolerance
-        for name, value in scored.offline.items()
-    ):
+    differences = [scored.served[name] - value for name, value in scored.offline.items()]
+    return verdict(options, scored.largest_difference, differences, "ranking_tolerance")
+
+
+def verdict(
+    options: ClientOptions, largest: float, of_metrics: Sequence[float], metric_tolerance: str
+) -> int:
+    """Returns 0 for replies within the tolerances, else prints that they are not."""
+    allowed = getattr(options, metric_tolerance)
+    # NaN is refused too.
+    if largest <= options.tolerance and all(abs(each) <= allowed for each in of_metrics):
         return 0
-    return mismatch(options, "ranking_tolerance")
-
-
-def mismatch(options: ClientOptions, metric_tolerance: str) -> int:
-    """Prints that replies differ by more than the tolerances."""
     fail(
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
-        f"--{metric_tolerance} {getattr(options, metric_tolerance):g})"
+        f"--{metric_tolerance} {allowed:g})"
     )
     return FAILED
 
@@ -464,18 +455,22 @@ def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
 
 def load(options: ClientOptions, endpoint: Endpoint, *, sizes_are_given: bool) -> int:
     """Measures latency and throughput by batch size and number of clients."""
-    sizes = [] if options.request is not None else load_sizes(options, endpoint, sizes_are_given)
-    opened = options.request_rate is not None or options.p99_ms is not None
-    print_line(ARRIVALS_HEAD if opened else TABLE_HEAD)
-    measure = _measure_arrivals if opened else _measure_clients
-    if options.request is not None:
-        requests = list(requests_of(options, endpoint))
-        if not requests:
+    loads: Iterable[list[Arrays]]
+    if options.request is None:
+        sizes = load_sizes(options, endpoint, sizes_are_given)
+        loads = (full_requests(options, endpoint, size, _LOAD_REQUESTS) for size in sizes)
+    else:
+        loads = [list(requests_of(options, endpoint))]
+        if not loads[0]:
             raise UserError(f"--request {options.request}: holds no request")
-        measure(options, endpoint, requests)
-        return 0
-    for size in sizes:
-        measure(options, endpoint, full_requests(options, endpoint, size, _LOAD_REQUESTS))
+    at_rates = options.request_rate is not None or options.p99_ms is not None
+    print_line(ARRIVALS_HEAD if at_rates else TABLE_HEAD)
+    for requests in loads:
+        for clients in options.concurrency:
+            if at_rates:
+                _measure_arrivals(options, endpoint, requests, clients)
+            else:
+                print_line(measure_load(endpoint, requests, clients, options.seconds).table_row())
     return 0
 
 
@@ -505,29 +500,22 @@ def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> l
     return fitting
 
 
-def _measure_clients(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
-    for concurrency in options.concurrency:
-        print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+def _measure_arrivals(
+    options: ClientOptions, endpoint: Endpoint, requests: list[Arrays], clients: int
+) -> None:
+    def measure(rate: float) -> ArrivalsResult:
+        result = measure_arrivals(endpoint, requests, rate, clients, options.seconds)
+        print_line(result.table_row())
+        return result
 
-
-def _measure_arrivals(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
-    for clients in options.concurrency:
-
-        def measure(rate: float, clients: int = clients) -> ArrivalsResult:
-            result = measure_arrivals(endpoint, requests, rate, clients, options.seconds)
-            print_line(result.table_row())
-            return result
-
-        first = options.request_rate or 100.0
-        if options.p99_ms is None:
-            measure(first)
-            continue
-        best = find_largest_rate(measure, options.p99_ms / 1e3, first)
-        if best is None:
-            print_line(f"no rate from {first / 1000:g}/s on has a p99 of {options.p99_ms:g} ms")
-            continue
+    first = options.request_rate or 100.0
+    if options.p99_ms is None:
+        measure(first)
+    elif best := find_largest_rate(measure, options.p99_ms / 1e3, first):
         rows = best.rate * best.batch_size
         print_line(f"p99 within {options.p99_ms:g} ms up to {best.rate:,.0f}/s: {rows:,.0f} rows/s")
+    else:
+        print_line(f"no rate from {first / 1000:g}/s on has a p99 of {options.p99_ms:g} ms")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -67,15 +64,8 @@ def test_what_is_wrong_raises_errors_that_name_it(log, tmp_path):
 @needs("Polars")
 def test_the_notebook_runs(real_data, tmp_path):
     cells = json.loads(NOTEBOOK.read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    folders = {"RECSYS_DATA": str(real_data), "PYTHONPATH": str(harness.REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | folders,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    script = tmp_path / "notebook.py"
+    code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    script.write_text("\n".join(code))
+    done = harness.forked(script, folder=tmp_path, RECSYS_DATA=str(real_data))
     assert "Wrote 5 predictions" in done.stdout
