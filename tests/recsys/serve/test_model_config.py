@@ -73,46 +73,42 @@ def test_histories_of_any_length_are_batched_ragged():
     assert (list(exclude_seen.dims), exclude_seen.optional) == ([1], True)
 
 
-def test_without_batching_rows_are_a_dimension():
-    config = parsed(max_batch_size=0, backend="pytorch", format="torchscript", warmup=1)
-    assert [list(t.dims) for t in config.input] == [[-1, 13], [-1, 26]]
-    assert not config.HasField("dynamic_batching")
-    assert list(config.model_warmup[0].inputs["INPUT__1"].dims) == [1, 26]
-
-
 @pytest.mark.parametrize(
-    ("settings", "backend", "platform", "names"),
+    ("backend", "format", "device", "largest", "signature"),
     [
-        ({"backend": "pytorch", "format": "torchscript"}, "pytorch", "pytorch_libtorch", "INPUT__"),
-        ({"backend": "onnx", "format": "onnx"}, "onnxruntime", "onnxruntime_onnx", "numerical"),
+        ("python", "eager", "gpu", 8, bert4rec_signature(10)),
+        ("python", "torchscript", "cpu", 0, bert4rec_signature(10, 199)),
+        ("native", "eager", "cpu", 8, DLRM),
+        ("pytorch", "torchscript", "gpu", 8, bert4rec_signature(10, 199)),
+        ("pytorch", "torchscript", "cpu", 0, DLRM),
+        ("onnx", "onnx", "gpu", 0, bert4rec_signature(10, 199)),
+        ("onnx", "onnx", "cpu", 8, DLRM),
     ],
 )
-def test_container_backends(settings, backend, platform, names):
-    config = parsed(device="gpu", warmup=64, threads=2, **settings)
-    (warmup,) = config.model_warmup
-    assert warmup.batch_size == 64
-    assert [list(value.dims) for value in warmup.inputs.values()] in ([[13], [26]], [[26], [13]])
-    assert (config.backend, config.platform) == (backend, platform)
-    assert config.input[0].name.startswith(names)
-    assert config.instance_group[0].kind == 1  # KIND_GPU
-
-
-@pytest.mark.parametrize("signature", [DLRM, bert4rec_signature(10), bert4rec_signature(10, 199)])
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-@pytest.mark.parametrize("largest", [0, 8])
-def test_every_combination_is_valid(signature, device, largest):
-    for backend, format in (("python", "eager"), ("pytorch", "torchscript"), ("onnx", "onnx")):
-        settings = {"backend": backend, "format": format, "device": device}
-        config = parsed(signature, "m.1", **settings, max_batch_size=largest, threads=3, warmup=1)
-        assert len(config.input) == len(signature.inputs)
-
-
-def test_the_native_backend_reads_the_settings_of_the_python_backend():
-    config = parsed(backend="native", threads=2, warmup=64, instances=3)
-    assert (config.backend, config.platform) == ("recsys", "")
-    assert not config.model_warmup
+def test_every_backend_gets_its_own_words(backend, format, device, largest, signature):
+    settings = {"backend": backend, "format": format, "device": device, "max_batch_size": largest}
+    config = parsed(signature, "m.1", **settings, instances=3, threads=2, warmup=1)
+    ours = backend in ("python", "native")
+    names = {"python": "python", "native": "recsys", "pytorch": "pytorch", "onnx": "onnxruntime"}
+    platforms = {"pytorch": "pytorch_libtorch", "onnx": "onnxruntime_onnx"}
+    assert (config.backend, config.platform) == (names[backend], platforms.get(backend, ""))
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (3, {"gpu": 1, "cpu": 2}[device])  # KIND_GPU, KIND_CPU
+    given = [tensor.name for tensor in signature.inputs]
+    inputs = [f"INPUT__{i}" for i in range(2)] if backend == "pytorch" else given
+    assert [tensor.name for tensor in config.input] == inputs
+    rows = [] if largest else [-1]  # without batching a dimension of the tensors
+    shapes = [list(tensor.shape) for tensor in signature.inputs]
+    assert [list(tensor.dims) for tensor in config.input] == [rows + shape for shape in shapes]
+    assert config.HasField("dynamic_batching") == (largest > 0)
     values = {name: value.string_value for name, value in config.parameters.items()}
-    assert values == {"threads": "2", "warmup_rows": "64"}
+    threads = {"pytorch": "INTRA_OP_THREAD_COUNT", "onnx": "intra_op_thread_count"}
+    assert values == {threads.get(backend, "threads"): "2"} | ({"warmup_rows": "1"} if ours else {})
+    assert len(config.model_warmup) == (not ours)
+    for warmup in config.model_warmup:
+        assert warmup.batch_size == (1 if largest else 0)
+        dims = [list(warmup.inputs[name].dims) for name in inputs]
+        assert dims == [([] if largest else [1]) + shape for shape in shapes]
 
 
 @pytest.mark.parametrize(
