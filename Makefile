@@ -98,8 +98,8 @@ test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 
 test-triton: setup  ## tests of triton/ with a server
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory perf-analyzer; fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest $(SUITE) -m "triton_server and $(TIER)" \
-			tests/triton tests/repo/test_tutorials.py; \
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest $(SUITE) $(PARALLEL) \
+			-m "triton_server and $(TIER)" tests/triton tests/repo/test_tutorials.py; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests

@@ -34,7 +34,7 @@ from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
-from recsys.serve.server.memory import InstanceMemory, instance_memory, process_memory
+from recsys.serve.server.instances import InstanceMemory, instance_memory, process_memory
 from recsys.settings import setting
 from recsys.train.timing import LatencySummary
 

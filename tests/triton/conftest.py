@@ -26,6 +26,22 @@ from tests.triton.tiny_model import write_version
 
 MAX_BATCH_SIZE = 512
 """Most rows of the served DLRM."""
+OF_MODELS = {"bert4rec_served", "dlrm_served", "examples", "formats_served", "page_served"}
+OF_MODELS |= {"raw_rows_served"}
+"""Files whose tests share trained models."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Leaves the trained models to one of two processes, so that they are made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "models" if Path(file).stem.removeprefix("test_") in OF_MODELS else file
+
+    return Scheduling(config, log)
 
 
 def script(name):
@@ -291,7 +307,7 @@ def bert4rec_run(ratings, tmp_path_factory):
 @pytest.fixture(scope="session")
 def recommenders(server, bert4rec_run, ratings):
     """Names of that BERT4Rec with item numbers, with raw ids and titles, and exported."""
-    exported = ("--format=torchscript", "--max_batch_size=16")
+    exported = ("--format=torchscript", "--max_batch_size=16", "--warmup=4")
     return [
         server.serve("bert4rec", bert4rec_run),
         server.serve("named", bert4rec_run, f"--raw_ids={ratings}", "--titles"),

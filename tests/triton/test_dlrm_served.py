@@ -53,6 +53,8 @@ def draw(rows, seed=0):
 def test_the_server_says_what_the_model_takes(endpoint):
     assert endpoint.signature == dlrm_signature(NUM_NUMERICAL, len(CARDINALITIES))
     assert endpoint.max_batch_size == MAX_BATCH_SIZE
+    with pytest.raises(BadRequestError, match=r"513 rows are more than the 512 that \w+ takes"):
+        endpoint.predict(draw(MAX_BATCH_SIZE + 1))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9, 64, MAX_BATCH_SIZE])
@@ -108,16 +110,6 @@ def test_a_bad_request_gets_its_error_and_the_server_goes_on(endpoint, offline, 
     np.testing.assert_allclose(endpoint.predict(good)["logit"], offline(good), rtol=0, atol=1e-5)
 
 
-def test_the_client_refuses_what_does_not_fit_before_it_sends(server, dlrm):
-    with server.endpoint(dlrm) as endpoint:
-        for case, message in (
-            ("too few features", r"input 'numerical': expected shape \[rows, 3\], got \[4, 2\]"),
-            ("too many rows", r"513 rows are more than the 512 that dlrm takes"),
-        ):
-            with pytest.raises(BadRequestError, match=message):
-                endpoint.predict(BAD[case][0])
-
-
 def test_a_bad_request_does_not_harm_those_it_is_put_together_with(server, model, offline):
     bad = with_value("categorical", 1, 0, -1)
     requests = [bad if i % 3 == 0 else draw(1 + i % 7, i) for i in range(120)]
@@ -159,8 +151,9 @@ def test_unknown_models_versions_and_servers(server, dlrm):
             Endpoint("127.0.0.1:9", "dlrm", protocol=protocol, timeout_s=5)
 
 
+@pytest.mark.usefixtures("dlrm")
 def test_the_client_program_scores_a_split_as_the_checkpoint(
-    server, dlrm, dataset, dlrm_run, tmp_path
+    server, ask, dataset, dlrm_run, tmp_path
 ):
     options = (f"--url={server.http_url}", "--protocol=http", "--mode=test", "--concurrency=2")
     paths = (f"--dataset={dataset}", f"--checkpoint={dlrm_run}")
@@ -168,22 +161,14 @@ def test_the_client_program_scores_a_split_as_the_checkpoint(
         harness.REPOSITORY / "triton" / "client.py", *options, *paths
     ).stdout.splitlines()
     assert served.startswith(f"{ROWS['test']} rows: auc 0.")
-    records = make_program(tmp_path)(
-        "--mode=test", paths[0], f"--load_checkpoint_path={dlrm_run}", model=()
-    )
+    program, other = make_program(tmp_path), tmp_path / "other"
+    records = program("--mode=test", paths[0], f"--load_checkpoint_path={dlrm_run}", model=())
     auc = f"auc {records[-1]['data']['auc']:.6f}"
     assert auc in served
     assert auc in of_checkpoint
-
-
-@pytest.mark.usefixtures("dlrm")
-def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(ask, dataset, tmp_path):
-    other = tmp_path / "other"
-    make_program(tmp_path)(
-        f"--dataset={dataset}", f"--save_checkpoint_path={other}", "--max_steps=2"
-    )
-    said = ask("--mode=test", f"--dataset={dataset}", f"--checkpoint={other}", status=1)
-    assert "the server does not answer as" in said
+    program(paths[0], f"--save_checkpoint_path={other}", "--max_steps=2")
+    said = ask("--mode=test", paths[0], f"--checkpoint={other}", status=1)
+    assert "the server does not answer as" in said  # that checkpoint was not deployed
 
 
 @pytest.mark.usefixtures("dlrm")
@@ -255,27 +240,20 @@ def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, ask, data
     assert "holds no row" in ask(*common, f"--request={requests}", status=2)
 
 
-UNBATCHED = ("--max_batch_size=0", "--nodynamic_batching")
-BESIDE = FLAGS | {
-    "dlrm_unbatched": UNBATCHED,
-    "native_unbatched": ("--backend=native", "--instances=2", "--threads=2", *UNBATCHED),
-}
-
-
 @pytest.fixture(scope="module")
-def side_by_side(server, dlrm_run):
-    """Both backends, with batching and without."""
-    for name, flags in BESIDE.items():
-        server.serve(name, dlrm_run, *flags)
+def side_by_side(server, dlrm, dlrm_run):
+    """Both backends, and the native one without batching."""
+    server.serve("native", dlrm_run, *FLAGS["native"])
+    unbatched = ("--max_batch_size=0", "--nodynamic_batching", "--instances=2", "--threads=2")
+    server.serve("native_unbatched", dlrm_run, "--backend=native", *unbatched)
 
 
 @needs("compiled Triton backend")
 @pytest.mark.usefixtures("side_by_side")
-@pytest.mark.parametrize("model", ["dlrm_unbatched", "native_unbatched"])
-def test_rows_that_differ_are_refused_by_either_backend(server, model):
+def test_rows_that_differ_are_refused(server):
     request = draw(4) | {"numerical": draw(2)["numerical"]}
-    with server.endpoint(model) as endpoint, pytest.raises(EndpointError) as refused:
-        endpoint.send(request)
+    with server.endpoint("native_unbatched") as own, pytest.raises(EndpointError) as refused:
+        own.send(request)
     assert refused.value.status == "INVALID_ARGUMENT"
     assert "inputs differ in their number of rows: numerical 2, categorical 4" in str(refused.value)
 
@@ -289,7 +267,7 @@ def test_native_instances_work_at_a_time_and_without_processes_of_their_own(serv
     for request, found in zip(requests, answers, strict=True):
         np.testing.assert_allclose(found["logit"], offline(request), rtol=0, atol=1e-5)
     models = {instance.model for instance in find_instances(server.pid)}
-    assert models & BESIDE.keys() == {"dlrm", "dlrm_unbatched"}
+    assert models & {"dlrm", "native", "native_unbatched"} == {"dlrm"}
 
 
 @needs("compiled Triton backend")

@@ -456,7 +456,6 @@ def test_senseless_requests_are_refused_in_words(items_url, path, body, headers,
         ("bert4rec", "1" * 4301, 422, "is no item number"),
         ("bert4rec", str(2**63), 422, "is no item number"),
         ("named", "1" * 4301, 422, "is no item of the catalogue"),
-        ("named", "\ud800", 400, "surrogates not allowed"),
     ],
 )
 def test_items_that_cannot_be_are_refused_in_words(server, model, item, status, message):

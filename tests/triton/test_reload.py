@@ -15,6 +15,7 @@ from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.repository import ModelRepository
 from recsys.serve.server.instances import find_instances
 from tests import harness
+from tests.tools import needs
 from tests.triton.conftest import Server, deploy
 from tests.triton.tiny_model import write_version
 
@@ -110,10 +111,12 @@ def checksums(folder):
     return {str(f.relative_to(folder)): file_checksum(f) for f in files}
 
 
+@needs("compiled Triton backend")
 def test_a_killed_server_comes_back_with_the_same_answers(generations, tmp_path):
     """And removes what a deployer that was killed meanwhile has left."""
     repository = tmp_path / "models"
-    deploy(generations.checkpoints[0], repository)
+    deploy(generations.checkpoints[0], repository, "--backend=native")
+    write_version(repository, "tiny", 1, 2.0)  # has a process of its own
     before = checksums(repository)
     with Server(tmp_path) as server:
         stubs = [instance.pid for instance in find_instances(server.pid)]
@@ -129,7 +132,10 @@ def test_a_killed_server_comes_back_with_the_same_answers(generations, tmp_path)
     kill_while_staging(repository, f"--checkpoint={generations.checkpoints[1]}")
     assert checksums(repository) == before
     with Server(tmp_path) as server, server.endpoint("dlrm") as endpoint:
-        assert [(model["name"], model["version"]) for model in server.models()] == [("dlrm", "1")]
+        assert {model["name"]: model["version"] for model in server.models()} == {
+            "dlrm": "1",
+            "tiny": "1",
+        }
         again = endpoint.predict(generations.request)["logit"]
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["models"]
     for of_client in flow.answers:

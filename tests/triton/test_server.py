@@ -28,6 +28,7 @@ from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
 from tests.tools import needs
 from tests.triton.conftest import Server, client, deploy, supervisor_of
+from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -101,26 +102,20 @@ def test_a_model_of_more_threads_than_the_system_gives_leaves_the_others(tmp_pat
     for name in ("native", "python"):
         flags = (f"--backend={name}", f"--name={name}", "--threads=1000", "--verify=8")
         deploy(checkpoint, tmp_path / "m", *flags)
-    command = ("triton/serve.py", f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'l'}")
-    with harness.started(*command, preexec_fn=limit_memory) as program:
-        said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(harness.PATIENCE_S) == 0
-    assert "tiny version 1: READY" in said
-    for name in ("native", "python"):
-        assert re.search(f"{name} version 1: does not load: .*--threads 1000: the system", said)
+    with serving(tmp_path / "m", preexec_fn=limit_memory) as served:
+        assert "tiny version 1: READY" in served.said[0]
+        for name in ("native", "python"):
+            refused = f"{name} version 1: does not load: .*--threads 1000: the system"
+            assert re.search(refused, served.said[0])
 
 
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
     (tmp_path / "m").mkdir()
-    arguments = (f"--repository={tmp_path / 'm'}", "--poll_secs=1", f"--log_file={tmp_path / 'l'}")
-    with harness.started("triton/serve.py", *arguments) as program:
-        said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
-        assert f"{tmp_path / 'm'} holds no model yet; it is looked for one every 1 s" in said
+    with serving(tmp_path / "m", "--poll_secs=1") as served:
+        says = f"{tmp_path / 'm'} holds no model yet; it is looked for one every 1 s"
+        assert says in served.said[0]
         write_version(tmp_path / "m", "tiny", 1, 2.0)
-        assert "tiny version 1: READY" in harness.wait_for_line(
-            program, lambda line: "tiny" in line
-        )
+        served.wait_for("tiny version 1: READY")
 
 
 def test_the_chosen_models_alone_are_loaded_and_a_stopped_server_leaves_nothing(tmp_path):
@@ -213,7 +208,7 @@ def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
     assert LATE in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port", "health_port"])
+@pytest.mark.parametrize("flag", ["metrics_port", "health_port"])
 def test_a_port_that_another_server_has_is_named(server, flag):
     """It would answer for the new server, and tell that its key is wrong."""
     taken = getattr(server.settings, flag, server.settings.http_port)
@@ -265,6 +260,7 @@ def test_a_log_without_a_failed_model_gives_its_errors(tmp_path):
     log.close()
 
 
+@pytest.mark.release  # its steps are tested one by one; `make image-check` runs it in the image
 def test_the_last_step_of_the_image_deploys_serves_and_asks(tmp_path):
     script = harness.REPOSITORY / "docker" / "smoke_serving.sh"
     done = harness.run(script, folder=tmp_path, PYTHON=sys.executable, PYTHONSAFEPATH="1")

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import resource
 import select
 import shutil
 import signal
@@ -27,10 +26,10 @@ from recsys.serve.server.instances import find_instances, processes
 from recsys.serve.server.probe import Prober, write_probe
 from recsys.serve.server.process import remove_leftovers
 from tests import harness
-from tests.triton.conftest import Server, client, supervisor_of
+from tests.triton.conftest import client, supervisor_of
 from tests.triton.tiny_model import write_version
 
-pytestmark = pytest.mark.triton_server
+pytestmark = [pytest.mark.triton_server, pytest.mark.slow]
 
 TOO_LARGE = json.dumps(
     {"inputs": [{"name": "x", "shape": [2000000000, 13], "datatype": "FP32", "data": [1.0]}]}
@@ -99,9 +98,9 @@ def _name(pid):
 
 
 @contextlib.contextmanager
-def serving(repository, *arguments):
+def serving(repository, *arguments, **options):
     command = ("triton/serve.py", f"--repository={repository}", *arguments)
-    with harness.started(*command) as process:
+    with harness.started(*command, **options) as process:
         try:
             yield Served(process, harness.wait_for_line(process, lambda line: "Ctrl-C" in line))
         finally:
@@ -175,47 +174,27 @@ def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path, killed):
         harness.wait_for(removed, "removal", 30)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM])
-def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path, number):
-    """The alarm is what it sets itself, before each look at the server."""
+def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path):
+    """The alarm is what it sets itself, before each look at the server. None listens for HTTP."""
     write_version(tmp_path / "models", "tiny", 1, 2.0)
-    with serving(tmp_path / "models") as served:
-        supervisor, before = served.pid, served.server_pid
-        os.kill(supervisor, number)
-        served.wait_for(f"restart 1: the supervisor (process {supervisor}) ")
-        served.wait_for_restart(1)
-        assert served.server_pid != before
-        served.answers()
+    port = harness.free_port()
+    with serving(tmp_path / "models", "--no_http", f"--http_port={port}") as served:
+        assert "HTTP" not in served.said[0]
+        for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM), 1):
+            supervisor, before = served.pid, served.server_pid
+            os.kill(supervisor, number)
+            served.wait_for(f"restart {restarts}: the supervisor (process {supervisor}) ")
+            served.wait_for_restart(restarts)
+            assert served.server_pid != before
+            assert _name(before) is None
+            served.answers()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        last = served.server_pid
         os.kill(served.pid, signal.SIGTERM)  # to all processes, as systemd does
         served.process.terminate()
         assert served.process.wait(60) == 0
-    assert _name(before) is None
-
-
-@pytest.mark.release  # where gRPC gets no descriptor, it may stand still for a minute
-def test_a_supervisor_without_descriptors_goes_on_later(tmp_path):
-    write_version(tmp_path / "models", "tiny", 1, 2.0)
-    with serving(tmp_path / "models") as served:
-        supervisor = served.pid
-        _, most = normal = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
-        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, most))
-        said = ["cannot watch the server at the moment", f"process {supervisor}) "]
-
-        def wait_for_one():
-            """One names the supervisor, which its guard replaces where gRPC stood still."""
-            harness.wait_for(lambda: any(t in "".join(served.said) for t in said), str(said), 120)
-
-        wait_for_one()
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(supervisor, resource.RLIMIT_NOFILE, normal)
-        harness.wait_for(lambda: served.health()[0] == 200, "health", 120)
-        (instance,) = find_instances(served.server_pid)
-        said[0] = f"instance {instance.name} (process {instance.pid}) was stopped"
-        said[1] = f"the supervisor (process {served.pid}) "
-        os.kill(instance.pid, signal.SIGSTOP)
-        wait_for_one()
-        harness.wait_for(lambda: served.health()[0] == 200, "health", 120)
-        served.answers()
+    assert _name(last) is None
 
 
 def test_faults_of_the_surroundings_are_waited_out(tmp_path):
@@ -342,7 +321,7 @@ def test_a_damaged_model_and_a_load_without_an_end_leave_the_others(tmp_path):
         assert served.health()[1]["restarts"] == []
 
 
-def test_an_address_of_ipv6_and_a_server_without_http(tmp_path, capsys):
+def test_an_address_of_ipv6(tmp_path, capsys):
     write_version(tmp_path, "tiny", 1, 2.0)
     with serving(tmp_path, "--host=::1") as served:
         url = re.search(r"HTTP http://(\S+)", served.said[0])[1]
@@ -351,23 +330,15 @@ def test_an_address_of_ipv6_and_a_server_without_http(tmp_path, capsys):
         assert client([f"--url={served.grpc}", "--model=tiny"]) == 0
         assert client([f"--url={url}", "--protocol=http", "--model=tiny"]) == 0
         assert capsys.readouterr().out.count("gives y: float32 [rows, 2]") == 2
-    port = harness.free_port()
-    with serving(tmp_path, "--no_http", f"--http_port={port}") as served:
-        assert "HTTP" not in served.said[0]
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port))
-        assert client([f"--url={served.grpc}", "--model=tiny"]) == 0
 
 
-def test_a_log_is_cut_while_the_server_writes_to_it(tmp_path):
-    write_version(tmp_path / "models", "tiny", 1, 2.0)
-    with Server(tmp_path) as server:
-        log = server.log.file
-        server.log.limit(1 << 30)
-        before = log.read_bytes()
-        server.log.limit(len(before) - 1)
-        assert log.with_name("log.1").read_bytes() == before
-        server.unload("tiny")
-        harness.wait_for(lambda: log.stat().st_size, "a line")
-        assert log.read_bytes()[:1] == b"I"
-        assert len(log.read_bytes()) < len(before)
+def test_a_log_is_cut_while_the_server_writes_to_it(server):
+    log = server.log.file
+    server.log.limit(1 << 30)
+    before = log.read_bytes()
+    server.log.limit(len(before) - 1)
+    assert log.with_name("log.1").read_bytes().startswith(before)
+    write_version(server.repository, "logged", 1, 2.0)
+    server.load("logged")
+    assert log.read_bytes()[:1] == b"I"
+    assert len(log.read_bytes()) < len(before)
