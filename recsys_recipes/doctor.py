@@ -74,7 +74,7 @@ def _package(distribution: str, purpose: str, component: str) -> Finding:
 
 
 def base() -> Iterator[Finding]:
-    """Reports the interpreter, this project, torch with the compiled ops, and the GPU."""
+    """Reports Python, this project, torch, its compiled ops and the GPU."""
     yield Finding("Python", "ok", f"{platform.python_version()} {sys.prefix}")
     kind = "checkout" if IS_CHECKOUT else "installed"
     yield Finding(NAME, "ok", f"{__version__}, {kind} in {ROOT}, {available_cores()} cores")

@@ -253,7 +253,7 @@ def _requests_of_table(
 
 
 def answer(options: ClientOptions, endpoint: Endpoint) -> int:
-    """Sends a file's requests, some to a canary; without one, prints the model's signature."""
+    """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
         print_line(
             f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
@@ -403,7 +403,7 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
 def verdict(
     options: ClientOptions, largest: float, of_metrics: Sequence[float], metric_tolerance: str
 ) -> int:
-    """Returns 0 for replies within the tolerances, else prints that they are not."""
+    """Returns 0 for replies within the tolerances, else 1 with a message."""
     allowed = getattr(options, metric_tolerance)
     # NaN is refused too.
     if largest <= options.tolerance and all(abs(each) <= allowed for each in of_metrics):

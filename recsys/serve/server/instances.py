@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of this machine, a server's instances among them, and their memory (Linux)."""
+"""Processes of this machine, a server's instances among them, and memory (Linux)."""
 
 import contextlib
 import dataclasses
