@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.config import REMOVED, SECTIONS, Bert4RecConfig, ObjectiveConfig, RunConfig
-from bert4rec.data.batches import (
-    AccumulatedBatches,
-    BatchGroup,
-    training_batches,
-)
+from bert4rec.data.batches import BatchGroup, TrainBatches
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.sources import (
     dataset_fingerprint,
@@ -27,11 +23,10 @@ from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
-from bert4rec.train.baselines import neighbour_vectors
+from bert4rec.train.baselines import neighbour_vectors, popularity_ranks
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
-from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_result_files, report_test
 from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
@@ -183,12 +178,10 @@ class Bert4RecRecipe:
             if machine.processes.is_first:  # others might find other signs of their columns
                 vectors = neighbour_vectors(self.sequences, config.model.emb_dim)
             self.model.set_items(machine.processes.sum(vectors.to(machine.device)))
-        source = training_batches(config, self.sequences, machine.device, machine.processes)
+        source = TrainBatches(config, self.sequences, machine.device, machine.processes)
         step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
-        for line in () if step.sharded is None else step.sharded.describe():
-            machine.print_line(f"TorchRec's plan: {line}")
-        for line in () if step.shards is None else step.shards.describe():
-            machine.print_line(f"Item tables by rows: {line}")
+        for line in step.describe():
+            machine.print_line(line)
         return Bert4RecTraining(self, source, step)
 
     def rank(self, split: Split) -> SplitRanks:
@@ -199,11 +192,9 @@ class Bert4RecRecipe:
             self.sequences,
             split,
             dict(self.negatives),
+            self.machine,
             batch_size=data.test_batch_size if split == "test" else data.val_batch_size,
             causal=self.causal,
-            precision=self.machine.precision,
-            device=self.machine.device,
-            processes=self.machine.processes,
             list_length=self.config.run.top_k if split == "test" else 0,
         )
 
@@ -234,7 +225,7 @@ class Bert4RecTraining:
     """
 
     recipe: Bert4RecRecipe
-    source: AccumulatedBatches
+    source: TrainBatches
     step: Bert4RecTrainStep
     layout = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the network."""
+"""Settings of the network and of its adapters."""
 
 import dataclasses
 from typing import Literal
@@ -11,6 +11,12 @@ from recsys.settings import require_positive, setting
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["pre", "post"]
 PositionsFrom = Literal["end", "start"]
+AdapterKind = Literal["none", "lora", "ilora"]
+
+EXPERTS = 4
+"""Experts among which `adapter` ilora divides the rank."""
+_ALPHA = 16.0
+"""Scale of the low-rank product times the rank."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +54,16 @@ class ModelConfig:
     dropout: float = setting(0.1, "Share of activations dropped while training")
     attention_dropout: float = setting(0.1, "Share of attention weights dropped while training")
 
+    @property
+    def hidden_dim(self) -> int:
+        """Columns between the two layers of a feed-forward network."""
+        return self.ffn_dim or 4 * self.emb_dim
+
+    @property
+    def expanded_dim(self) -> int:
+        """Columns that the first of these layers computes: swiglu halves them."""
+        return self.hidden_dim * (2 if self.activation == "swiglu" else 1)
+
     def __post_init__(self) -> None:
         """Refuses sizes that contradict each other."""
         require_positive(self, "max_len", "emb_dim", "nhead", "num_layers")
@@ -61,3 +77,34 @@ class ModelConfig:
             require_fraction(self, name, below_one=True)
         if self.temperature is not None and not self.temperature > 0:
             raise UserError(f"`temperature` must be positive, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterConfig:
+    """Settings of low-rank adapters."""
+
+    adapter: AdapterKind = setting(
+        "none",
+        "Train low-rank changes of the linear layers of a loaded model, and nothing else: the same "
+        "for every history, or a mixture of experts that the history itself weighs",
+    )
+    adapter_rank: int = setting(8, "Rank of each adapter, that of all its experts together")
+
+    def __post_init__(self) -> None:
+        """Refuses senseless sizes."""
+        require_positive(self, "adapter_rank")
+        if self.adapter == "ilora" and self.adapter_rank % EXPERTS:
+            raise UserError(
+                f"`adapter_rank` {self.adapter_rank} cannot be divided among the {EXPERTS} experts "
+                "of `adapter` ilora"
+            )
+
+    @property
+    def scale(self) -> float:
+        """Factor of the low-rank product."""
+        return _ALPHA / self.adapter_rank
+
+    @property
+    def is_constant(self) -> bool:
+        """True if all histories have the same weights, which so merge."""
+        return self.adapter != "ilora"

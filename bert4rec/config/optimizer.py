@@ -1,12 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the optimizers and the precision of a step."""
+"""Settings of the objective, the optimizers and the precision of a step."""
 
 import dataclasses
 from typing import Literal
 
+from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, require_positive, setting
 from recsys.train.optimizers import AmpDtype
+
+Objective = Literal["cloze", "causal", "hybrid"]
+MaskLastOf = Literal["sequences", "batches"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveConfig:
+    """Settings of the training objective."""
+
+    objective: Objective = setting(
+        "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
+    )
+    mask_prob: float = setting(0.15, "Fraction of the items that are targets")
+    mask_last_prob: float = setting(
+        0.0, "Fraction of the sequences whose last item is the only target"
+    )
+    mask_last_of: MaskLastOf = setting(
+        "sequences", "Draw these sequences one by one, or in whole batches"
+    )
+    mask_replace: float = setting(0.8, "Fraction of the targets that the mask item replaces")
+    random_replace: float = setting(
+        0.2, "Fraction of the targets that a random item replaces; the rest stay visible"
+    )
+    loss: Literal["full", "sampled", "gbce"] = setting(
+        "full", "Softmax over all items, over sampled ones, or gBCE over sampled ones"
+    )
+    num_negatives: int = setting(4096, "Negatives of --loss sampled and gbce, shared by a batch")
+    popularity_correction: float = setting(
+        0.0,
+        "Under --loss full learn scores that leave out this much of the log popularity of the "
+        "items: 0 predicts the next item, 1 what is particular to a user",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses probabilities outside [0, 1]."""
+        for name in ("mask_prob", "mask_last_prob", "mask_replace", "random_replace"):
+            require_fraction(self, name)
+        if self.mask_replace + self.random_replace > 1 + 1e-9:
+            raise UserError(
+                f"`mask_replace` {self.mask_replace} and `random_replace` {self.random_replace} "
+                "must not add up to more than 1"
+            )
+        require_positive(self, "num_negatives")
+        require_fraction(self, "popularity_correction")
+        if self.popularity_correction and self.loss != "full":
+            raise UserError(
+                f"`popularity_correction` {self.popularity_correction:g} changes the softmax over "
+                f"all items, which `loss` {self.loss} does not compute: use `loss` full"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec.config.adapter import AdapterConfig
 from bert4rec.config.data import DataConfig
 from bert4rec.config.evaluation import EvaluationConfig
-from bert4rec.config.model import ModelConfig
-from bert4rec.config.objective import ObjectiveConfig
-from bert4rec.config.optimizer import OptimizerConfig, PrecisionConfig
+from bert4rec.config.model import AdapterConfig, ModelConfig
+from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig, PrecisionConfig
 from bert4rec.config.run import RunConfig
 from recsys.errors import UserError
 from recsys.settings import sections_from_dict, to_dict

@@ -13,59 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import MaskLastOf, ObjectiveConfig
-from bert4rec.nn.block import Targets
+from bert4rec.config import ObjectiveConfig
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import LabelledBatch, Targets
 from bert4rec.rules import mask_item
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class MaskingRule:
-    """Probabilities of masking.
-
-    Attributes:
-        mask_prob: fraction of a sequence's tokens that are targets; at least one token is.
-        mask_last_prob: fraction of the sequences whose last token is the only target, as it is
-            when the model recommends.
-        mask_last_of: unit of that draw: each of the `sequences` of a batch, whose single target
-            then weighs little beside the others; or whole `batches`.
-        mask_replace: fraction of the targets that the mask item replaces.
-        random_replace: fraction of the targets that a random item replaces; the rest stay visible.
-    """
-
-    mask_prob: float = 0.15
-    mask_last_prob: float = 0.0
-    mask_last_of: MaskLastOf = "sequences"
-    mask_replace: float = 0.8
-    random_replace: float = 0.1
-
-    @classmethod
-    def of(cls, config: ObjectiveConfig) -> "MaskingRule":
-        """Copies the probabilities from the settings of the objective."""
-        return cls(
-            mask_prob=config.mask_prob,
-            mask_last_prob=config.mask_last_prob,
-            mask_last_of=config.mask_last_of,
-            mask_replace=config.mask_replace,
-            random_replace=config.random_replace,
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MaskedBatch:
-    """Masked tokens, and the items to predict at them.
-
-    Attributes:
-        items: [N] int64, with targets replaced.
-        layout: offsets of the sequences in `items`.
-        targets: positions of the M targets.
-        labels: [M] int64, items at the targets before masking.
-    """
-
-    items: Tensor
-    layout: SequenceLayout
-    targets: Targets
-    labels: Tensor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,13 +37,14 @@ class MaskCounts:
 
 
 def draw_counts(
-    lengths: npt.NDArray[np.int64], rule: MaskingRule, generator: np.random.Generator
+    lengths: npt.NDArray[np.int64], rule: ObjectiveConfig, generator: np.random.Generator
 ) -> MaskCounts:
     """Draws on the host how many tokens of each sequence are masked.
 
     Args:
         lengths: [B] int64 tokens of each sequence, at least 1.
-        rule: probabilities of masking.
+        rule: probabilities of masking; `mask_last_prob` is drawn for each sequence, whose single
+            target then weighs little beside those of the others, or for whole batches.
         generator: random generator on the host.
     """
     drawn = generator.random(len(lengths))
@@ -109,10 +61,10 @@ def mask_tokens(
     items: Tensor,
     layout: SequenceLayout,
     counts: MaskCounts,
-    rule: MaskingRule,
+    rule: ObjectiveConfig,
     num_items: int,
     generator: torch.Generator,
-) -> MaskedBatch:
+) -> LabelledBatch:
     """Replaces randomly chosen tokens.
 
     Args:
@@ -140,12 +92,16 @@ def mask_tokens(
     shown = torch.where(drawn < rule.mask_replace + rule.random_replace, others, labels)
     shown = shown.masked_fill(drawn < rule.mask_replace, mask_item(num_items))
     positions = index - layout.offsets[target_layout.sequence_of_token()]
-    return MaskedBatch(
-        items.index_copy(0, index, shown), layout, Targets(index, target_layout, positions), labels
+    return LabelledBatch(
+        items=items.index_copy(0, index, shown),
+        layout=layout,
+        targets=Targets(index, target_layout, positions),
+        labels=labels,
+        causal=False,
     )
 
 
-def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
+def next_item_batch(items: Tensor, layout: SequenceLayout) -> LabelledBatch:
     """Makes a causal batch: each token's label is the item after it.
 
     The last item of a sequence is a label only, since nothing follows it. So the positions of the
@@ -166,4 +122,6 @@ def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
     index = layout.offsets[shorter.sequence_of_token()] + positions
     tokens = torch.arange(shorter.num_tokens, device=items.device)
     targets = Targets(tokens, shorter, positions)
-    return MaskedBatch(items[index], shorter, targets, items[index + 1])
+    return LabelledBatch(
+        items=items[index], layout=shorter, targets=targets, labels=items[index + 1], causal=True
+    )

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws negatives: per training batch on the device, or per user."""
 
-import dataclasses
-import math
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,41 +16,11 @@ _AFTER_ALL = 1e3
 """More than an exponential variate that float64 can hold, which is below 100."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Negatives:
-    """Candidates that are compared with the targets.
-
-    Attributes:
-        items: [S] int64, item numbers from 1, with repetitions.
-        log_expected: [S] float32, logarithm of each item's expected count among S draws.
-    """
-
-    items: Tensor
-    log_expected: Tensor
-
-
-class NegativeSampler:
-    """Draws negatives uniformly, with replacement.
-
-    Args:
-        num_items: I.
-        count: S.
-        device: device to draw on.
-    """
-
-    def __init__(self, num_items: int, count: int, device: torch.device) -> None:
-        self._num_items = num_items
-        self._count = count
-        self._device = device
-
-    def draw(self, generator: torch.Generator) -> Negatives:
-        """Draws the negatives of a batch with a generator on the device."""
-        device = self._device
-        items = torch.randint(
-            1, self._num_items + 1, (self._count,), generator=generator, device=device
-        )
-        expected = math.log(self._count / self._num_items)
-        return Negatives(items, torch.full((self._count,), expected, device=device))
+def draw_uniformly(
+    num_items: int, count: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Draws [count] int64 items with repetitions, by a generator on the device."""
+    return torch.randint(1, num_items + 1, (count,), generator=generator, device=device)
 
 
 def log_popularity(sequences: Sequences) -> Tensor:

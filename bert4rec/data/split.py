@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from bert4rec.data.windows import numbered
 from recsys.data.sequences import Sequences, Targets
 from recsys.errors import UserError
 
@@ -36,9 +37,7 @@ def training_lengths(sequences: Sequences) -> npt.NDArray[np.int64]:
 
 def positions_of(sequences: Sequences) -> npt.NDArray[np.int64]:
     """Returns [N] positions of all items in their histories, from 0."""
-    first = np.repeat(sequences.offsets[:-1], sequences.lengths)
-    positions: npt.NDArray[np.int64] = np.arange(len(sequences.items)) - first
-    return positions
+    return numbered(sequences.lengths)
 
 
 def is_trained_on(sequences: Sequences) -> npt.NDArray[np.bool_]:

@@ -11,6 +11,7 @@ import xxhash
 
 from bert4rec.config import TemporalTargets, TemporalValidation
 from bert4rec.data.split import is_among_first
+from bert4rec.data.windows import numbered
 from recsys.data.sequences import (
     Sequences,
     Targets,
@@ -98,8 +99,7 @@ def _targets(
     if choice != "all":
         return Targets(users, starts if choice == "first" else ends - 1)
     counts = ends - starts
-    number = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-    return Targets(np.repeat(users, counts), np.repeat(starts, counts) + number)
+    return Targets(np.repeat(users, counts), np.repeat(starts, counts) + numbered(counts))
 
 
 def _is_for_validation(raw_users: pa.Array) -> npt.NDArray[np.bool_]:

@@ -71,14 +71,14 @@ def make_windows(
         # From the end backwards by the step, and the beginning.
         spare = known - lengths
         counts = -(-spare // step) + 1
-        step_number = _counted(counts)
+        step_number = numbered(counts)
         owner = np.repeat(np.arange(len(users)), counts)
         starts = np.maximum(spare[owner] - step * step_number, 0)
         windows = Windows(users[owner], starts, lengths[owner])
     else:
         counts = known - 1
         owner = np.repeat(np.arange(len(users)), counts)
-        ends = _counted(counts) + 1
+        ends = numbered(counts) + 1
         starts = np.maximum(ends - max_len, 0)
         windows = Windows(users[owner], starts, ends - starts)
     if dupe_factor > 1:
@@ -86,7 +86,7 @@ def make_windows(
     return windows
 
 
-def _counted(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def numbered(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Returns 0 .. count - 1 for each count, concatenated."""
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0

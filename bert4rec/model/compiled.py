@@ -20,8 +20,8 @@ from torch.fx.experimental import _config as symbol_config
 from torch.nn import functional as F
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import Targets
 from recsys.errors import UserError
 
 _SMALLEST = 8
@@ -42,16 +42,6 @@ class RoundedLayout(SequenceLayout):
     sequence: Tensor
     position: Tensor
     slot: Tensor
-    token_lengths: Tensor
-
-    @property
-    def is_dense(self) -> bool:
-        """False: no shape may decide what is compiled."""
-        return False
-
-    def lengths(self) -> Tensor:
-        """Returns [B] int64 tokens of each sequence."""
-        return self.token_lengths
 
     def sequence_of_token(self) -> Tensor:
         """Returns [N] int64 index of each token's sequence."""
@@ -63,7 +53,7 @@ class RoundedLayout(SequenceLayout):
 
     def padded(self, packed: Tensor) -> Tensor:
         """Maps [N, ...] to [B, T, ...], with zeros as padding."""
-        count = self.token_lengths.shape[0] * self.max_length
+        count = self.batch_size * self.max_length
         flat = packed.new_zeros(count + 1, *packed.shape[1:]).index_copy(0, self.slot, packed)
         return flat[:count].view(-1, self.max_length, *packed.shape[1:])
 
@@ -118,18 +108,14 @@ class CompiledNetwork:
         every_token = targets.layout is layout
         size = self._rounded(layout.num_tokens)
         sequences = self._rounded(layout.batch_size)
-        tokens = self._packed_index(layout, size, sequences)
-        tokens = torch.cat([tokens, _extended(items, size).unsqueeze(0)])
+        tokens, longest = self._packed_index(layout, sequences, items)
         lengths = layout.lengths()
         lengths = F.pad(lengths, (0, sequences - lengths.shape[0]), value=1)
-        longest = self._rounded(layout.max_length)
         chosen, longest_chosen = tokens, longest
         if not every_token:
-            count = self._rounded(targets.layout.num_tokens)
-            chosen = self._packed_index(targets.layout, count, sequences)
-            chosen = torch.cat([chosen, _extended(targets.index, count).unsqueeze(0)])
-            chosen = torch.cat([chosen, _extended(targets.positions, count).unsqueeze(0)])
-            longest_chosen = self._rounded(targets.layout.max_length)
+            chosen, longest_chosen = self._packed_index(
+                targets.layout, sequences, targets.index, targets.positions
+            )
         if self._is_cuda:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         vectors = F.pad(vectors, (0, 0, 0, size - vectors.shape[0]))
@@ -146,18 +132,17 @@ class CompiledNetwork:
             step = max(step, 1 << max((size - 1).bit_length() - 4, 0))
         return max(-(-size // step), 1) * step
 
-    def _packed_index(self, layout: SequenceLayout, size: int, sequences: int) -> Tensor:
-        """Returns [3, size] int64: sequence, position, slot of each token."""
+    def _packed_index(
+        self, layout: SequenceLayout, sequences: int, *values: Tensor
+    ) -> tuple[Tensor, int]:
+        """Returns sequence, position, slot and values of each token; rounded T."""
         sequence, position = layout.sequence_of_token(), layout.position_of_token()
         longest = self._rounded(layout.max_length)
-        slot = sequence * longest + position
-        return torch.stack(
-            [
-                _extended(sequence, size),
-                _extended(position, size),
-                _extended(slot, size, sequences * longest),
-            ]
-        )
+        rows = [sequence, position, sequence * longest + position, *values]
+        added = self._rounded(layout.num_tokens) - layout.num_tokens
+        fills = [0, 0, sequences * longest, *[0] * len(values)]
+        padded = [F.pad(row, (0, added), value=fill) for row, fill in zip(rows, fills, strict=True)]
+        return torch.stack(padded), longest
 
     def _layers(
         self,
@@ -182,11 +167,8 @@ class CompiledNetwork:
 def _layout(index: Tensor, lengths: Tensor, longest: int) -> RoundedLayout:
     sequence, position, slot = index[0], index[1], index[2]
     offsets = F.pad(lengths.cumsum(0), (1, 0))
-    return RoundedLayout(offsets, longest, index.shape[1], sequence, position, slot, lengths)
-
-
-def _extended(values: Tensor, size: int, value: int = 0) -> Tensor:
-    return F.pad(values, (0, size - values.shape[0]), value=value)
+    shape = (offsets, longest, index.shape[1])
+    return RoundedLayout(*shape, sequence, position, slot, token_lengths=lengths)
 
 
 def _require_compiler() -> None:

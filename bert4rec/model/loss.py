@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network and its loss: one call of a training step."""
 
-import dataclasses
+import math
 from typing import Literal
 
 import torch
@@ -9,42 +9,18 @@ from torch import Tensor, nn
 
 from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.network import Bert4Rec
-from bert4rec.nn.block import Targets
-from bert4rec.nn.item_lookup import lookup_before_head
-from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.items import lookup_before_head
 from bert4rec.nn.softmax_loss import generalised_bce, sampled_softmax, softmax_cross_entropy
+from bert4rec.nn.targets import LabelledBatch
 from cuda_ext import ops
 
 Loss = Literal["full", "sampled", "gbce"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LossInputs:
-    """Tokens, targets and labels of a batch.
-
-    Attributes:
-        items: [N] int64 packed item numbers.
-        layout: offsets of the sequences in `items`.
-        targets: positions of the M targets.
-        labels: [M] int64 item to predict at each target, from 1.
-        causal: no token attends to a later one.
-        negatives: [S] int64 items, from 1; None with the full softmax.
-        log_expected: [S] float32 logarithm of each negative's expected count among S draws.
-    """
-
-    items: Tensor
-    layout: SequenceLayout
-    targets: Targets
-    labels: Tensor
-    causal: bool
-    negatives: Tensor | None = None
-    log_expected: Tensor | None = None
-
-
 def sampled_loss(
     kind: Loss,
     num_items: int,
-    inputs: LossInputs,
+    inputs: LabelledBatch,
     hidden: Tensor,
     vectors: Tensor,
     bias: Tensor,
@@ -63,7 +39,6 @@ def sampled_loss(
         Mean over the targets, float32; 0 without targets.
     """
     assert inputs.negatives is not None
-    assert inputs.log_expected is not None
     count = hidden.shape[0]
     if not count:
         return (hidden.sum() + 0 * (vectors.sum() + bias.sum())).to(torch.float32)
@@ -71,11 +46,8 @@ def sampled_loss(
     others = ops.linear(hidden, vectors[count:], bias[count:])
     if kind == "gbce":
         return generalised_bce(true, others, inputs.labels, inputs.negatives, num_items)
-    # The true item is always a candidate: it was "drawn" with probability one.
-    certain = torch.zeros_like(true, dtype=torch.float32)
-    return sampled_softmax(
-        true, others, inputs.labels, inputs.negatives, certain, inputs.log_expected
-    )
+    log_expected = math.log(len(inputs.negatives) / num_items)
+    return sampled_softmax(true, others, inputs.labels, inputs.negatives, log_expected)
 
 
 class LossNetwork(nn.Module):
@@ -113,41 +85,43 @@ class LossNetwork(nn.Module):
         bias: Tensor = self.model.head.bias
         return bias if self._score_offset is None else bias + self._score_offset
 
-    def hidden(self, inputs: LossInputs, vectors: Tensor | None = None) -> Tensor:
-        """Computes the vectors at the targets, by any compiled layers.
+    def loss_of(
+        self,
+        inputs: LabelledBatch,
+        vectors: Tensor,
+        candidates: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Computes the loss from vectors that were looked up.
 
         Args:
             inputs: a batch.
-            vectors: [N, D] embeddings of its items, if they were looked up already.
+            vectors: [N, D] embeddings of its items.
+            candidates: ([M + S, D] vectors, [M + S] biases) of its candidates; None with the full
+                softmax.
 
         Returns:
-            [M, D].
+            Mean over the targets, a float32 scalar.
         """
+        hidden, model = self.hidden(inputs, vectors), self.model
+        if candidates is None:
+            return self.full_loss(hidden, model.item_vectors(), inputs.labels)
+        return sampled_loss(self.kind, model.num_items, inputs, hidden, *candidates)
+
+    def hidden(self, inputs: LabelledBatch, vectors: Tensor) -> Tensor:
+        """Computes the [M, D] vectors at the targets, by any compiled layers."""
         model = self.model
         if self.compiled is None:
-            hidden: Tensor = model(
-                *(inputs.items, inputs.layout, inputs.targets),
-                causal=inputs.causal,
-                vectors=vectors,
-            )
+            where = (inputs.items, inputs.layout, inputs.targets)
+            hidden: Tensor = model(*where, causal=inputs.causal, vectors=vectors)
             return hidden
-        if vectors is None:
-            vectors = model.embedding.lookup(model.embedding.items, inputs.items)
         return self.compiled(inputs.items, vectors, inputs.layout, inputs.targets, inputs.causal)
 
     def full_loss(
         self, hidden: Tensor, weight: Tensor, labels: Tensor, edge_rows: int = 0
     ) -> Tensor:
-        """Computes the loss over all items.
+        """Computes the mean loss over all items, a float32 scalar; see `softmax_cross_entropy`.
 
-        Args:
-            hidden: [M, D] output of the network at the targets.
-            weight: [R, D] table with the vectors of the items; R = I + 2 * edge_rows.
-            labels: [M] int64 true items, from 1.
-            edge_rows: rows at either end of the table that are no items.
-
-        Returns:
-            Mean over the targets, a float32 scalar.
+        Labels are [M] int64, from 1.
         """
         return softmax_cross_entropy(
             *(hidden, weight, self.trained_bias, labels - 1),
@@ -155,18 +129,14 @@ class LossNetwork(nn.Module):
             edge_rows=edge_rows,
         )
 
-    def forward(self, inputs: LossInputs) -> Tensor:
+    def forward(self, inputs: LabelledBatch) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
-        model = self.model
-        vectors, table = None, None
+        model, candidates = self.model, inputs.candidates
         scores_with_table = model.head.weight is None and model.head.temperature is None
-        if inputs.negatives is None and scores_with_table:
+        if candidates is None and scores_with_table:
             vectors, table = lookup_before_head(model.embedding.items, inputs.items)
-        hidden = self.hidden(inputs, vectors)
-        if inputs.negatives is None:
-            if table is None:
-                return self.full_loss(hidden, model.item_vectors(), inputs.labels)
             # The rows at the edges are padding and the mask item.
-            return self.full_loss(hidden, table, inputs.labels, edge_rows=1)
-        vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
-        return sampled_loss(self.kind, model.num_items, inputs, hidden, vectors, bias)
+            return self.full_loss(self.hidden(inputs, vectors), table, inputs.labels, edge_rows=1)
+        vectors = model.embedding.lookup(model.embedding.items, inputs.items)
+        of_candidates = None if candidates is None else model.vectors_of(candidates)
+        return self.loss_of(inputs, vectors, of_candidates)

@@ -14,11 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.nn.adapter import Adapters
-from bert4rec.nn.block import Block, Targets
-from bert4rec.nn.item_head import ItemHead
-from bert4rec.nn.item_lookup import ItemLookup
-from bert4rec.nn.item_table import TokenEmbedding
+from bert4rec.nn.block import Block
+from bert4rec.nn.items import ItemHead, ItemLookup, TokenEmbedding
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import Targets
 from bert4rec.rules import mask_item
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
@@ -51,30 +50,11 @@ class Bert4Rec(nn.Module):
         self.num_items = num_items
         self.max_len = config.max_len
         self.activation_checkpointing = False
-        dim = config.emb_dim
-        self.embedding = TokenEmbedding(
-            num_items,
-            dim,
-            config.max_len,
-            config.positions_from,
-            config.dropout,
-        )
-        self.blocks = nn.ModuleList(
-            Block(
-                dim,
-                config.nhead,
-                config.ffn_dim or 4 * dim,
-                config.activation,
-                config.norm,
-                config.dropout,
-                config.attention_dropout,
-            )
-            for _ in range(config.num_layers)
-        )
-        self.final_norm = nn.LayerNorm(dim) if config.norm == "pre" else nn.Identity()
-        self.head = ItemHead(
-            dim, num_items, config.head == "tied", config.head_transform, config.temperature
-        )
+        self.embedding = TokenEmbedding(config, num_items)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        has_final_norm = config.norm == "pre"
+        self.final_norm = nn.LayerNorm(config.emb_dim) if has_final_norm else nn.Identity()
+        self.head = ItemHead(config, num_items)
         self.reset_parameters()
         self.adapters: Adapters | None = None
         if adapter.adapter != "none":

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer
-from bert4rec.nn.layout import PaddedLayout
+from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 
 _BLOCK_ROWS = 1 << 16
@@ -57,7 +57,7 @@ class NextItemNetwork(nn.Module):
             mask = torch.full_like(history[:, :1], mask_item(self.model.num_items))
             items = items.scatter(1, lengths.unsqueeze(1), mask)
             lengths = lengths + 1
-        layout = PaddedLayout.of_padded(lengths.clamp(min=1), length)
+        layout = SequenceLayout.of_padded(lengths.clamp(min=1), length)
         scorer = ItemScorer.of_histories(self.model, items.flatten(), layout, causal=self._causal)
         seen_row = torch.arange(rows, device=history.device).unsqueeze(1).expand_as(history)
         seen_item = torch.where(exclude_seen, history, 0)

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
-from bert4rec.nn.item_lookup import lookup_before_head
+from bert4rec.model.loss import LossNetwork
+from bert4rec.nn.items import lookup_before_head
 from bert4rec.nn.parallel_softmax import ItemRange, parallel_cross_entropy
+from bert4rec.nn.targets import LabelledBatch
 from cuda_ext import ops
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 from recsys.train.processes import Processes
@@ -68,26 +69,32 @@ class _Exchange(torch.autograd.Function):
 class RowShard:
     """This process's rows of one table: an equal range of consecutive rows.
 
+    Outside `fill` and `empty` the model has an empty tensor for the table.
+
     Args:
-        table: [R, D] the whole table, the same on every process.
+        parameter: [R, ...] the whole table, the same on every process; it requires no gradient
+            any more.
         processes: the processes that have the other rows.
         is_dense: every row gets a gradient in a step, else those that a batch looks up.
 
     Attributes:
+        num_rows: R.
         rows: range of this process's rows in the table.
         values: [r, D] these rows.
         lookups: collects row gradients; unused if `is_dense`.
     """
 
-    def __init__(self, table: Tensor, processes: Processes, is_dense: bool) -> None:
+    def __init__(self, parameter: nn.Parameter, processes: Processes, is_dense: bool) -> None:
+        self._parameter = parameter.requires_grad_(False)
         self._processes = processes
-        self.num_rows = table.shape[0]
+        self.num_rows = parameter.shape[0]
         self._size = -(-self.num_rows // processes.world_size)
         start = min(processes.rank * self._size, self.num_rows)
         self.rows = range(start, min(start + self._size, self.num_rows))
-        own = table.detach()[self.rows.start : self.rows.stop].clone()
+        own = self.own(parameter.detach().view(self.num_rows, -1)).clone()
         self.values = nn.Parameter(own, requires_grad=is_dense)
         self.lookups = RowLookups()
+        self.empty()
 
     def request(self, rows: Tensor) -> _Request:
         """Sends [L] int64 row numbers to their processes."""
@@ -124,27 +131,44 @@ class RowShard:
         rows = torch.arange(len(self.rows), device=self.values.device)
         return [] if gradient is None else [RowGradients(table, rows, gradient)]
 
+    def own(self, whole: Tensor) -> Tensor:
+        """Returns this process's rows of the table or of its state."""
+        return whole[self.rows.start : self.rows.stop]
+
     @torch.no_grad()
     def gather(self, own: Tensor) -> Tensor:
         """Joins [r, ...] to [R, ...]; every process must call it."""
         whole = own.new_zeros(self.num_rows, *own.shape[1:])
-        whole[self.rows.start : self.rows.stop] = own
+        self.own(whole).copy_(own)
         return self._processes.sum(whole)
+
+    def fill(self) -> None:
+        """Gathers the whole table into the model; every process must call it."""
+        whole = self.gather(self.values.detach())
+        self._parameter.data = whole.view(-1, *self._parameter.shape[1:])
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Copies this process's rows of the model's whole table, after `fill`."""
+        self.values.copy_(self.own(self._parameter).view_as(self.values))
+
+    def empty(self) -> None:
+        """Frees the whole table."""
+        self._parameter.data = self._parameter.new_empty(0, *self._parameter.shape[1:])
 
 
 class RowShards(nn.Module):
     """A network and its loss, with item tables dealt out by rows.
 
-    Outside `fill_tables` and `empty_tables` the model has empty tensors for these tables. All
-    tables are dealt out for a sampled loss; for the full softmax the embedding alone, whose rows
-    score items too if the head is tied.
+    All tables are dealt out for a sampled loss; for the full softmax the embedding alone, whose
+    rows score items too if the head is tied.
 
     Args:
         network: network and loss.
         processes: the processes of the run.
 
     Attributes:
-        names: names of the tables, `embedding`, `head` and `bias`.
+        shards: this process's rows of the tables `embedding`, `head` and `bias`.
     """
 
     def __init__(self, network: LossNetwork, processes: Processes) -> None:
@@ -156,90 +180,59 @@ class RowShards(nn.Module):
         tables: dict[str, nn.Parameter | None] = {_EMBEDDING: model.embedding.items}
         if network.kind != "full":
             tables |= {_HEAD: model.head.weight, _BIAS: model.head.bias}
-        self._parameters_of = {name: p for name, p in tables.items() if p is not None}
         is_dense = network.kind == "full" and self._is_tied
-        self._shards = {
-            name: RowShard(p.view(p.shape[0], -1), processes, is_dense)
-            for name, p in self._parameters_of.items()
+        self.shards = {
+            name: RowShard(parameter, processes, is_dense)
+            for name, parameter in tables.items()
+            if parameter is not None
         }
-        self.names = list(self._shards)
-        for parameter in self._parameters_of.values():
-            parameter.requires_grad_(False)
-        self.empty_tables()
 
-    def forward(self, inputs: LossInputs) -> Tensor:
+    def forward(self, inputs: LabelledBatch) -> Tensor:
         """Returns this process's mean loss over its targets, a float32 scalar."""
-        network, model = self.network, self.network.model
-        embedding = self._shards[_EMBEDDING]
+        network, head = self.network, self.network.model.head
+        embedding = self.shards[_EMBEDDING]
         if network.kind == "full" and self._is_tied:
             vectors, table = embedding.lookup_before_head(inputs.items)
-        else:
-            vectors, table = embedding.lookup(inputs.items), None
-        hidden = model(
-            inputs.items, inputs.layout, inputs.targets, causal=inputs.causal, vectors=vectors
-        )
-        if table is not None:
             # The first row of the whole table is padding, the last one the mask item.
             rows = embedding.rows
             first, stop = max(rows.start, 1), min(rows.stop, embedding.num_rows - 1)
             own = slice(first - rows.start, max(stop, first) - rows.start)
             items = ItemRange(self._processes, first - 1, own)
+            hidden, bias = network.hidden(inputs, vectors), network.trained_bias
             return parallel_cross_entropy(
-                hidden, model.head.scored(table), network.trained_bias, inputs.labels - 1, items
+                hidden, head.scored(table), bias, inputs.labels - 1, items
             )
-        if inputs.negatives is None:
-            return network.full_loss(hidden, model.item_vectors(), inputs.labels)
-        candidates = torch.cat([inputs.labels, inputs.negatives])
-        scoring = embedding if self._is_tied else self._shards[_HEAD]
-        return sampled_loss(
-            *(network.kind, model.num_items, inputs, hidden),
-            model.head.scored(scoring.lookup(candidates if self._is_tied else candidates - 1)),
-            self._shards[_BIAS].lookup(candidates - 1).squeeze(1),
-        )
-
-    @property
-    def tables(self) -> list[nn.Parameter]:
-        """The model's parameters that are dealt out."""
-        return list(self._parameters_of.values())
+        candidates, of_candidates = inputs.candidates, None
+        vectors = embedding.lookup(inputs.items)
+        if candidates is not None:
+            scoring = embedding if self._is_tied else self.shards[_HEAD]
+            of_candidates = (
+                head.scored(scoring.lookup(candidates if self._is_tied else candidates - 1)),
+                self.shards[_BIAS].lookup(candidates - 1).squeeze(1),
+            )
+        return network.loss_of(inputs, vectors, of_candidates)
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns this process's rows of each table."""
-        return [StoredTable(shard.values.detach()) for shard in self._shards.values()]
+        return [StoredTable(shard.values.detach()) for shard in self.shards.values()]
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the last backward, and clears them."""
-        return [g for i, shard in enumerate(self._shards.values()) for g in shard.gradients(i)]
+        return [g for i, shard in enumerate(self.shards.values()) for g in shard.gradients(i)]
 
     def describe(self) -> list[str]:
         """Returns a line per table with its rows."""
         return [
             f"{name}: {shard.num_rows} rows, {len(shard.rows)} on the first process"
-            for name, shard in self._shards.items()
+            for name, shard in self.shards.items()
         ]
-
-    def gather(self, name: str, own: Tensor) -> Tensor:
-        """Joins a table's state of every process; all must call it."""
-        return self._shards[name].gather(own)
-
-    def own_rows(self, name: str, whole: Tensor) -> Tensor:
-        """Returns this process's rows of a table or of its state."""
-        rows = self._shards[name].rows
-        return whole[rows.start : rows.stop]
 
     def fill_tables(self) -> None:
         """Gathers the whole tables into the model; every process must call it."""
-        for name, parameter in self._parameters_of.items():
-            whole = self._shards[name].gather(self._shards[name].values.detach())
-            parameter.data = whole.view(-1, *parameter.shape[1:])
-
-    @torch.no_grad()
-    def take_tables(self) -> None:
-        """Copies this process's rows of the model's whole tables, after `fill_tables`."""
-        for name, parameter in self._parameters_of.items():
-            own = self.own_rows(name, parameter)
-            self._shards[name].values.copy_(own.view_as(self._shards[name].values))
+        for shard in self.shards.values():
+            shard.fill()
 
     def empty_tables(self) -> None:
         """Frees the whole tables."""
-        for parameter in self._parameters_of.values():
-            parameter.data = parameter.new_empty(0, *parameter.shape[1:])
+        for shard in self.shards.values():
+            shard.empty()

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import Targets
 from bert4rec.rules import mask_item, max_history_length
 from cuda_ext import ops
 from recsys.train.memory import to_device
@@ -272,12 +272,21 @@ def scorer_for(
     return ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
 
 
-def history_item_pairs(histories: Histories, device: torch.device) -> tuple[Tensor, Tensor]:
+def history_item_pairs(
+    histories: Histories, device: torch.device, chosen: npt.NDArray[np.bool_] | None = None
+) -> tuple[Tensor, Tensor]:
     """Lists the items of all histories.
+
+    Args:
+        histories: B arrays of item numbers.
+        device: receives the tensors.
+        chosen: [B] bool, list the items of these histories alone.
 
     Returns:
         ([P] int64 index of the history, [P] int64 item number).
     """
+    if chosen is not None:
+        histories = [h if keep else h[:0] for h, keep in zip(histories, chosen, strict=True)]
     lengths = [len(history) for history in histories]
     rows = np.repeat(np.arange(len(histories)), lengths)
     items = np.concatenate([*histories, np.empty(0, np.int64)])

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
+from bert4rec.model.loss import LossNetwork
+from bert4rec.nn.targets import LabelledBatch
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES
 from recsys.errors import UserError
@@ -26,16 +27,6 @@ _ITEMS, _HEAD = "item_embedding", "item_head"
 _TOKENS, _CANDIDATES = "tokens", "candidates"
 
 
-def _require_torchrec() -> None:
-    try:
-        import torchrec  # noqa: F401  (optional, so imported where it is needed)
-    except ImportError as error:
-        raise UserError(
-            f"`parallelism` dmp needs TorchRec and FBGEMM, which {command_for('torchrec')} adds. "
-            "`parallelism` ddp needs neither"
-        ) from error
-
-
 class _Collected(nn.Module):
     """The network, with its item vectors taken from an EmbeddingCollection."""
 
@@ -44,16 +35,14 @@ class _Collected(nn.Module):
         self.collection = collection
         self.network = network
 
-    def forward(self, inputs: LossInputs) -> Tensor:
+    def forward(self, inputs: LabelledBatch) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-        network, model = self.network, self.network.model
-        lookups = {_TOKENS: inputs.items}
-        candidates = None
-        if inputs.negatives is not None:
-            candidates = torch.cat([inputs.labels, inputs.negatives])
-            lookups[_CANDIDATES] = candidates if model.head.weight is None else candidates - 1
+        network, head = self.network, self.network.model.head
+        lookups, candidates = {_TOKENS: inputs.items}, inputs.candidates
+        if candidates is not None:
+            lookups[_CANDIDATES] = candidates if head.weight is None else candidates - 1
         # One "sample" with all lookups: their number may differ between processes.
         features = KeyedJaggedTensor(
             keys=list(lookups),
@@ -63,17 +52,11 @@ class _Collected(nn.Module):
             ),
         )
         embedded = self.collection(features)
-        hidden = network.hidden(inputs, embedded[_TOKENS].values())
-        if candidates is None:
-            return network.full_loss(hidden, model.item_vectors(), inputs.labels)
-        return sampled_loss(
-            network.kind,
-            model.num_items,
-            inputs,
-            hidden,
-            model.head.scored(embedded[_CANDIDATES].values()),
-            model.head.bias_of(candidates - 1),
-        )
+        of_candidates = None
+        if candidates is not None:
+            vectors = head.scored(embedded[_CANDIDATES].values())
+            of_candidates = vectors, head.bias_of(candidates - 1)
+        return network.loss_of(inputs, embedded[_TOKENS].values(), of_candidates)
 
 
 class ShardedNetwork(nn.Module):
@@ -116,7 +99,7 @@ class ShardedNetwork(nn.Module):
             whole, device=device, sharders=sharders, plan=_plan(whole, self._tables, sharders)
         )
 
-    def forward(self, inputs: LossInputs) -> Tensor:
+    def forward(self, inputs: LabelledBatch) -> Tensor:
         """Returns this process's mean loss over its targets, a float32 scalar."""
         loss: Tensor = self._parallel(inputs)
         return loss
@@ -173,8 +156,9 @@ class ShardedNetwork(nn.Module):
         return gathered
 
     @torch.no_grad()
-    def scatter(self, whole: dict[str, Tensor]) -> None:
-        """Copies whole tensors, named as in `gather`, into the shards."""
+    def scatter(self, states: dict[str, Tensor]) -> None:
+        """Copies the model's tables and states, named as in `gather`, after `fill_tables`."""
+        whole = states | {name: parameter.data for name, parameter in self._tables.items()}
         for name, sharded in self._shards().items():
             for shard in sharded.local_shards():
                 shard.tensor.copy_(whole[name][_slices_of(shard)])
@@ -184,10 +168,6 @@ class ShardedNetwork(nn.Module):
         tables = self.gather()
         for name, parameter in self._tables.items():
             parameter.data = tables[name]
-
-    def whole_tables(self) -> dict[str, Tensor]:
-        """Returns the model's tables; call it after `fill_tables`."""
-        return {name: parameter.data for name, parameter in self._tables.items()}
 
     def empty_tables(self) -> None:
         """Frees the whole tables."""
@@ -204,7 +184,13 @@ def shard_network(
         UserError: TorchRec is missing, or FBGEMM has no such optimizer on this device.
     """
     with _quiet():
-        _require_torchrec()
+        try:
+            import torchrec  # noqa: F401  (optional, so imported where it is needed)
+        except ImportError as error:
+            raise UserError(
+                f"`parallelism` dmp needs TorchRec and FBGEMM, which {command_for('torchrec')} "
+                "adds. `parallelism` ddp needs neither"
+            ) from error
         return ShardedNetwork(network, rule, weight_decay, device)
 
 

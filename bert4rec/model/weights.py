@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the model, its settings and weights from a checkpoint."""
+"""Reads a model from a checkpoint, and merges adapters into layers."""
 
 import dataclasses
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig, require_current
 from bert4rec.model.memory import loaded_memory
-from bert4rec.model.merge import merged_weights
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
-from recsys.train.memory import require_memory
+from recsys.train.memory import require_memory, shapes_alone
 from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
@@ -169,6 +168,40 @@ class OpenedCheckpoint:
         model = Bert4Rec(self.config, self.num_items, self.adapter)
         self.load_into(model)
         return model.eval()
+
+
+def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dict[str, Tensor]:
+    """Returns the weights of a network without adapters that computes the same.
+
+    Args:
+        weights: parameters of a network with constant adapters by name; it may have none.
+        adapter: settings of the adapters.
+    """
+    assert adapter.is_constant, "experts weighed by the history have no one weight"
+    plain = {name: w for name, w in weights.items() if not name.startswith(ADAPTERS)}
+    for name, b in weights.items():
+        if name.startswith(ADAPTERS) and name.endswith(".b"):
+            layer = name.removeprefix(ADAPTERS).removesuffix(".b")
+            change = b.double() @ weights[f"{ADAPTERS}{layer}.a"].double()
+            weight = plain[f"{layer}.weight"]  # rounded once
+            plain[f"{layer}.weight"] = (weight + adapter.scale * change).to(weight.dtype)
+    return plain
+
+
+def merged(model: Bert4Rec, config: ModelConfig, adapter: AdapterConfig) -> Bert4Rec:
+    """Returns a network without adapters that computes the same.
+
+    It shares all tensors but the changed weights.
+
+    Args:
+        model: a network with constant adapters.
+        config: settings of the network.
+        adapter: settings of the adapters.
+    """
+    with shapes_alone():
+        plain = Bert4Rec(config, model.num_items)
+    plain.load_state_dict(merged_weights(model.state_dict(), adapter), assign=True)
+    return plain.train(model.training).requires_grad_(False)
 
 
 def is_bert4rec_checkpoint(path: Path) -> bool:

@@ -85,12 +85,11 @@ class BlockAdapters(nn.Module):
 
     def __init__(self, model: ModelConfig, config: AdapterConfig) -> None:
         super().__init__()
-        dim, hidden_dim = model.emb_dim, model.ffn_dim or 4 * model.emb_dim
+        dim = model.emb_dim
         self.qkv = LowRank(dim, 3 * dim, config)
         self.attention_out = LowRank(dim, dim, config)
-        expanded = hidden_dim * (2 if model.activation == "swiglu" else 1)
-        self.expand = LowRank(dim, expanded, config)
-        self.contract = LowRank(hidden_dim, dim, config)
+        self.expand = LowRank(dim, model.expanded_dim, config)
+        self.contract = LowRank(model.hidden_dim, dim, config)
 
 
 class Gate(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bert4rec.nn.dropout import draw_bytes, dropout, dropped_levels
-from bert4rec.nn.layout import PaddedLayout, SequenceLayout
+from bert4rec.nn.layout import SequenceLayout
 from cuda_ext import ops
 
 _WIDEST_HEAD = 256
@@ -91,7 +91,7 @@ def _takes_native(fused: Tensor, key_layout: SequenceLayout) -> bool:
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     if tracing or torch.compiler.is_compiling():
         return False  # a traced graph must fit any device
-    return fused.device.type == "cpu" and not isinstance(key_layout, PaddedLayout)
+    return fused.device.type == "cpu" and key_layout.token_lengths is None
 
 
 def _packed_attention(queries: Tensor, dropout_probability: float) -> Callable[..., Any] | None:

@@ -1,70 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transformer block over packed tokens, or over some of them."""
 
-import dataclasses
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert4rec.config import Activation, Norm
+from bert4rec.config import Activation, ModelConfig
 from bert4rec.nn.adapter import BlockAdapters, adapted_linear
 from bert4rec.nn.attention import attend
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import Targets
 from cuda_ext import ops
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Targets:
-    """The tokens whose output is computed.
-
-    Attributes:
-        index: [M] int64 index of each among the N packed tokens, ascending.
-        layout: offsets of the sequences in the targets; the tokens' own layout if every token is
-            a target.
-        positions: [M] int64 position of each in its sequence.
-    """
-
-    index: Tensor
-    layout: SequenceLayout
-    positions: Tensor
 
 
 class Block(nn.Module):
     """Attention and a feed-forward network, with residuals and norms.
 
     Args:
-        dim: D.
-        num_heads: H, a divisor of D.
-        hidden_dim: columns between the two layers of the feed-forward network.
-        activation: activation function of the feed-forward network.
-        norm: normalise inputs (`pre`) or residual sums (`post`) of the two sublayers.
-        dropout: dropout probability of each sublayer's output.
-        attention_dropout: dropout probability of the attention weights.
+        config: settings of the network.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        activation: Activation,
-        norm: Norm,
-        dropout: float,
-        attention_dropout: float,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.pre_norm = norm == "pre"
-        self.attention_dropout = attention_dropout
+        dim, hidden_dim = config.emb_dim, config.hidden_dim
+        self.num_heads = config.nhead
+        self.pre_norm = config.norm == "pre"
+        self.attention_dropout = config.attention_dropout
         self.qkv = nn.Linear(dim, 3 * dim)
         self.attention_out = nn.Linear(dim, dim)
-        self.expand = nn.Linear(dim, hidden_dim * (2 if activation == "swiglu" else 1))
+        self.expand = nn.Linear(dim, config.expanded_dim)
         self.contract = nn.Linear(hidden_dim, dim)
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
-        self._activation: Activation = activation
+        self.dropout = Dropout(config.dropout)
+        self._activation: Activation = config.activation
 
     def forward(
         self,
@@ -106,14 +75,11 @@ class Block(nn.Module):
     def _feed_forward(
         self, tokens: Tensor, adapters: BlockAdapters | None, gate: Tensor | None
     ) -> Tensor:
-        if adapters is None:
-            between = ops.linear(tokens, self.expand.weight, self.expand.bias)
-            active = activate(between, self._activation)
-            mapped = ops.linear(active, self.contract.weight, self.contract.bias)
-        else:
-            between = adapted_linear(tokens, self.expand, adapters.expand, gate)
-            active = activate(between, self._activation)
-            mapped = adapted_linear(active, self.contract, adapters.contract, gate)
+        expand, contract = (
+            (None, None) if adapters is None else (adapters.expand, adapters.contract)
+        )
+        between = adapted_linear(tokens, self.expand, expand, gate)
+        mapped = adapted_linear(activate(between, self._activation), self.contract, contract, gate)
         output: Tensor = self.dropout(mapped)
         return output
 

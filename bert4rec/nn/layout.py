@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of the sequences of a batch in tensors without padding.
+"""Offsets of the sequences of a batch, mostly without padding.
 
 Every layer but attention works on single tokens, so a batch is kept packed: [N, D] for the N real
 tokens of B sequences, one sequence after the other. Attention alone needs their offsets.
@@ -14,17 +14,23 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class SequenceLayout:
-    """Offsets of packed sequences.
+    """Offsets of packed sequences, or of sequences padded to T tokens each.
+
+    No shape of the latter depends on the data, so such a network can be exported; layers compute
+    the padding too.
 
     Attributes:
         offsets: [B + 1] int64 index of each sequence's first token, then N.
         max_length: T.
-        num_tokens: N.
+        num_tokens: N; padded, B T.
+        token_lengths: [B] int64 tokens of each padded sequence without its padding, at least 1;
+            None for packed ones.
     """
 
     offsets: Tensor
     max_length: int
     num_tokens: int
+    token_lengths: Tensor | None = dataclasses.field(default=None, kw_only=True)
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, max_length: int, num_tokens: int) -> "SequenceLayout":
@@ -37,6 +43,13 @@ class SequenceLayout:
         """
         return cls(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), max_length, num_tokens)
 
+    @classmethod
+    def of_padded(cls, token_lengths: Tensor, max_length: int) -> "SequenceLayout":
+        """Computes the offsets of [B, T] tokens with [B] `token_lengths`."""
+        count = token_lengths.shape[0]
+        offsets = torch.arange(count + 1, device=token_lengths.device) * max_length
+        return cls(offsets, max_length, count * max_length, token_lengths=token_lengths)
+
     def with_offsets(self, offsets: Tensor) -> "SequenceLayout":
         """Returns the layout with its offsets elsewhere, as on another device."""
         return SequenceLayout(offsets, self.max_length, self.num_tokens)
@@ -48,20 +61,31 @@ class SequenceLayout:
 
     @property
     def is_dense(self) -> bool:
-        """True if every sequence has T tokens; then padding is a view."""
-        return self.num_tokens == self.batch_size * self.max_length
+        """True if every sequence has T tokens, none of them padding."""
+        return self.token_lengths is None and self.num_tokens == self.batch_size * self.max_length
+
+    @property
+    def _is_view(self) -> bool:
+        """True if [B, T, ...] is a view of [N, ...]."""
+        return self.token_lengths is not None or self.is_dense
 
     def lengths(self) -> Tensor:
-        """Returns [B] int64 tokens of each sequence."""
-        return self.offsets.diff()
+        """Returns [B] int64 tokens of each sequence, without padding."""
+        return self.offsets.diff() if self.token_lengths is None else self.token_lengths
 
     def sequence_of_token(self) -> Tensor:
         """Returns [N] int64 index of each token's sequence."""
-        return self._sequence_of_token
+        if self.token_lengths is None:
+            return self._sequence_of_token
+        sequences = torch.arange(self.batch_size, device=self.offsets.device)
+        return sequences.unsqueeze(1).expand(-1, self.max_length).flatten()
 
     def position_of_token(self) -> Tensor:
-        """Returns [N] int64 position of each token in its sequence."""
-        return self._position_of_token
+        """Returns [N] int64 positions in the sequences; padding has the last."""
+        if self.token_lengths is None:
+            return self._position_of_token
+        positions = torch.arange(self.max_length, device=self.offsets.device)
+        return torch.minimum(positions, self.token_lengths.unsqueeze(1) - 1).flatten()
 
     # Kept: in each layer anew, these launches took two fifths of a GPU's forward pass.
     @functools.cached_property
@@ -79,71 +103,19 @@ class SequenceLayout:
         return self._sequence_of_token * self.max_length + self._position_of_token
 
     def padded(self, packed: Tensor) -> Tensor:
-        """Maps [N, ...] to [B, T, ...], with zeros as padding."""
+        """Maps [N, ...] to [B, T, ...]; zeros pad packed sequences."""
         shape = (self.batch_size, self.max_length, *packed.shape[1:])
-        if self.is_dense:
+        if self._is_view:
             return packed.reshape(shape)
         flat = packed.new_zeros(self.batch_size * self.max_length, *packed.shape[1:])
         return flat.index_copy(0, self._padded_index, packed).view(shape)
 
     def packed(self, padded: Tensor) -> Tensor:
-        """Maps [B, T, ...] to [N, ...], leaving the padding out."""
+        """Maps [B, T, ...] to [N, ...]; packed sequences lose their padding."""
         flat = padded.flatten(0, 1)
-        return flat if self.is_dense else flat.index_select(0, self._padded_index)
+        return flat if self._is_view else flat.index_select(0, self._padded_index)
 
     def is_token(self) -> Tensor:
         """Returns [B, T] bool, False for padding."""
         positions = torch.arange(self.max_length, device=self.offsets.device)
         return positions < self.lengths().unsqueeze(1)
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedLayout(SequenceLayout):
-    """Offsets of sequences padded to T tokens each.
-
-    No shape depends on the data, so such a network can be exported; layers compute the padding too.
-
-    Attributes:
-        token_lengths: [B] int64 tokens of each sequence without padding, at least 1.
-    """
-
-    token_lengths: Tensor
-
-    @classmethod
-    def of_padded(cls, token_lengths: Tensor, max_length: int) -> "PaddedLayout":
-        """Computes the offsets of [B, T] tokens.
-
-        Args:
-            token_lengths: [B] int64 tokens of each sequence without padding.
-            max_length: T.
-        """
-        batch_size = token_lengths.shape[0]
-        offsets = torch.arange(batch_size + 1, device=token_lengths.device) * max_length
-        return cls(offsets, max_length, batch_size * max_length, token_lengths)
-
-    @property
-    def is_dense(self) -> bool:
-        """False, since attention must skip the padding."""
-        return False
-
-    def lengths(self) -> Tensor:
-        """Returns [B] int64 tokens of each sequence without padding."""
-        return self.token_lengths
-
-    def sequence_of_token(self) -> Tensor:
-        """Returns [B T] int64 index of each token's sequence."""
-        sequences = torch.arange(self.batch_size, device=self.offsets.device)
-        return sequences.unsqueeze(1).expand(-1, self.max_length).flatten()
-
-    def position_of_token(self) -> Tensor:
-        """Returns [B T] int64 positions; padding has the last token's."""
-        positions = torch.arange(self.max_length, device=self.offsets.device)
-        return torch.minimum(positions, self.token_lengths.unsqueeze(1) - 1).flatten()
-
-    def padded(self, packed: Tensor) -> Tensor:
-        """Maps [B T, ...] to [B, T, ...]."""
-        return packed.view(self.batch_size, self.max_length, *packed.shape[1:])
-
-    def packed(self, padded: Tensor) -> Tensor:
-        """Maps [B, T, ...] to [B T, ...]."""
-        return padded.flatten(0, 1)

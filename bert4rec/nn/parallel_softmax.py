@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full softmax over item vectors that are dealt out among processes.
+"""Full softmax in blocks of items, which processes may deal out.
 
 Each process scores its own items against the hidden vectors of all, so no item vector and no
 gradient of one is sent. Source: Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053), section 3.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert4rec.nn.softmax_loss import most_logits
+from bert4rec.nn.row_softmax import empty_gradient, most_logits
 from cuda_ext import ops
 from recsys.train.processes import Processes
 
@@ -57,6 +57,12 @@ def parallel_cross_entropy(
 
 
 class _ParallelCrossEntropy(torch.autograd.Function):
+    """Cross entropy in two passes over blocks of items: normaliser, then gradients.
+
+    The logits are computed twice, so that each block of the table's gradient is written once. No
+    shape depends on the labels: nothing waits for a GPU.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
@@ -67,14 +73,15 @@ class _ParallelCrossEntropy(torch.autograd.Function):
         own_bias = bias[items.first : items.first + vectors.shape[0]]
         exact = torch.promote_types(hidden.dtype, torch.float32)
         normaliser = every_hidden.new_full((sum(counts),), -math.inf, dtype=exact)
+        true = torch.zeros_like(normaliser)
         for block in _blocks(vectors, sum(counts), items.max_logits):
             logits = _logits(every_hidden, vectors[block], own_bias[block])
             normaliser = torch.logaddexp(normaliser, logits.logsumexp(1))
+        if len(vectors):
+            column, is_own = _columns(every_label - items.first, len(vectors))
+            of_true = (every_hidden * vectors.index_select(0, column)).sum(1).to(exact)
+            true = torch.where(is_own, of_true + own_bias.index_select(0, column), true)
         normaliser = processes.gather(normaliser.unsqueeze(0)).logsumexp(0)
-        column, is_own = _columns(every_label, items.first, vectors.shape[0])
-        true = torch.zeros_like(normaliser)
-        chosen = (every_hidden[is_own] * vectors[column[is_own]].to(hidden.dtype)).sum(1)
-        true[is_own] = chosen.to(exact) + own_bias[column[is_own]].to(exact)
         losses = _own(normaliser - processes.sum(true), counts, processes)
         ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser)
         ctx.items, ctx.counts = items, counts
@@ -90,16 +97,14 @@ class _ParallelCrossEntropy(torch.autograd.Function):
         scales = normaliser.new_ones(count) * (gradient / max(count, 1))
         scales = processes.gather(scales).unsqueeze(1)
         to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
-        to_table, to_bias = torch.empty_like(table), torch.zeros_like(bias)
-        to_table[: items.rows.start].zero_()
-        to_table[items.rows.stop :].zero_()
+        to_table, to_bias = empty_gradient(table, items.rows, table.dtype), torch.zeros_like(bias)
         to_vectors, to_own_bias = to_table[items.rows], to_bias[items.first :]
-        column, is_own = _columns(labels, items.first, vectors.shape[0])
+        target = torch.arange(len(labels), device=labels.device)
         for block in _blocks(vectors, len(labels), items.max_logits):
             logits = _logits(hidden, vectors[block], own_bias[block])
             to_logits = torch.exp(logits - normaliser.unsqueeze(1))
-            in_block = is_own & (column >= block.start) & (column < block.stop)
-            to_logits[in_block, column[in_block] - block.start] -= 1
+            column, is_in_block = _columns(labels - items.first - block.start, logits.shape[1])
+            to_logits[target, column] -= is_in_block.to(to_logits.dtype)
             to_logits = to_logits.mul_(scales).to(hidden.dtype)
             to_hidden += ops.product(to_logits, vectors[block].to(hidden.dtype))
             to_vectors[block] = ops.transposed_product(to_logits, hidden)
@@ -120,12 +125,11 @@ def _blocks(vectors: Tensor, targets: int, max_logits: int | None) -> list[slice
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _columns(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Returns labels counted from `first`, and which are among `count` items."""
-    column = labels - first
-    return column, (column >= 0) & (column < count)
+def _columns(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Returns columns among `count` items, and which labels are among them."""
+    return labels.clamp(0, count - 1), (labels >= 0) & (labels < count)
 
 
 def _logits(hidden: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
     logits = ops.product(hidden, vectors.to(hidden.dtype).t())
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)) + bias
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).add_(bias)

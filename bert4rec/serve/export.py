@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config import AdapterConfig
-from bert4rec.model.merge import merged
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
-from bert4rec.model.weights import OpenedCheckpoint, weights_of
+from bert4rec.model.weights import OpenedCheckpoint, merged, weights_of
 from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
@@ -216,16 +215,9 @@ class Bert4RecExport(CheckpointExport):
         for request, response in zip(requests, responses, strict=True):
             histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
             scorer = scorer_for(self._model, histories, causal=self._stored.causal)
-            nothing: npt.NDArray[np.int64] = np.empty(0, np.int64)
-            seen = [
-                history if excluded else nothing
-                for history, excluded in zip(histories, request[EXCLUDE_SEEN][:, 0], strict=True)
-            ]
-            differences.append(
-                scorer.largest_difference(
-                    torch.tensor(self._numbers(response[ITEMS])),
-                    torch.tensor(response[SCORES]),
-                    *history_item_pairs(seen, scorer.vectors.device),
-                )
-            )
+            excluded = request[EXCLUDE_SEEN][:, 0]
+            seen = history_item_pairs(histories, scorer.vectors.device, excluded)
+            items = torch.tensor(self._numbers(response[ITEMS]))
+            scores = torch.tensor(response[SCORES])
+            differences.append(scorer.largest_difference(items, scores, *seen))
         return float(np.max(differences))  # NaN if one of them is

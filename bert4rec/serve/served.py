@@ -127,12 +127,8 @@ class ServedBert4Rec(ServedModel):
     ) -> tuple[Tensor, Tensor]:
         with autocast_of(self.deployment, self._device):
             scorer = scorer_for(model, histories, causal=self._causal, packed=self._packed)
-        nothing = np.empty(0, np.int64)
-        seen = [
-            history if excluded else nothing
-            for history, excluded in zip(histories, excludes[:, 0], strict=True)
-        ]
-        items, scores = scorer.top(self._top_k, *history_item_pairs(seen, self._device))
+        seen = history_item_pairs(histories, self._device, excludes[:, 0])
+        items, scores = scorer.top(self._top_k, *seen)
         return items.masked_fill(scores.isneginf(), 0), scores
 
 

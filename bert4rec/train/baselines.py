@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recommendations, and vectors of items, from counts alone.
 
-Each baseline is a matrix from item to item. The score of an item is the sum of its entries over the
-last items of a history, where an item counts `_DECAY` times as much as the one after it.
+Popularity is the same for all users. Each other baseline is a matrix from item to item. The score
+of an item is the sum of its entries over the last items of a history, where an item counts `_DECAY`
+times as much as the one after it.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +16,7 @@ import numpy.typing as npt
 import torch
 from scipy import sparse
 
+from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.split import Split, is_trained_on, positions_of, targets_of, true_items
 from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
 from recsys.data.sequences import Sequences
@@ -34,6 +37,8 @@ _BATCH_SIZE = 256
 
 Matrix = Any
 """An [I, I] matrix, a NumPy array or a sparse one of SciPy, which has no types."""
+Negatives = Mapping[str, npt.NDArray[np.int32]]
+"""Name of a ranking -> [U, S] items."""
 
 
 def fit_markov(sequences: Sequences) -> Matrix:
@@ -143,43 +148,89 @@ def fit(name: str, sequences: Sequences) -> Matrix:
 
 
 def item_to_item_ranks(
-    matrix: Matrix,
-    sequences: Sequences,
-    split: Split,
-    negatives: Mapping[str, npt.NDArray[np.int32]],
+    matrix: Matrix, sequences: Sequences, split: Split, negatives: Negatives
 ) -> dict[str, Ranks]:
-    """Ranks each target by an item-to-item matrix.
+    """Ranks each target by an [I, I] matrix.
 
-    Args:
-        matrix: [I, I], entries are at least 0 where it is sparse.
-        sequences: histories of all users.
-        split: `validation` or `test`.
-        negatives: name of a ranking -> [U, S] items.
+    Entries of a sparse one are at least 0.
 
-    Returns:
-        The ranks that `rank_split` returns for a model: [T] int64 from 0 by kind of ranking; ties
-        count against the true item.
+    Arguments and result are those of `popularity_ranks`.
     """
-    truth, owners = true_items(sequences, split), targets_of(sequences, split).users
-    names = ("full", "full_with_seen", *negatives)
-    ranks = {name: np.zeros(len(truth), np.int64) for name in names}
-    histories = _last_items(sequences, split)
+    truth, histories, blocks = true_items(sequences, split), _last_items(sequences, split), []
     for begin in range(0, len(truth), _BATCH_SIZE):
         rows = np.arange(begin, min(begin + _BATCH_SIZE, len(truth)))
         scores = histories[rows] @ matrix
         of_truth = scores[np.arange(len(rows)), truth[rows] - 1]
         with_seen = _count_at_least(scores, of_truth) - 1
-        row, seen = (index.numpy().copy() for index in seen_pairs(sequences, split, rows, _CPU))
-        is_ahead = scores[row, seen - 1] >= of_truth[row]
-        ranks["full_with_seen"][rows] = with_seen
-        ranks["full"][rows] = with_seen - np.bincount(row[is_ahead], minlength=len(rows))
-        for name, items in negatives.items():
-            drawn = items[owners[rows]]
-            row = np.repeat(np.arange(len(rows)), drawn.shape[1])
-            among = scores[row, drawn.ravel().clip(1) - 1].reshape(drawn.shape)
-            ahead = (among >= of_truth[:, None]).sum(1)
-            ranks[name][rows] = np.where(drawn[:, 0] > 0, ahead, LEFT_OUT)
+        score = functools.partial(_entries, scores)
+        blocks.append(_ranks(sequences, split, negatives, rows, score, of_truth, with_seen))
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def popularity_ranks(
+    sequences: Sequences,
+    split: Split,
+    negatives: Negatives,
+    counts: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Ranks]:
+    """Ranks each target by popularity, the same for every user.
+
+    Args:
+        sequences: histories of all users.
+        split: `validation` or `test`.
+        negatives: name of a ranking -> [U, S] items.
+        counts: [I] popularity of each item; by default its occurrences in the training split.
+
+    Returns:
+        The ranks that `rank_split` returns for a model: [T] int64 from 0 by kind of ranking; ties
+        count against the true item.
+    """
+    popularity = training_counts(sequences) if counts is None else counts
+    of_truth = popularity[true_items(sequences, split) - 1]
+    with_seen = sequences.num_items - np.searchsorted(np.sort(popularity), of_truth) - 1
+    rows = np.arange(len(of_truth))
+    score = lambda _, item: popularity[item - 1]  # noqa: E731
+    return _ranks(sequences, split, negatives, rows, score, of_truth, with_seen)
+
+
+def _ranks(
+    sequences: Sequences,
+    split: Split,
+    negatives: Negatives,
+    rows: npt.NDArray[np.int64],
+    score: Callable[[Any, Any], Any],
+    of_truth: npt.NDArray[Any],
+    with_seen: Ranks,
+) -> dict[str, Ranks]:
+    """Ranks some targets.
+
+    Args:
+        sequences: histories of all users.
+        split: `validation` or `test`.
+        negatives: name of a ranking -> [U, S] items.
+        rows: [B] numbers of the targets.
+        score: maps P indices into `rows` and P items to [P] scores.
+        of_truth: [B] scores of the true items.
+        with_seen: [B] ranks among all items.
+    """
+    row, seen = (index.numpy().copy() for index in seen_pairs(sequences, split, rows, _CPU))
+    seen_ahead = row[score(row, seen) >= of_truth[row]]
+    ranks = {
+        "full": with_seen - np.bincount(seen_ahead, minlength=len(rows)),
+        "full_with_seen": with_seen,
+    }
+    users = targets_of(sequences, split).users[rows]
+    for name, items in negatives.items():
+        drawn = items[users]
+        row = np.repeat(np.arange(len(rows)), drawn.shape[1])
+        among = score(row, drawn.ravel().clip(1)).reshape(drawn.shape)
+        ahead = (among >= of_truth[:, None]).sum(1)
+        ranks[name] = np.where(drawn[:, 0] > 0, ahead, LEFT_OUT)
     return ranks
+
+
+def _entries(scores: Matrix, row: npt.NDArray[np.int64], item: npt.NDArray[np.int64]) -> Any:
+    return scores[row, item - 1]
 
 
 _CPU = torch.device("cpu")

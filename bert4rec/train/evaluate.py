@@ -10,22 +10,17 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import (
-    Split,
-    known_lengths,
-    sorted_distinct,
-    targets_of,
-    true_items,
-)
+from bert4rec.data.split import Split, known_lengths, sorted_distinct, targets_of, true_items
+from bert4rec.data.windows import numbered
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among
+from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 from recsys.data.sequences import Sequences
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.memory import to_device
-from recsys.train.optimizers.precision import Precision
-from recsys.train.processes import ALONE, Processes
+from recsys.train.recipe import Machine
 
 Ranks = npt.NDArray[np.int64]
 Lists = npt.NDArray[np.int64]
@@ -57,12 +52,10 @@ def rank_split(
     sequences: Sequences,
     split: Split,
     negatives: dict[str, npt.NDArray[np.int32]],
+    machine: Machine,
     *,
     batch_size: int,
     causal: bool,
-    precision: Precision,
-    device: torch.device,
-    processes: Processes = ALONE,
     list_length: int = 0,
 ) -> SplitRanks:
     """Ranks the targets of a split.
@@ -72,17 +65,17 @@ def rank_split(
         sequences: histories of all users.
         split: `validation` or `test`.
         negatives: name of a ranking -> [U, S] items.
+        machine: device and precision of the model; each of the processes takes every world_size-th
+            batch, and all get all ranks.
         batch_size: B.
         causal: predict the next item at the last one, without a mask item.
-        precision: precision of the forward pass.
-        device: device of the model.
-        processes: each takes every world_size-th batch, and all get all ranks.
         list_length: K of the lists; 0 makes none.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
     """
     model.eval()
+    device, processes = machine.device, machine.processes
     start_s = time.perf_counter()
     truth = true_items(sequences, split)
     # Sorted by length, the targets of a batch need little padding in the attention.
@@ -95,8 +88,9 @@ def rank_split(
     nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
         rows = order[begin : begin + batch_size]
-        with precision.autocast():
-            scorer = _scorer_of(model, sequences, split, rows, causal=causal, device=device)
+        with machine.precision.autocast():
+            packed = pack_known(model, sequences, split, rows, causal, device)
+            scorer = ItemScorer.of_histories(model, *packed, causal=causal)
         computed = {"the vector of a history": scorer.vectors}
         if begin < stride:
             computed |= {"the vector of an item": scorer.items, "the bias of an item": scorer.bias}
@@ -125,20 +119,27 @@ def rank_split(
     return SplitRanks(ranks, lists, len(order) / (time.perf_counter() - start_s))
 
 
-def _scorer_of(
+def pack_known(
     model: Bert4Rec,
     sequences: Sequences,
     split: Split,
     rows: npt.NDArray[np.int64],
-    *,
     causal: bool,
     device: torch.device,
-) -> ItemScorer:
-    """Runs a model on the items that precede targets."""
+) -> tuple[Tensor, SequenceLayout]:
+    """Packs the items before targets, as a model reads them; see `ItemScorer.of_histories`.
+
+    Args:
+        model: the network.
+        sequences: histories of all users.
+        split: split of the targets.
+        rows: [B] int64 numbers of targets of the split, from 0.
+        causal: predict the next item at the last one, without a mask item.
+        device: receives the tensors.
+    """
     windows = known_windows(sequences, split, rows, max_history_length(model.max_len, causal))
     append = None if causal else mask_item(sequences.num_items)
-    items, layout = pack(sequences, windows, device, append)
-    return ItemScorer.of_histories(model, items, layout, causal=causal)
+    return pack(sequences, windows, device, append)
 
 
 def seen_pairs(
@@ -158,8 +159,8 @@ def seen_pairs(
     targets = targets_of(sequences, split)
     users, known = targets.users[rows], targets.known[rows]
     row = np.repeat(np.arange(len(users)), known)
-    position = np.arange(len(row)) - np.repeat(known.cumsum() - known, known)
-    items = sequences.items[np.repeat(sequences.offsets[users], known) + position].astype(np.int64)
+    index = np.repeat(sequences.offsets[users], known) + numbered(known)
+    items = sequences.items[index].astype(np.int64)
     base = sequences.num_items + 1
     pairs = sorted_distinct(row * base + items)
     pairs = np.setdiff1d(

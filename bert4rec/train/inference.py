@@ -17,9 +17,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import ItemScorer, pack_items
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.rules import mask_item, max_history_length
-from bert4rec.train.evaluate import seen_pairs
-from cuda_ext import ops
+from bert4rec.train.evaluate import pack_known, seen_pairs
 from recsys.data.sequences import Sequences
 from recsys.serve.formats import trace
 from recsys.train.optimizers.precision import Precision
@@ -57,33 +55,23 @@ def inferences(
     if run.use_torch_jit_trace:
         network = NextItemNetwork(model, run.top_k, causal).eval()
         return _traced(network, sequences, batches, machine)
-    longest = max_history_length(model.max_len, causal)
-    append = None if causal else mask_item(sequences.num_items)
-    packed = pack_items(model)
+    packed_items = pack_items(model)
+
+    def best(
+        items: Tensor, layout: SequenceLayout, seen_row: Tensor, seen_item: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        with machine.precision.autocast():
+            scorer = ItemScorer.of_histories(
+                model, items, layout, causal=causal, packed=packed_items
+            )
+        return scorer.top(run.top_k, seen_row, seen_item)
+
     calls = []
     for rows in batches:
-        windows = known_windows(sequences, "test", rows, longest)
-        items, layout = pack(sequences, windows, machine.device, append)
+        known = pack_known(model, sequences, "test", rows, causal, machine.device)
         seen = seen_pairs(sequences, "test", rows, machine.device)
-        best = functools.partial(_best_unseen, model, packed, machine.precision, causal, run.top_k)
-        calls.append(functools.partial(best, items, layout, *seen))
+        calls.append(functools.partial(best, *known, *seen))
     return calls
-
-
-def _best_unseen(
-    model: Bert4Rec,
-    packed: ops.PackedRows | None,
-    precision: Precision,
-    causal: bool,
-    top_k: int,
-    items: Tensor,
-    layout: SequenceLayout,
-    seen_row: Tensor,
-    seen_item: Tensor,
-) -> tuple[Tensor, Tensor]:
-    with precision.autocast():
-        scorer = ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
-    return scorer.top(top_k, seen_row, seen_item)
 
 
 def _traced(

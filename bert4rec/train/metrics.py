@@ -51,17 +51,15 @@ def bootstrap_intervals(
     ks: Sequence[int] = KS,
     samples: int = _RESAMPLINGS,
     seed: int = SEED,
-    level: float = 0.95,
     users: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """Computes bootstrap confidence intervals of `ranking_metrics`.
+    """Computes 95% bootstrap confidence intervals of `ranking_metrics`.
 
     Args:
         ranks: [T] int64 rank of each target, from 0; negative ones are left out.
         ks: lengths K of the lists.
         samples: resamplings of the users.
         seed: seeds the resampling.
-        level: confidence level, in (0, 1).
         users: [T] user of each target, ascending; None if each has one.
 
     Returns:
@@ -70,7 +68,7 @@ def bootstrap_intervals(
     users = np.arange(len(ranks)) if users is None else users
     ranks, users = ranks[ranks >= 0], users[ranks >= 0]
     columns = _gains(ranks, ks)
-    edges = _bootstrap(np.stack(list(columns.values()), 1), users, samples, seed, level)
+    edges = _bootstrap(np.stack(list(columns.values()), 1), users, samples, seed)
     return {name: (float(edges[0, i]), float(edges[1, i])) for i, name in enumerate(columns)}
 
 
@@ -116,7 +114,7 @@ def paired_difference(
     ks = [int(metric.partition("@")[2] or 1)]
     first, second = (np.atleast_2d(_gains(each, ks)[metric]).mean(0) for each in (ranks, others))
     difference = first - second
-    low, high = _bootstrap(difference[:, None], users, _RESAMPLINGS, SEED, 0.95)[:, 0]
+    low, high = _bootstrap(difference[:, None], users, _RESAMPLINGS, SEED)[:, 0]
     of_users = np.add.reduceat(difference, np.flatnonzero(np.diff(users, prepend=-1)))
     means = float(first.mean()), float(second.mean())
     return PairedDifference(*means, float(low), float(high), of_users)
@@ -166,9 +164,8 @@ def _bootstrap(
     users: npt.NDArray[np.int64],
     samples: int,
     seed: int,
-    level: float,
 ) -> npt.NDArray[np.float64]:
-    """Returns [2, M] ends of the intervals of [T, M] values."""
+    """Returns [2, M] ends of the 95% intervals of [T, M] values."""
     generator = np.random.default_rng(seed)
     starts = np.flatnonzero(np.diff(users, prepend=-1))
     table = np.add.reduceat(table, starts)  # the targets of a user are drawn together
@@ -179,4 +176,4 @@ def _bootstrap(
         drawn = generator.integers(0, len(counts), len(counts))
         times = np.bincount(drawn, minlength=len(counts))
         means[i] = times @ table / (times @ counts)
-    return np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.quantile(means, [0.025, 0.975], axis=0)

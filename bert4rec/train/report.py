@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -15,8 +14,8 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.data.sources import raw_ids
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
-from bert4rec.train.baselines import fit, item_to_item_ranks
-from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
+from bert4rec.train.baselines import Negatives, fit, item_to_item_ranks, popularity_ranks
+from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
@@ -25,14 +24,12 @@ from bert4rec.train.metrics import (
     paired_difference,
     ranking_metrics,
 )
-from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import Sequences, TemporalSplit
 from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
 
 _FEW_KS = (10,)
-_COLD_KINDS = ("warm", "cold")
 
 Metrics = Mapping[str, float]
 
@@ -40,7 +37,7 @@ Metrics = Mapping[str, float]
 def report_test(
     config: Bert4RecConfig,
     sequences: Sequences,
-    negatives: Mapping[str, npt.NDArray[np.int32]],
+    negatives: Negatives,
     ranked: SplitRanks,
     machine: Machine,
 ) -> dict[str, float]:
@@ -56,7 +53,7 @@ def report_test(
     Returns:
         The values to log.
     """
-    print_line, files = machine.print_line, config.evaluation
+    print_line = machine.print_line
     targets = targets_of(sequences, "test")
     baseline = popularity_ranks(sequences, "test", negatives)
     model, popular = metrics_of(ranked.ranks), metrics_of(baseline)
@@ -73,7 +70,7 @@ def report_test(
         f"Test on {count_targets(sequences, 'test')}, {ranked.users_per_s:,.0f}/s; +- is half of a "
         "95% interval, popul. ranks by popularity"
     )
-    for line in comparison_table(model, half_widths, popular):
+    for line in _comparison_table(model, half_widths, popular):
         print_line(line)
     if machine.processes.is_first:
         values |= _report_baselines(config, sequences, negatives, ranked.ranks, print_line)
@@ -85,29 +82,19 @@ def report_test(
         )
     values["repeated_targets"] = repeated
     if sequences.temporal is not None:
-        cold = cold_values(sequences, sequences.temporal, ranked.ranks["full"])
-        for line in cold_lines(sequences, cold):
-            print_line(line)
-        values |= cold
+        values |= _report_cold(sequences, sequences.temporal, ranked.ranks["full"], print_line)
     if machine.processes.is_first:
         of_lists = list_metrics(ranked.lists, sequences)
         print_line("Lists: " + ", ".join(f"{name} {value:.4f}" for name, value in of_lists.items()))
         values |= of_lists
-        if files.ranks_file:
-            path = Path(files.ranks_file)
-            write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
-            print_line(f"Ranks of {count_targets(sequences, 'test')}: {path}")
-        if files.lists_file:
-            path = Path(files.lists_file)
-            write_lists(path, *raw_ids(config.data, sequences), sequences, ranked.lists)
-            print_line(f"Lists of {count_targets(sequences, 'test')}: {path}")
+        _write_files(config, sequences, ranked, print_line)
     return {f"test_{name}": value for name, value in values.items()}
 
 
 def _report_baselines(
     config: Bert4RecConfig,
     sequences: Sequences,
-    negatives: Mapping[str, npt.NDArray[np.int32]],
+    negatives: Negatives,
     model: Mapping[str, Ranks],
     print_line: PrintLine,
 ) -> dict[str, float]:
@@ -158,13 +145,16 @@ def _report_baselines(
     }
 
 
-def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> dict[str, float]:
+def _report_cold(
+    sequences: Sequences, temporal: TemporalSplit, ranks: Ranks, print_line: PrintLine
+) -> dict[str, float]:
     """Counts cold users and items, and judges their targets by themselves.
 
     Args:
         sequences: histories of all users.
         temporal: their split.
         ranks: [T] ranks of the test targets among all items.
+        print_line: prints a line.
 
     Returns:
         The values to log; metrics of `warm` and `cold` targets where there are some.
@@ -177,48 +167,38 @@ def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> 
         "cold_items": int(temporal.is_cold.sum()),
         "cold_targets": int(is_cold.sum()),
     }
-    for name, chosen in zip(_COLD_KINDS, (~is_cold, is_cold), strict=True):
-        if chosen.any():
-            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _FEW_KS)})
-    return values
-
-
-def cold_lines(sequences: Sequences, values: Metrics) -> Iterator[str]:
-    """Yields the lines on cold users and items, from `cold_values`."""
-    yield (
+    print_line(
         f"Of {sequences.num_users} users {values['users_with_targets']} have targets; "
         f"{values['cold_users']} have nothing before the cut (cold, not tested), "
         f"{values['ended_users']} nothing after"
     )
-    yield (
+    print_line(
         f"Of {sequences.num_items} items {values['cold_items']} are cold, met by nobody before the "
         f"cut; {values['cold_targets']} targets are such, and count"
     )
-    for name in _COLD_KINDS:
-        if f"{name}_mrr" in values:
-            shown = [f"{m} {values[f'{name}_{m}']:.4f}" for m in ("hr@10", "ndcg@10")]
-            yield f"On {name} targets alone, among all items: {', '.join(shown)}"
+    for name, chosen in (("warm", ~is_cold), ("cold", is_cold)):
+        if chosen.any():
+            metrics = ranking_metrics(ranks[chosen], _FEW_KS)
+            values |= flat_metrics({name: metrics})
+            shown = ", ".join(f"{m} {metrics[m]:.4f}" for m in ("hr@10", "ndcg@10"))
+            print_line(f"On {name} targets alone, among all items: {shown}")
+    return values
 
 
-def comparison_table(
+def _comparison_table(
     model: Mapping[str, Metrics],
     half_widths: Mapping[str, Metrics],
     popularity: Mapping[str, Metrics],
 ) -> Iterator[str]:
-    """Yields lines with every metric of every ranking beside popularity.
-
-    Args:
-        model: ranking -> metric -> value.
-        half_widths: ranking -> metric -> half of the 95% interval.
-        popularity: ranking -> metric -> value of the baseline.
-    """
+    """Yields lines with every metric of every ranking beside popularity."""
     yield (f"{'':8}" + "".join(f"  {name:<20}" for name in model)).rstrip()
     yield f"{'metric':8}" + f"{'model':>7}{'+-':>7}{'popul.':>8}" * len(model)
-    for metric in next(iter(model.values())):
-        cells = ""
-        for name in model:
-            cells += f"{model[name][metric]:7.4f}{half_widths[name][metric]:7.4f}"
-            cells += f"{popularity[name][metric]:8.4f}"
+    for metric in model["full"]:
+        cells = "".join(
+            f"{model[name][metric]:7.4f}{half_widths[name][metric]:7.4f}"
+            f"{popularity[name][metric]:8.4f}"
+            for name in model
+        )
         yield f"{metric:8}{cells}"
 
 
@@ -241,51 +221,38 @@ def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
                 raise UserError(f"`{name}` {path}: cannot be written there")
 
 
-def write_ranks(
-    path: Path,
-    users: pa.Array,
-    items: pa.Array,
-    sequences: Sequences,
-    ranks: Mapping[str, npt.NDArray[np.int64]],
+def _write_files(
+    config: Bert4RecConfig, sequences: Sequences, ranked: SplitRanks, print_line: PrintLine
 ) -> None:
-    """Writes the rank of each test target.
+    """Writes ranks and lists of the test targets to the named files.
 
-    Args:
-        path: file that gets its name when it is complete; an earlier one is replaced.
-        users: [U] raw ids of the users.
-        items: [I] raw ids of the items 1, 2, ...
-        sequences: histories of all users.
-        ranks: ranking -> [T] ranks from 0; written from 1, those left out as missing.
+    Ranks are written from 1, those left out as missing. Lists have RecTools' columns. A file gets
+    its name when it is complete; an earlier one is replaced.
     """
-    targets = targets_of(sequences, "test")
-    columns = {
-        "user": users.take(pa.array(targets.users)),
-        "item": items.take(pa.array(true_items(sequences, "test") - 1)),
-        "history_length": pa.array(targets.known),
-    }
-    for name, of_user in ranks.items():
-        columns["rank" if name == "full" else f"rank_{name}"] = pa.array(
-            of_user + 1, mask=of_user < 0
-        )
-    _write(path, columns)
-
-
-def write_lists(
-    path: Path, users: pa.Array, items: pa.Array, sequences: Sequences, lists: Lists
-) -> None:
-    """Writes the lists of the test targets, with RecTools' columns.
-
-    They are user_id, item_id and rank, from 1. Arguments are those of `write_ranks`; `lists` are
-    those of `SplitRanks`.
-    """
-    row, column = np.nonzero(lists)
-    owners = targets_of(sequences, "test").users[row]
-    columns = {
-        "user_id": users.take(pa.array(owners)),
-        "item_id": items.take(pa.array(lists[row, column] - 1)),
-        "rank": pa.array(column + 1),
-    }
-    _write(path, columns)
+    files, targets = config.evaluation, targets_of(sequences, "test")
+    if not (files.ranks_file or files.lists_file):
+        return
+    users, items = raw_ids(config.data, sequences)
+    if files.ranks_file:
+        columns = {
+            "user": users.take(pa.array(targets.users)),
+            "item": items.take(pa.array(true_items(sequences, "test") - 1)),
+            "history_length": pa.array(targets.known),
+        }
+        for name, of_user in ranked.ranks.items():
+            column = "rank" if name == "full" else f"rank_{name}"
+            columns[column] = pa.array(of_user + 1, mask=of_user < 0)
+        _write(Path(files.ranks_file), columns)
+        print_line(f"Ranks of {count_targets(sequences, 'test')}: {Path(files.ranks_file)}")
+    if files.lists_file:
+        row, number = np.nonzero(ranked.lists)
+        columns = {
+            "user_id": users.take(pa.array(targets.users[row])),
+            "item_id": items.take(pa.array(ranked.lists[row, number] - 1)),
+            "rank": pa.array(number + 1),
+        }
+        _write(Path(files.lists_file), columns)
+        print_line(f"Lists of {count_targets(sequences, 'test')}: {Path(files.lists_file)}")
 
 
 def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:

@@ -66,7 +66,14 @@ def model_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str
             )
     if config.run.mode != "train":
         stored["popularity_correction"] = trained_with.get("popularity_correction", 0.0)
-        stored |= _adapter_settings(config, loaded)
+        adapter, values = dataclasses.asdict(loaded.adapter), config.to_dict()
+        for name in sorted(adapter.keys() & config.explicit):
+            if values[name] != adapter[name]:
+                raise UserError(
+                    f"`{name}` {values[name]}: {loaded.path} was trained with `{name}` "
+                    f"{adapter[name]}; leave the flag out"
+                )
+        stored |= adapter
     return stored
 
 
@@ -93,18 +100,6 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
     if opened.checkpoint.held is not None:
         opened.checkpoint.held.let_go()  # its settings are read, and this run replaces it
     return opened
-
-
-def _adapter_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str, Any]:
-    stored = dataclasses.asdict(loaded.adapter)
-    current = config.to_dict()
-    for name, value in stored.items():
-        if name in config.explicit and current[name] != value:
-            raise UserError(
-                f"`{name}` {current[name]}: {loaded.path} was trained with `{name}` {value}; "
-                "leave the flag out"
-            )
-    return stored
 
 
 def _dataset_filters(config: Bert4RecConfig) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 """One optimizer step of BERT4Rec."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,13 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
-from bert4rec.data.masking import MaskingRule, mask_tokens, next_item_batch
-from bert4rec.data.negative_sampler import NegativeSampler, log_popularity
+from bert4rec.data.masking import mask_tokens, next_item_batch
+from bert4rec.data.negative_sampler import draw_uniformly, log_popularity
 from bert4rec.model.compiled import CompiledNetwork
-from bert4rec.model.loss import LossInputs, LossNetwork
+from bert4rec.model.loss import LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
+from bert4rec.nn.targets import LabelledBatch
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -36,7 +38,6 @@ class Bert4RecTrainStep:
         model: the network to train.
         config: settings of the objective and the optimizers.
         precision: precision of the forward pass.
-        sampler: draws the negatives; None with the full softmax.
         processes: processes that train together.
         score_offset: [I] added to the scores in training; see `LossNetwork`.
 
@@ -54,17 +55,15 @@ class Bert4RecTrainStep:
         model: Bert4Rec,
         config: Bert4RecConfig,
         precision: Precision,
-        sampler: NegativeSampler | None = None,
         processes: Processes = ALONE,
         score_offset: Tensor | None = None,
     ) -> None:
         objective, optimizer = config.objective, config.optimizer
         self._model = model
         model.activation_checkpointing = config.run.activation_checkpointing
-        self._rule = MaskingRule.of(objective)
+        self._objective = objective
         self._precision = precision
         self._clip_norm = optimizer.clip_norm
-        self._sampler = sampler
         self._processes = processes
         self.item_rows: ItemRows | None = None
         self.row_optimizer: RowwiseOptimizer | None = None
@@ -78,29 +77,17 @@ class Bert4RecTrainStep:
             network.compiled = CompiledNetwork(model)
         self._network: nn.Module = network
         is_dmp = config.run.parallelism == "dmp" and not config.updates_after_backward
+        rule, decay = item_rule(config, device), optimizer.weight_decay
         if config.updates_after_backward:
-            self.shards = RowShards(network, processes)
-            self._network = self.shards
-            self.row_optimizer = RowwiseOptimizer(
-                self.shards,
-                item_rule(config, device),
-                optimizer.weight_decay,
-                precision.loss_scale,
-            )
+            self._network = self.shards = RowShards(network, processes)
         elif config.updates_rows and objective.loss != "full":
             # FBGEMM updates the other tables, but supports none of one column.
             self.item_rows = ItemRows(model, ("bias",) if is_dmp else ("embedding", "head", "bias"))
-            self.row_optimizer = RowwiseOptimizer(
-                self.item_rows,
-                item_rule(config, device),
-                optimizer.weight_decay,
-                precision.loss_scale,
-            )
+        tables = self.shards or self.item_rows
+        if tables is not None:
+            self.row_optimizer = RowwiseOptimizer(tables, rule, decay, precision.loss_scale)
         if is_dmp:
-            self.sharded = shard_network(
-                network, item_rule(config, device), optimizer.weight_decay, device
-            )
-            self._network = self.sharded
+            self._network = self.sharded = shard_network(network, rule, decay, device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(self._network)
@@ -114,8 +101,8 @@ class Bert4RecTrainStep:
         self._lr = torch.zeros((), device=device)
         self._generator = torch.Generator(device)
 
-    def __call__(self, batch: TrainBatch | BatchGroup, lr: float) -> Tensor:
-        """Trains on a batch or on a group of batches.
+    def __call__(self, batch: BatchGroup, lr: float) -> Tensor:
+        """Trains on a group of batches.
 
         Args:
             batch: tensors on the model's device.
@@ -130,8 +117,7 @@ class Bert4RecTrainStep:
             self.sharded.set_lr(lr)
         self._model.train()
         self._clear_gradients()
-        batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
-        counts = [batch.num_targets for batch in batches]
+        batches, counts = batch.batches, [each.num_targets for each in batch.batches]
         total = int(self._processes.sum_integers(np.array([sum(counts)]))[0])
         loss = torch.zeros_like(self._lr)
         for i, (each, count) in enumerate(zip(batches, counts, strict=True)):
@@ -160,18 +146,26 @@ class Bert4RecTrainStep:
         yield
         sharded.empty_tables()
 
+    def describe(self) -> list[str]:
+        """Returns a line per sharded table."""
+        if self.sharded is not None:
+            return [f"TorchRec's plan: {line}" for line in self.sharded.describe()]
+        lines = [] if self.shards is None else self.shards.describe()
+        return [f"Item tables by rows: {line}" for line in lines]
+
     def item_state(self) -> dict[str, Tensor]:
         """Returns the row optimizer's state; every process must call it."""
         tensors: dict[str, Tensor] = {}
         if self.sharded is not None:
             tensors |= {name: t for name, t in self.sharded.gather().items() if "." in name}
-        tables = self.item_rows or self.shards
-        if self.row_optimizer is None or tables is None:
+        if self.row_optimizer is None:
             return tensors
         tensors["steps"] = self.row_optimizer.steps
-        for table, state in zip(tables.names, self.row_optimizer.state, strict=True):
+        shards = {} if self.shards is None else self.shards.shards
+        names = list(shards) if self.item_rows is None else self.item_rows.names
+        for table, state in zip(names, self.row_optimizer.state, strict=True):
             for name, tensor in state.items():
-                whole = tensor if self.shards is None else self.shards.gather(table, tensor)
+                whole = shards[table].gather(tensor) if shards else tensor
                 tensors[f"{table}.{name}"] = whole
         return tensors
 
@@ -183,12 +177,13 @@ class Bert4RecTrainStep:
         `whole_tables`.
         """
         if self.sharded is not None:
-            self.sharded.scatter(state | self.sharded.whole_tables())
+            self.sharded.scatter(state)
         if self.shards is not None and self.row_optimizer is not None:
-            self.shards.take_tables()
-            for table, tensors in zip(self.shards.names, self.row_optimizer.state, strict=True):
+            shards = self.shards.shards.items()
+            for (table, shard), tensors in zip(shards, self.row_optimizer.state, strict=True):
+                shard.take()
                 for name, own in tensors.items():
-                    own.copy_(self.shards.own_rows(table, state[f"{table}.{name}"]))
+                    own.copy_(shard.own(state[f"{table}.{name}"]))
 
     def _without_exchange(self) -> contextlib.AbstractContextManager[None]:
         if isinstance(self._network, DistributedDataParallel):
@@ -200,7 +195,7 @@ class Bert4RecTrainStep:
         # Dropout draws from the global generator: reseeded, a resumed run draws the same.
         torch.manual_seed(batch.seed)
         self._generator.manual_seed(batch.seed)
-        inputs = self._loss_inputs(batch)
+        inputs = self._labelled(batch)
         with self._precision.autocast():
             loss: Tensor = self._network(inputs)
         # Processes average their gradients; the mean of all targets needs their sum.
@@ -208,28 +203,21 @@ class Bert4RecTrainStep:
         torch.autograd.backward(loss * factor)
         return loss.detach() * weight
 
-    def _loss_inputs(self, batch: TrainBatch) -> LossInputs:
+    def _labelled(self, batch: TrainBatch) -> LabelledBatch:
+        num_items, objective = self._model.num_items, self._objective
         if batch.causal:
             labelled = next_item_batch(batch.items, batch.layout)
         else:
             labelled = mask_tokens(
-                batch.items,
-                batch.layout,
-                batch.mask_counts,
-                self._rule,
-                self._model.num_items,
-                self._generator,
+                *(batch.items, batch.layout, batch.mask_counts),
+                *(objective, num_items, self._generator),
             )
-        drawn = None if self._sampler is None else self._sampler.draw(self._generator)
-        return LossInputs(
-            items=labelled.items,
-            layout=labelled.layout,
-            targets=labelled.targets,
-            labels=labelled.labels,
-            causal=batch.causal,
-            negatives=None if drawn is None else drawn.items,
-            log_expected=None if drawn is None else drawn.log_expected,
+        if objective.loss == "full":
+            return labelled
+        negatives = draw_uniformly(
+            num_items, objective.num_negatives, self._generator, self._lr.device
         )
+        return dataclasses.replace(labelled, negatives=negatives)
 
     def _update(self) -> None:
         scale = self._precision.loss_scale
@@ -274,25 +262,6 @@ def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
     return "rowwise_adagrad" if by_fbgemm and device.type == "cpu" else "adam"
 
 
-def build_sampler(
-    config: Bert4RecConfig, sequences: Sequences, device: torch.device
-) -> NegativeSampler | None:
-    """Builds the sampler of negatives; None with the full softmax.
-
-    Raises:
-        UserError: gBCE with as many negatives as there are items.
-    """
-    objective = config.objective
-    if objective.loss == "full":
-        return None
-    if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
-        raise UserError(
-            f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
-            f"{sequences.num_items} items; ask for fewer, or use `loss` full"
-        )
-    return NegativeSampler(sequences.num_items, objective.num_negatives, device)
-
-
 def build_step(
     config: Bert4RecConfig,
     sequences: Sequences,
@@ -305,9 +274,13 @@ def build_step(
     Raises:
         UserError: the settings do not fit the dataset or this machine.
     """
-    device = model.head.bias.device
-    sampler = build_sampler(config, sequences, device)
-    correction, offset = config.objective.popularity_correction, None
+    objective, device = config.objective, model.head.bias.device
+    if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
+        raise UserError(
+            f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
+            f"{sequences.num_items} items; ask for fewer, or use `loss` full"
+        )
+    correction, offset = objective.popularity_correction, None
     if correction:
         offset = (correction * log_popularity(sequences)).to(device)
-    return Bert4RecTrainStep(model, config, precision, sampler, processes, offset)
+    return Bert4RecTrainStep(model, config, precision, processes, offset)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import training_batches
+from bert4rec.data.batches import TrainBatches
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import Bert4RecTrainStep, build_step
 from recsys.data.sequences import Sequences
@@ -68,7 +68,7 @@ def train(
     """
     model = model or make_model(settings)
     step = build_step(settings, sequences(), model, precision)
-    source = training_batches(settings, sequences(), CPU)
+    source = TrainBatches(settings, sequences(), CPU)
     batches = (batch for epoch in range(epochs) for batch in source.batches(epoch, 0))
     losses = [step(batch, 0.01).detach() for batch in itertools.islice(batches, steps)]
     return step, model, torch.stack(losses)

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.train.baselines import fit, item_to_item_ranks, neighbour_vectors
+from bert4rec.train.baselines import (
+    fit,
+    item_to_item_ranks,
+    neighbour_vectors,
+    popularity_ranks,
+)
 from bert4rec.train.metrics import bootstrap_intervals, paired_difference
 from recsys.data.sequences import Sequences, read_sequences
 from recsys.errors import UserError
@@ -29,24 +34,26 @@ def training_items(sequences):
     return [sequences[user][:-2].tolist() for user in range(sequences.num_users)]
 
 
-def test_markov_is_the_share_of_those_that_follow(sequences):
-    counts = np.zeros((ITEMS + 1, ITEMS + 1))
-    for items in training_items(sequences):
-        for at, item in enumerate(items):
-            for distance, later in enumerate(items[at + 1 : at + 11], 1):
-                counts[item, later] += 1 / distance
-    total = np.maximum(counts.sum(1, keepdims=True), 1e-12)
-    found = fit("markov", sequences).toarray()
-    np.testing.assert_allclose(found, (counts / total)[1:, 1:], rtol=1e-12)
-
-
-def test_vectors_of_neighbours_factorise_their_positive_information(sequences):
+def followers(sequences):
+    """Returns [I, I] how often, and how near, an item follows another."""
     counts = np.zeros((ITEMS, ITEMS))
     for items in training_items(sequences):
         for at, item in enumerate(items):
             for distance, later in enumerate(items[at + 1 : at + 11], 1):
-                if item != later:
-                    counts[[item - 1, later - 1], [later - 1, item - 1]] += 1 / distance
+                counts[item - 1, later - 1] += 1 / distance
+    return counts
+
+
+def test_markov_is_the_share_of_those_that_follow(sequences):
+    counts = followers(sequences)
+    total = np.maximum(counts.sum(1, keepdims=True), 1e-12)
+    found = fit("markov", sequences).toarray()
+    np.testing.assert_allclose(found, counts / total, rtol=1e-12)
+
+
+def test_vectors_of_neighbours_factorise_their_positive_information(sequences):
+    counts = followers(sequences) + followers(sequences).T
+    np.fill_diagonal(counts, 0)
     smoothed = counts.sum(0) ** 0.75
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = counts * smoothed.sum() / np.outer(counts.sum(1), smoothed)
@@ -106,12 +113,17 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(sequences):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "popularity"])
 def test_ranks_equal_a_plain_count(sequences, name, split):
     negatives = {"uniform": draw_negatives(sequences, 5, by_popularity=False, seed=1)}
-    matrix = fit(name, sequences)
-    found = item_to_item_ranks(matrix, sequences, split, negatives)
-    dense = matrix if name == "ease" else matrix.toarray()
+    if name == "popularity":
+        found = popularity_ranks(sequences, split, negatives)
+        occurrences = np.bincount(np.concatenate(training_items(sequences)), minlength=ITEMS + 1)
+        dense = np.broadcast_to(occurrences[1:].astype(float), (ITEMS, ITEMS))
+    else:
+        matrix = fit(name, sequences)
+        found = item_to_item_ranks(matrix, sequences, split, negatives)
+        dense = matrix if name == "ease" else matrix.toarray()
     for user in range(USERS):
         *known, true = sequences[user][: -1 if split == "validation" else None].tolist()
         scores = np.zeros(ITEMS)

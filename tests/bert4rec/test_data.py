@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from bert4rec.config import Bert4RecConfig, ObjectiveConfig
 from bert4rec.data.batches import TrainBatches, known_windows, pack
-from bert4rec.data.masking import MaskingRule, draw_counts, mask_tokens, next_item_batch
+from bert4rec.data.masking import draw_counts, mask_tokens, next_item_batch
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import random_sequences
 from bert4rec.data.split import (
@@ -22,6 +23,7 @@ from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
+from recsys.train.processes import ALONE, Processes
 from tests.bert4rec.conftest import write_dataset
 
 CPU = torch.device("cpu")
@@ -56,8 +58,8 @@ def test_users_that_do_not_validate_train_on_their_last_item_but_one(sequences):
     assert targets.users.tolist() == [first, second]
     assert true_items(some, "validation").tolist() == [sequences[first][-2], sequences[second][-2]]
     assert (true_items(some, "test") == sequences.test_items).all()
-    recent = {"kind": "recent", "max_len": 100, "dupe_factor": 1}
-    tokens = sum(batch.layout.num_tokens for batch in make_batches(some, **recent).batches(0, 0))
+    recent = make_batches(some, windows="recent", max_len=100, dupe_factor=1)
+    tokens = sum(batch.layout.num_tokens for batch in batches_of(recent))
     assert tokens == training_lengths(some).sum()
     more = validate_some_users(sequences, 3, users)
     assert {first, second} < set(more.validation_users.tolist())
@@ -140,12 +142,17 @@ def test_packing_equals_slicing(sequences, append):
     assert layout.max_length == max(map(len, expected))
 
 
-def make_batches(sequences, **changes):
+def make_batches(sequences, processes=ALONE, **changes):
     values = {
-        "kind": "random", "max_len": 10, "dupe_factor": 2, "batch_size": 3, "objective": "hybrid",
-        "masking": MaskingRule(), "seed": 5,
+        "windows": "random", "max_len": 10, "dupe_factor": 2, "train_batch_size": 3,
+        "objective": "hybrid", "seed": 5,
     }  # fmt: skip
-    return TrainBatches(sequences=sequences, **(values | changes))
+    return TrainBatches(Bert4RecConfig.from_dict(values | changes), sequences, CPU, processes)
+
+
+def batches_of(source, epoch=0, start=0):
+    """Returns the single batches of an epoch."""
+    return [batch for group in source.batches(epoch, start) for batch in group.batches]
 
 
 def seen(batches):
@@ -163,17 +170,17 @@ def seen(batches):
 
 def test_batches_are_the_same_after_a_resume_and_new_each_epoch(sequences):
     source = make_batches(sequences)
-    whole = seen(source.batches(1, 0))
+    whole = seen(batches_of(source, 1))
     assert len(whole) == source.num_batches == 4
-    assert seen(source.batches(1, 2)) == whole[2:]
-    assert seen(source.batches(2, 0)) != whole
+    assert seen(batches_of(source, 1, 2)) == whole[2:]
+    assert seen(batches_of(source, 2)) != whole
     assert {causal for _, _, causal, _, _ in whole} == {True, False}
 
 
 def test_an_epoch_holds_every_window_once(sequences):
-    source = make_batches(sequences, kind="prefix", dupe_factor=1, objective="cloze")
+    source = make_batches(sequences, windows="prefix", dupe_factor=1, objective="cloze")
     parts = []
-    for batch in source.batches(0, 0):
+    for batch in batches_of(source):
         lengths = batch.layout.lengths().tolist()
         assert lengths == sorted(lengths)
         parts += [p.tolist() for p in batch.items.split(batch.layout.lengths().tolist())]
@@ -185,16 +192,16 @@ def test_an_epoch_holds_every_window_once(sequences):
 
 
 def test_batches_mix_sequences_of_all_lengths(sequences):
-    source = make_batches(sequences, kind="prefix", dupe_factor=50, batch_size=100)
-    means = [batch.layout.lengths().double().mean() for batch in source.batches(0, 0)][:-1]
+    source = make_batches(sequences, windows="prefix", dupe_factor=50, train_batch_size=100)
+    means = [batch.layout.lengths().double().mean() for batch in batches_of(source)][:-1]
     assert max(means) - min(means) < 2.5  # lengths are 1 to 10; sorted batches would differ by 8
 
 
 def test_causal_batches_ask_at_the_places_that_recommending_asks_at(sequences):
     """A window has one item more than the network takes: the last one is the answer alone."""
-    source = make_batches(sequences, kind="recent", dupe_factor=1, objective="causal")
+    source = make_batches(sequences, windows="recent", dupe_factor=1, objective="causal")
     asked_places, tokens = set(), 0
-    for batch in source.batches(0, 0):
+    for batch in batches_of(source):
         asked = next_item_batch(batch.items, batch.layout)
         assert asked.layout.lengths().max() <= 10
         for items, first, labels in zip(
@@ -217,18 +224,18 @@ def test_turns_of_hybrid_batches_keep_to_the_longest_sequence(sequences):
     source = make_batches(sequences, objective="hybrid")
     longest = {True: 0, False: 0}
     for epoch in range(20):
-        for batch in source.batches(epoch, 0):
+        for batch in batches_of(source, epoch):
             longest[batch.causal] = max(longest[batch.causal], int(batch.layout.lengths().max()))
     assert longest == {True: 11, False: 10}
 
 
 def test_ranks_share_an_epoch(sequences):
-    alone = seen(make_batches(sequences).batches(0, 0))
-    ranks = [
-        list(seen(make_batches(sequences, rank=r, world_size=2).batches(0, 0))) for r in (0, 1)
-    ]
+    """Each takes all batches of its steps, of which two are added up here."""
+    alone = seen(batches_of(make_batches(sequences)))
+    both = [make_batches(sequences, Processes(rank, 2), accumulation_steps=2) for rank in (0, 1)]
+    ranks = [list(zip(*[iter(seen(batches_of(source)))] * 2, strict=True)) for source in both]
     assert len(ranks[0]) == len(ranks[1])
-    together = [batch for pair in zip(*ranks, strict=True) for batch in pair]
+    together = [batch for step in zip(*ranks, strict=True) for pair in step for batch in pair]
     assert together[: len(alone)] == alone
 
 
@@ -246,7 +253,7 @@ def mask(lengths, rule, seed=0, num_items=50):
 
 
 def test_masks_hide_the_drawn_number_of_tokens_of_each_sequence():
-    rule = MaskingRule(mask_prob=0.4, mask_last_prob=0.3, mask_replace=1.0, random_replace=0.0)
+    rule = ObjectiveConfig(mask_prob=0.4, mask_last_prob=0.3, mask_replace=1.0, random_replace=0.0)
     items, layout, counts, found = mask([5, 1, 30, 7, 2] * 20, rule)
     hidden = found.items == 51
     per_sequence = torch.bincount(layout.sequence_of_token()[hidden], minlength=100)
@@ -264,7 +271,7 @@ def test_whole_batches_or_single_sequences_are_asked_for_their_last_token():
     lengths = np.full(64, 5)
     shares = {}
     for kind in ("sequences", "batches"):
-        rule = MaskingRule(mask_last_prob=0.4, mask_last_of=kind)
+        rule = ObjectiveConfig(mask_last_prob=0.4, mask_last_of=kind)
         shares[kind] = [
             draw_counts(lengths, rule, rng(seed)).last_only.double().mean().item()
             for seed in range(400)
@@ -276,7 +283,7 @@ def test_whole_batches_or_single_sequences_are_asked_for_their_last_token():
 
 
 def test_every_token_is_masked_with_the_stated_probability():
-    rule = MaskingRule(mask_prob=0.3, mask_replace=1.0, random_replace=0.0)
+    rule = ObjectiveConfig(mask_prob=0.3, mask_replace=1.0, random_replace=0.0)
     hits = torch.zeros(8)
     draws = 3000
     for seed in range(draws // 100):
@@ -288,7 +295,7 @@ def test_every_token_is_masked_with_the_stated_probability():
 
 
 def test_replacement_shares():
-    rule = MaskingRule(mask_prob=0.5, mask_replace=0.6, random_replace=0.3)
+    rule = ObjectiveConfig(mask_prob=0.5, mask_replace=0.6, random_replace=0.3)
     items, *_, found = mask([100] * 100, rule, num_items=1000)
     shown = found.items[found.targets.index]
     masked, kept = (shown == 1001).double().mean(), (shown == found.labels).double().mean()

@@ -9,14 +9,15 @@ import torch
 from torch.nn import functional as F
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import pack, training_batches
+from bert4rec.data.batches import TrainBatches, pack
 from bert4rec.data.masking import next_item_batch
-from bert4rec.data.negative_sampler import NegativeSampler, log_popularity
+from bert4rec.data.negative_sampler import draw_uniformly, log_popularity
 from bert4rec.data.windows import Windows
-from bert4rec.model.loss import LossInputs, LossNetwork
+from bert4rec.model.loss import LossNetwork
 from bert4rec.model.network import ItemRows
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.train.step import build_sampler, build_step
+from bert4rec.nn.targets import LabelledBatch
+from bert4rec.train.step import build_step
 from recsys.train.optimizers.rows import RowGradients, norm_of_summed_rows
 from tests.bert4rec.conftest import peak_mib
 from tests.bert4rec.steps import (
@@ -31,24 +32,14 @@ from tests.bert4rec.steps import (
 )
 
 
-def causal_inputs(items, layout, **negatives) -> LossInputs:
-    asked = next_item_batch(items, layout)
-    return LossInputs(
-        items=asked.items,
-        layout=asked.layout,
-        targets=asked.targets,
-        labels=asked.labels,
-        causal=True,
-        **negatives,
-    )
-
-
-def make_inputs(settings) -> LossInputs:
+def make_inputs(settings) -> LabelledBatch:
     windows = Windows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([4, 1, 5]))
-    sampler = build_sampler(settings, sequences(), CPU)
-    drawn = sampler.draw(torch.Generator().manual_seed(1))
-    packed = pack(sequences(), windows, CPU)
-    return causal_inputs(*packed, negatives=drawn.items, log_expected=drawn.log_expected)
+    inputs = next_item_batch(*pack(sequences(), windows, CPU))
+    if settings.objective.loss == "full":
+        return inputs
+    generator = torch.Generator().manual_seed(1)
+    drawn = draw_uniformly(NUM_ITEMS, settings.objective.num_negatives, generator, CPU)
+    return dataclasses.replace(inputs, negatives=drawn)
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -88,8 +79,7 @@ def test_row_gradients_are_those_of_autograd(head, loss):
 @pytest.mark.parametrize("temperature", [None, 0.1])
 def test_the_full_softmax_is_over_the_scores_that_rank(head, temperature):
     settings = config(head=head, temperature=temperature)
-    inputs, model = make_inputs(config(loss="sampled")), make_model(settings)
-    inputs = dataclasses.replace(inputs, negatives=None, log_expected=None)
+    inputs, model = make_inputs(settings), make_model(settings)
     loss = LossNetwork(model, "full")(inputs)
     hidden = model(inputs.items, inputs.layout, inputs.targets, causal=True)
     logits = F.linear(hidden, model.item_vectors(), model.head.bias)
@@ -134,13 +124,13 @@ def test_accumulated_batches_are_one_large_batch():
     """Two batches to a step give the gradient of the mean over the targets of both."""
     settings = config(objective="causal", accumulation_steps=2, train_batch_size=3)
     _, trained, (loss,) = train(settings, steps=1)
-    batches = next(training_batches(settings, sequences(), CPU).batches(0, 0)).batches
+    batches = next(TrainBatches(settings, sequences()).batches(0, 0)).batches
     lengths = [batch.layout.lengths() for batch in batches]
     assert lengths[0].sum() != lengths[1].sum()
     items, joined = torch.cat([batch.items for batch in batches]), torch.cat(lengths)
     layout = SequenceLayout.of_lengths(joined, int(joined.max()), len(items))
     plain = make_model(settings)
-    expected = LossNetwork(plain, "full")(causal_inputs(items, layout))
+    expected = LossNetwork(plain, "full")(next_item_batch(items, layout))
     expected.backward()
     torch.testing.assert_close(loss, expected.detach())
     for found, parameter in zip(trained.parameters(), plain.parameters(), strict=True):
@@ -171,14 +161,14 @@ def test_popularity_counts_each_item_once_more_than_it_is_trained_on():
 
 
 def test_negatives_cover_the_catalogue():
-    drawn = NegativeSampler(4, 4000, CPU).draw(torch.Generator().manual_seed(0))
-    assert sorted(set(drawn.items.tolist())) == [1, 2, 3, 4]
-    torch.testing.assert_close(drawn.log_expected, torch.full((4000,), 1000.0).log())
+    drawn = draw_uniformly(4, 4000, torch.Generator().manual_seed(0), CPU)
+    assert sorted(set(drawn.tolist())) == [1, 2, 3, 4]
 
 
 def test_gbce_needs_fewer_negatives_than_items():
+    settings = config(loss="gbce", num_negatives=50)
     with pytest.raises(ValueError, match="`num_negatives` 50"):
-        build_sampler(config(loss="gbce", num_negatives=50), sequences(), CPU)
+        build_step(settings, sequences(), make_model(settings), FLOAT32)
 
 
 @pytest.mark.parametrize(

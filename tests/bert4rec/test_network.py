@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn import attention
-from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.targets import Targets
 
 NUM_ITEMS = 23
 LENGTHS = torch.tensor([5, 1, 7, 3])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import TrainBatch, training_batches
+from bert4rec.data.batches import TrainBatch, TrainBatches
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import build_step
 from recsys.data.sequences import Sequences
@@ -43,7 +43,7 @@ def record_steps(precision: str, **settings: object) -> Recorder:
     with DEVICE:
         model = Bert4Rec(config.model, NUM_ITEMS)
     step = build_step(config, sequences(), model, PRECISIONS[precision])
-    source = training_batches(config, sequences(), DEVICE)
+    source = TrainBatches(config, sequences(), DEVICE)
     with Recorder() as recorder:
         losses = [step(batch, 0.01) for batch in source.batches(0, 0)]
     assert len(losses) == 2

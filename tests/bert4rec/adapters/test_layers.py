@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from bert4rec.config import EXPERTS, AdapterConfig, ModelConfig
-from bert4rec.model.merge import merged
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import last_tokens
+from bert4rec.model.weights import merged
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens whose output is computed, and the items to predict there."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from bert4rec.nn.layout import SequenceLayout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Targets:
+    """The tokens whose output is computed.
+
+    Attributes:
+        index: [M] int64 index of each among the N packed tokens, ascending.
+        layout: offsets of the sequences in the targets; the tokens' own layout if every token is
+            a target.
+        positions: [M] int64 position of each in its sequence.
+    """
+
+    index: Tensor
+    layout: SequenceLayout
+    positions: Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledBatch:
+    """Tokens, targets and labels of a batch.
+
+    Attributes:
+        items: [N] int64 packed item numbers; masked targets are replaced.
+        layout: offsets of the sequences in `items`.
+        targets: positions of the M targets.
+        labels: [M] int64 item to predict at each target, from 1.
+        causal: no token attends to a later one.
+        negatives: [S] int64 items, from 1, drawn uniformly with repetitions; None with the full
+            softmax.
+    """
+
+    items: Tensor
+    layout: SequenceLayout
+    targets: Targets
+    labels: Tensor
+    causal: bool
+    negatives: Tensor | None = None
+
+    @property
+    def candidates(self) -> Tensor | None:
+        """[M + S] labels, then negatives; None with the full softmax."""
+        return None if self.negatives is None else torch.cat([self.labels, self.negatives])
