@@ -7,10 +7,10 @@ import json
 import os
 import pty
 import struct
-import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from bert4rec.scripts.flags import config_from_flags, define_flags
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
 from recsys.train.run import Run
+from tests import harness
 from tests.harness import REPOSITORY, Program
 
 NUM_USERS, NUM_ITEMS = 60, 40
@@ -164,17 +165,17 @@ def show(*flags: str) -> str:
     """Runs the program on a terminal of 100 columns; returns what that shows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    command = [sys.executable, "-m", "bert4rec.scripts.main", *flags]
-    with subprocess.Popen(
-        command, stdout=theirs, stderr=subprocess.DEVNULL, cwd=REPOSITORY
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # the terminal closes with the process
-            while block := os.read(ours, 4096):
-                shown += block
+    outputs = Connection(os.dup(theirs), readable=False), Path(os.devnull)
+    process = harness._fork(["-m", "bert4rec.scripts.main", *flags], REPOSITORY, {}, outputs)
+    os.close(theirs)
+    outputs[0].close()
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal closes with the process
+        while block := os.read(ours, 4096):
+            shown += block
     os.close(ours)
-    assert process.returncode == 0, shown
+    process.join()
+    assert process.exitcode == 0, shown
     return shown.decode()
 
 

@@ -116,6 +116,9 @@ def test_recommendations_are_those_of_the_checkpoint(tmp_path, model, artifact_f
     causal = settings.get("objective") == "causal"
     width = 12 if causal else 11  # the mask takes a place
     padded = np.array([h + [0] * (width - len(h)) for h in HISTORIES], np.int64)
+    warm_up = served.warmup_request(3)
+    served.check(warm_up)
+    assert served.predict([warm_up])[0]["items"].shape == (3, TOP_K)
     for excluded in (True, False):
         request = {"history": padded, "exclude_seen": np.full((4, 1), excluded)}
         served.check(request)
@@ -205,13 +208,6 @@ def test_the_signature_of_a_fixed_network_has_no_open_length(plain):
     assert [tensor.shape for tensor in signature.inputs] == [(11,), (1,)]
     assert not any(tensor.optional or tensor.ragged for tensor in signature.inputs)
     assert dataclasses.asdict(signature)["outputs"][0]["shape"] == (TOP_K,)
-
-
-def test_warming_up_is_a_valid_request(plain):
-    for served in plain[2].values():
-        request = served.warmup_request(3)
-        served.check(request)
-        assert served.predict([request])[0]["items"].shape == (3, TOP_K)
 
 
 def named(folder, dataset, name, *, make=bert4rec_checkpoint, **settings):

@@ -14,7 +14,6 @@ from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.titles import write_titles
 from tests import harness
-from tests.bert4rec import torchrun
 from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, raw_id, show
 
 RANKINGS = ("full", "full_with_seen", "popular", "uniform")
@@ -144,19 +143,6 @@ def test_users_without_enough_new_items_are_left_out_and_said_once(
         popular = data[f"test_popularity_{ranking}_mrr"]
         assert 1 / 26 <= popular <= 1
     assert None not in ranks["rank"]
-
-
-@pytest.mark.multiprocess
-def test_two_processes_write_each_user_once(dataset, tmp_path):
-    written = {}
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        path = folder / "ranks.csv"
-        lists = folder / "lists.parquet"
-        files = f"--ranks_file={path}", f"--lists_file={lists}"
-        torchrun.run(folder, processes, ("--max_steps=1", "--lr=0", *files))
-        written[processes] = read_ranks(path), read_ranks(lists)
-    assert written[1] == written[2]
 
 
 @pytest.mark.parametrize(

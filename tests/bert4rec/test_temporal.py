@@ -304,5 +304,5 @@ def test_inference_is_measured_on_the_targets(dataset, trained, program):
 
 
 def test_verify_names_the_split(dataset):
-    report = harness.python("-m", "dataspec.verify", dataset).stdout
+    report = harness.forked("-m", "dataspec.verify", dataset).stdout
     assert f"split      {SPLIT}, cut at " in report

@@ -19,19 +19,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"
 BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
 FLOAT16 = Precision(device_type="cpu", dtype=torch.float16, loss_scale=1024.0)
 SCHEMES = [
-    (
-        {"head": "tied", "activation": "swiglu", "temperature": 0.2},
-        FLOAT32,
-    ),
+    ({"head": "tied", "activation": "swiglu", "temperature": 0.2}, FLOAT32),
     ({"objective": "causal", "norm": "post", "activation": "gelu"}, BFLOAT16),
+    ({"objective": "hybrid", "loss": "sampled", "head": "tied", "accumulation_steps": 2}, FLOAT32),
     (
-        {"objective": "hybrid", "loss": "sampled", "head": "tied", "accumulation_steps": 2},
-        FLOAT32,
-    ),
-    ({"objective": "cloze", "activation_checkpointing": True}, FLOAT16),
-    (
-        {"objective": "cloze", "loss": "sampled", "clip_norm": 0.1, "mask_last_prob": 0.5},
-        FLOAT32,
+        {
+            **{"objective": "cloze", "loss": "sampled", "clip_norm": 0.1, "mask_last_prob": 0.5},
+            "activation_checkpointing": True,
+        },
+        FLOAT16,
     ),
 ]
 
