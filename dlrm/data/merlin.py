@@ -127,7 +127,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             "default reads the same batches without them"
         ) from error
     names = column_names(reader.spec)
-    paths = [str(path) for path in reader.paths]
+    paths = [str(path) for path in reader.files]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = Dataset(

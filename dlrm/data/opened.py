@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlrm.config import DataConfig
-from dlrm.data.sources import ParquetRows, RowSource
+from dlrm.data.sources import RowSource
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import (
@@ -161,7 +161,7 @@ class OpenedDataset:
             DatasetError: the split is missing or damaged.
         """
         if self.config.dataset_type == "parquet":
-            return ParquetRows(ParquetReader(self.root, split, self.spec), check_ids)
+            return ParquetReader(self.root, split, self.spec, check_ids=check_ids)
         if self.config.dataset_type == "binary":
             return BinaryRecordsReader(self.root, split, self.spec, check_ids=check_ids)
         if self.config.dataset_type == "npy":

@@ -242,15 +242,10 @@ class FeatureSpec:
         Raises:
             DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
         """
-        document = spec_document.read_spec(path)
+        fields = spec_document.read_spec(path)
+        fields["categorical"] = tuple(CategoricalFeature(*item) for item in fields["categorical"])
+        fields["lists"] = tuple(ListFeature(*item) for item in fields["lists"])
         try:
-            return cls(
-                categorical=tuple(CategoricalFeature(*item) for item in document.cardinalities),
-                lists=tuple(ListFeature(*item) for item in document.lists),
-                numerical=document.numerical,
-                label=document.label,
-                numerical_dtype="float16" if document.numerical_dtype == "float16" else "float32",
-                files=document.files,
-            )
+            return cls(**fields)
         except DatasetError as error:
             raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error

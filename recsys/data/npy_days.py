@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
+from recsys.data.click_columns import RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.positioned_io import map_array, require_regular
+from recsys.data.row_reader import RowReader
 
 FOLDER = "npy"
 _DENSE_NAME = re.compile(r"day_(0|[1-9][0-9]*)_dense\.npy")
@@ -52,8 +53,8 @@ class _Day:
     labels: npt.NDArray[np.int32]
 
 
-class NpyReader:
-    """Reads the rows of a split; `read` is thread-safe.
+class NpyReader(RowReader):
+    """Reads the rows of a split, from memory-mapped arrays.
 
     The manifest of a dataset says how its rows are split. Without one the last day is halved as
     TorchRec does: its first half, the longer one, is validation.
@@ -64,19 +65,16 @@ class NpyReader:
         spec: columns of the dataset; None reads the spec of the folder.
         check_ids: refuse ids outside their tables in `read`.
 
-    Attributes:
-        num_rows: rows of the split.
-        files: files with rows of the split.
-
     Raises:
         DatasetError: an array is missing, damaged or of another shape or type.
     """
 
+    format_name = "npy"
+
     def __init__(
         self, root: Path, split: str, spec: FeatureSpec | None = None, *, check_ids: bool = False
     ) -> None:
-        self.spec = spec if spec is not None else FeatureSpec.load(root)
-        self._check_ids = check_ids
+        super().__init__(spec or FeatureSpec.load(root), check_ids=check_ids)
         folder = find_folder(root)
         if folder is None:
             raise DatasetError(
@@ -95,27 +93,8 @@ class NpyReader:
             for path in day.paths
         ]
 
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop), numerical as float32 and ids as int32.
-
-        Raises:
-            DatasetError: a label is neither 0 nor 1, a number is not finite, or a checked id is
-                outside its table.
-        """
-        raw = self.read_unchecked(start, stop)
-        dense, sparse, labels = self.paths_of(start)
-        columns = ClickColumns(
-            check_label(raw.label, self.spec.label, labels, start), raw.numerical, raw.categorical
-        )
-        check_numerical(raw.numerical, self.spec.numerical, dense, start)
-        if self._check_ids:
-            columns.check_ids(self.spec, sparse, start)
-        return columns
-
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) as stored."""
-        if not 0 <= start <= stop <= self.num_rows:
-            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        """Returns rows [start, stop), numerical as float32 and ids as int32."""
         first, last = self._first + start, self._first + stop
         pieces: list[tuple[npt.NDArray[np.generic], ...]] = []
         for day, end in zip(self._days, self._ends, strict=True):
@@ -127,10 +106,13 @@ class NpyReader:
         ids = np.ascontiguousarray(sparse.T)
         return RawColumns(labels, dense, tuple(ids))
 
-    def paths_of(self, row: int) -> tuple[Path, Path, Path]:
-        """Returns the files of the day of a row: dense, sparse, labels."""
+    def path_of(self, column: str, row: int) -> Path:
+        """Returns the array of a column, of the day of a row."""
         day = bisect.bisect_right(self._ends, self._first + row)
-        return self._days[min(day, len(self._days) - 1)].paths
+        dense, sparse, labels = self._days[min(day, len(self._days) - 1)].paths
+        if column == self.spec.label:
+            return labels
+        return dense if column in self.spec.numerical else sparse
 
 
 def _count_days(folder: Path) -> int:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
+from recsys.data.click_columns import ClickColumns, RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import close_all, open_for_reading, read_array
+from recsys.data.row_reader import RowReader
 
 SPLIT_FILES = {
     "train": ("train_data.bin",),
@@ -45,8 +46,8 @@ def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -
         file.write(records.tobytes())
 
 
-class BinaryRecordsReader:
-    """Reads the rows of a split; `read` is thread-safe.
+class BinaryRecordsReader(RowReader):
+    """Reads the rows of a split.
 
     Args:
         root: folder of the dataset, with `<split>_data.bin` and a spec.
@@ -55,18 +56,18 @@ class BinaryRecordsReader:
         check_ids: refuse ids outside their tables in `read`.
 
     Attributes:
-        num_rows: rows of the split.
-        path, files: file of the split.
+        path: file of the split.
 
     Raises:
         DatasetError: the file is missing, or its size is no multiple of the record size.
     """
 
+    format_name = "binary records"
+
     def __init__(
         self, root: Path, split: str, spec: FeatureSpec | None = None, *, check_ids: bool = False
     ) -> None:
-        self._check_ids = check_ids
-        self.spec = spec if spec is not None else FeatureSpec.load(root)
+        super().__init__(spec or FeatureSpec.load(root), check_ids=check_ids)
         candidates = [root / name for name in SPLIT_FILES[split]]
         self.path = next((p for p in candidates if p.is_file()), candidates[0])
         self.files = [self.path]
@@ -89,25 +90,12 @@ class BinaryRecordsReader:
                 "categorical features; the file is cut short or the spec is another one"
             )
 
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop), numerical as float32 and ids as int32.
-
-        Raises:
-            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), a number is
-                not finite, a checked id is outside its table, or the file ends early.
-        """
-        raw = self.read_unchecked(start, stop)
-        label = check_label(raw.label, self.spec.label, self.path, start)
-        check_numerical(raw.numerical, self.spec.numerical, self.path, start)
-        columns = ClickColumns(label, raw.numerical, raw.categorical)
-        if self._check_ids:
-            columns.check_ids(self.spec, self.path, start)
-        return columns
+    def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002
+        """Returns the file of the split."""
+        return self.path
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) as stored."""
-        if not 0 <= start <= stop <= self.num_rows:
-            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        """Returns rows [start, stop), numerical as float32 and ids as int32."""
         if not self._fds:
             raise ValueError(f"the reader of {self.path} is closed")
         fields = self._record_bytes // 4

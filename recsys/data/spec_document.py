@@ -104,29 +104,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SpecDocument:
-    """The content of a feature_spec.yaml.
-
-    Attributes:
-        label: name of the label.
-        numerical: names of the numerical features, in order.
-        numerical_dtype: their dtype, `float16` or `float32`.
-        cardinalities: name and cardinality of each categorical feature, in table order.
-        lists: of each feature of lists name, cardinality, pooling and whether it has weights.
-        files: split -> its files, as far as the spec names them.
-    """
-
-    label: str
-    numerical: tuple[str, ...]
-    numerical_dtype: str
-    cardinalities: tuple[tuple[str, int], ...]
-    lists: tuple[tuple[str, int, str, bool], ...]
-    files: dict[str, SplitFiles]
-
-
-def read_spec(path: Path) -> SpecDocument:
+def read_spec(path: Path) -> dict[str, Any]:
     """Reads feature_spec.yaml.
+
+    Returns:
+        The fields of a `FeatureSpec`, its features as tuples: (name, cardinality), and for lists
+        (name, cardinality, pooling, whether there are weights).
 
     Raises:
         DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
@@ -143,17 +126,17 @@ def read_spec(path: Path) -> SpecDocument:
         has_lists = "categorical_list" in channels
         lists = _channel_names(channels, "categorical_list", features) if has_lists else []
         sources = _mapping(document, "source_spec") if "source_spec" in document else {}
-        return SpecDocument(
-            label[0],
-            tuple(numerical),
-            dtype,
-            tuple((name, _cardinality(features, name)) for name in categorical),
-            tuple(_list_feature(features, name) for name in lists),
-            {
+        return {
+            "label": label[0],
+            "numerical": tuple(numerical),
+            "numerical_dtype": dtype,
+            "categorical": [(name, _cardinality(features, name)) for name in categorical],
+            "lists": [_list_feature(features, name) for name in lists],
+            "files": {
                 str(split): _split_files(str(split), chunks, label[0], numerical, categorical)
                 for split, chunks in sources.items()
             },
-        )
+        }
     except DatasetError as error:
         raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
 

@@ -18,13 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.click_columns import (
-    ClickColumns,
-    RawColumns,
-    check_ids_of,
-    check_label,
-    check_numerical,
-)
+from recsys.data.click_columns import ClickColumns, RawColumns, check_ids_of
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import ListColumn, ListReader
@@ -36,6 +30,7 @@ from recsys.data.positioned_io import (
     read_array,
     write_at,
 )
+from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,
@@ -157,8 +152,8 @@ class SplitBinaryWriter:
         self.close()
 
 
-class SplitBinaryReader:
-    """Reads the rows of a split, narrow or wide; `read` is thread-safe.
+class SplitBinaryReader(RowReader):
+    """Reads the rows of a split, narrow or wide.
 
     Args:
         root: folder of the dataset.
@@ -169,10 +164,9 @@ class SplitBinaryReader:
         check_ids: refuse ids outside their tables in `read` and `read_ids`.
 
     Attributes:
-        num_rows: rows of the split.
         flavour: `narrow` or `wide`.
+        folder: folder of the split.
         paths: standard name (label.bin, numerical.bin, cat_0.bin, ...) -> file.
-        files: all of these.
         dtypes: standard name -> dtype of a value in the file.
 
     Raises:
@@ -188,13 +182,16 @@ class SplitBinaryReader:
         *,
         check_ids: bool = False,
     ) -> None:
-        self._check_ids = check_ids
-        self.spec = spec if spec is not None else FeatureSpec.load(root)
-        layout = resolve_layout(root, split, self.spec)
+        super().__init__(spec or FeatureSpec.load(root), check_ids=check_ids)
+        layout = self.layout = resolve_layout(root, split, self.spec)
         self.flavour, self.num_rows = layout.flavour, layout.num_rows
+        self.format_name = f"split binary ({self.flavour})"
         self.paths, self.dtypes = layout.paths, layout.dtypes
         self.files = list(self.paths.values())
         self.folder = self.paths[LABEL_FILE].parent
+        files = {self.spec.label: LABEL_FILE} | dict.fromkeys(self.spec.numerical, NUMERICAL_FILE)
+        files |= {f.name: categorical_file(i) for i, f in enumerate(self.spec.categorical)}
+        self._path_of_column = {column: self.paths[file] for column, file in files.items()}
         self._widths = dict.fromkeys(self.paths, 1) | {NUMERICAL_FILE: len(self.spec.numerical)}
         self._fds: dict[str, int] = {}
         weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
@@ -227,53 +224,33 @@ class SplitBinaryReader:
                 "`dataset_type` split, which reads without mapping"
             ) from error
 
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop).
-
-        Raises:
-            DatasetError: a file ends early (it changed since it was opened), a label is neither
-                0 nor 1, a number is not finite, or a checked id is outside its table.
-        """
-        dense = self.read_dense(start, stop)
-        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
-        return ClickColumns(dense.label, dense.numerical, ids, self.read_lists(start, stop))
+    def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002
+        """Returns the file of a column."""
+        return self._path_of_column[column]
 
     def read_lists(self, start: int, stop: int) -> tuple[ListColumn, ...]:
-        """Returns the lists of rows [start, stop).
-
-        Raises:
-            DatasetError: a file is damaged, or a checked id is outside its table.
-        """
+        """Returns the lists of rows [start, stop), see `RowReader`."""
         return tuple(reader.read(start, stop) for reader in self._lists)
 
     def read_into(self, start: int, columns: ClickColumns) -> None:
         """Reads rows from number `start` on into columns; see `read`."""
         stop = start + len(columns)
-        numerical_path = self.paths.get(NUMERICAL_FILE)
-        if columns.label.dtype.itemsize == self.dtypes[LABEL_FILE].itemsize:
-            label = columns.label.view(self.dtypes[LABEL_FILE])
-            self._read(LABEL_FILE, start, stop, label)
-            check_label(label, self.spec.label, self.paths[LABEL_FILE], start)
-        else:
-            label = self._read(LABEL_FILE, start, stop)
-            path = self.paths[LABEL_FILE]
-            np.copyto(columns.label, check_label(label, self.spec.label, path, start))
-        if numerical_path is not None:
+        dtype = self.dtypes[LABEL_FILE]
+        fits = columns.label.dtype.itemsize == dtype.itemsize
+        into = columns.label.view(dtype) if fits else None
+        stored = self._read(LABEL_FILE, start, stop, into)
+        if self.spec.numerical:
             self._read(NUMERICAL_FILE, start, stop, columns.numerical)
-            check_numerical(columns.numerical, self.spec.numerical, numerical_path, start)
         for i, ids in enumerate(columns.categorical):
             self._read(categorical_file(i), start, stop, ids)
-            if self._check_ids:
-                check_ids_of(self.spec.categorical[i], ids, self.folder, start)
+        raw = RawColumns(stored, columns.numerical, columns.categorical)
+        checked = self._checked(raw, start, check_ids=self._check_ids)
+        if not fits:
+            np.copyto(columns.label, checked.label)
 
     def read_dense(self, start: int, stop: int) -> ClickColumns:
         """Returns rows [start, stop) without the categorical features; see `read`."""
-        raw = self._read_dense(start, stop)
-        label = check_label(raw.label, self.spec.label, self.paths[LABEL_FILE], start)
-        if self.spec.numerical:
-            path = self.paths[NUMERICAL_FILE]
-            check_numerical(raw.numerical, self.spec.numerical, path, start)
-        return ClickColumns(label, raw.numerical, ())
+        return self._checked(self._read_dense(start, stop), start)
 
     def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
         """Returns ids of some features in rows [start, stop).
@@ -289,7 +266,8 @@ class SplitBinaryReader:
         columns = self._read_ids(features, start, stop)
         if self._check_ids:
             for feature, ids in zip(features, columns, strict=True):
-                check_ids_of(self.spec.categorical[feature], ids, self.folder, start)
+                path = self.paths[categorical_file(feature)]
+                check_ids_of(self.spec.categorical[feature], ids, path, start)
         return columns
 
     def _read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:

@@ -44,14 +44,18 @@ def categorical_file(index: int) -> str:
     return f"cat_{index}.bin"
 
 
+def split_folders(root: Path, split: str) -> list[Path]:
+    """Returns the folders that may hold the column files of a split, preferred first."""
+    return [base / name for base in (root, root / "split") for name in SPLIT_FOLDERS[split]]
+
+
 def find_split(root: Path, split: str) -> Path:
     """Returns the folder of a split: `<root>/<split>`, else `<root>/split/<split>`.
 
     Raises:
         DatasetError: the dataset has no such split.
     """
-    folders = [base / name for base in (root, root / "split") for name in SPLIT_FOLDERS[split]]
-    existing = [f for f in folders if f.is_dir()]
+    existing = [folder for folder in split_folders(root, split) if folder.is_dir()]
     if not existing:
         raise DatasetError(
             f"{root}: no folder {' or '.join(SPLIT_FOLDERS[split])} for the {split} split; is this "

@@ -17,7 +17,7 @@ from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.opened import OpenedDataset
 from dlrm.data.synthetic import SyntheticBatches, draw_ids, write_synthetic_dataset
-from recsys.data import parquet
+from recsys.data import parquet, row_reader
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
@@ -191,7 +191,7 @@ def test_parts_are_read_by_number(tmp_path):
     assert sorted(names) != list(names)
     for i, name in enumerate(names):
         write_parquet_part(tmp_path / f"train/{name}.parquet", SPEC, [columns[100 * i :][:100]])
-    assert [p.stem for p in ParquetReader(tmp_path, "train", SPEC).paths] == list(names)
+    assert [p.stem for p in ParquetReader(tmp_path, "train", SPEC).files] == list(names)
     (batch,) = loader(tmp_path, batch_size=900).batches()
     assert torch.equal(batch.ids, torch.from_numpy(np.stack(columns.categorical, 1)).long())
 
@@ -229,7 +229,7 @@ def test_large_row_groups_come_in_pieces(dataset, monkeypatch, start):
     monkeypatch.setattr(parquet, "_MAX_ROWS_AT_ONCE", 900)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 300)
     reader = parquet.ParquetReader(dataset, "train", SPEC)
-    assert max(len(block) for block in reader.groups()) == 300
+    assert max(len(block) for block in reader.stream()) == 300
     assert_same_batches(loader(dataset).batches(start=start), whole)
 
 
@@ -239,7 +239,7 @@ import pyarrow as pa
 from pathlib import Path
 from recsys.data.parquet import ParquetReader
 
-rows = sum(len(block) for block in ParquetReader(Path(sys.argv[1]), "train").groups())
+rows = sum(len(block) for block in ParquetReader(Path(sys.argv[1]), "train").stream())
 print(rows, pa.default_memory_pool().max_memory())
 """
 
@@ -263,15 +263,15 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
 @pytest.mark.parametrize("read_ahead", [0, 4])
 def test_ids_are_checked_once(dataset, monkeypatch, read_ahead):
     checked = []
-    check = ClickColumns.check_ids
+    check = row_reader.check_ids_of
 
-    def counted(columns, spec, source, first_row):
-        checked.append(len(columns))
-        check(columns, spec, source, first_row)
+    def counted(feature, ids, source, first_row):
+        checked.append(len(ids))
+        check(feature, ids, source, first_row)
 
-    monkeypatch.setattr(ClickColumns, "check_ids", counted)
+    monkeypatch.setattr(row_reader, "check_ids_of", counted)
     assert sum(len(b) for b in loader(dataset, read_ahead=read_ahead).batches()) == ROWS["train"]
-    assert sum(checked) == ROWS["train"]
+    assert sum(checked) == ROWS["train"] * len(SPEC.categorical)
 
 
 def test_a_damaged_part_is_named_after_the_batches_before_it(dataset, tmp_path):

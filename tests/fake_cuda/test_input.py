@@ -9,7 +9,6 @@ import torch
 
 from dlrm.data.loader import BatchLoader
 from dlrm.data.pinned import PinnedBuffers
-from dlrm.data.sources import ParquetRows
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
@@ -80,7 +79,7 @@ def test_pinned_batches_are_the_rows_of_a_stream(tmp_path):
     rows = rows_of_a_split()
     groups = [rows[start : start + 450] for start in range(0, ROWS, 450)]
     write_parquet_part(tmp_path / "train" / "part_00000.parquet", SPEC, groups)
-    source = ParquetRows(ParquetReader(tmp_path, "train", SPEC))
+    source = ParquetReader(tmp_path, "train", SPEC)
     assert_pinned_batches_are_its_rows(load(source))
 
 

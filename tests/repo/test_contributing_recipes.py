@@ -118,14 +118,16 @@ class ToyReader:
         ),
         (
             "recsys/data/verify/source.py",
-            "@        (_has_records, _open_records),\n",
-            '        (lambda root, *_: (root / "toy").is_dir(), _open_toy),\n',
+            "@    ]\n    readers, errors",
+            '        ((root / "toy").is_dir(), _open_toy),\n',
         ),
         (
             "recsys/data/verify/source.py",
-            "@def _open_records(",
-            """def _open_toy(root: Path, split: str, spec: FeatureSpec) -> RowSource:
-    return dataclasses.replace(_open_split_binary(root / "toy", split, spec), name="toy")
+            "@def open_readers(",
+            """def _open_toy(root: Path, split: str, spec: FeatureSpec) -> RowReader:
+    reader = SplitBinaryReader(root / "toy", split, spec, check_ids=True)
+    reader.format_name = "toy"
+    return reader
 
 
 """,

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: a folder per split, columns named by the feature spec."""
 
+import bisect
 import functools
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,13 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recsys.data.click_columns import (
-    FOREIGN_OR_DAMAGED,
-    ClickColumns,
-    RawColumns,
-    check_label,
-    check_numerical,
-)
+from recsys.data.click_columns import ClickColumns, RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet.schema import (
@@ -35,6 +31,7 @@ from recsys.data.parquet.schema import (
     spec_of_plain,
 )
 from recsys.data.positioned_io import require_regular
+from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.whole_file import whole_file
 from recsys.errors import show_names
@@ -108,8 +105,8 @@ def write_metadata_file(folder: Path) -> None:
     temporary.replace(folder / METADATA_FILE)
 
 
-class ParquetReader:
-    """Reads one split row group by row group.
+class ParquetReader(RowReader):
+    """Reads one split row group by row group, or rows by their number.
 
     Args:
         root: folder of the dataset (with `parquet/<split>/` or `<split>/*.parquet`).
@@ -117,14 +114,18 @@ class ParquetReader:
         spec: columns of the dataset; None reads feature_spec.yaml, or the schema of the files.
         cardinalities: cardinality of each categorical feature, for files of other software
             without a spec; see `spec_of_plain`.
+        check_ids: refuse ids outside their tables.
 
     Attributes:
-        num_rows: rows of the split.
+        files: files of the split, in the order of their rows.
         group_rows: rows of each row group, in order.
 
     Raises:
         DatasetError: there is no file, or one is damaged or lacks a column.
     """
+
+    format_name = "parquet"
+    _KEPT_GROUPS = 3
 
     def __init__(
         self,
@@ -132,24 +133,28 @@ class ParquetReader:
         split: str,
         spec: FeatureSpec | None = None,
         cardinalities: Sequence[int] = (),
+        *,
+        check_ids: bool = True,
     ) -> None:
         self.folder = _find_folder(root, split)
-        self._paths = sorted(self.folder.glob(PART_FILES), key=_by_number)
+        self.files = sorted(self.folder.glob(PART_FILES), key=_by_number)
         _name_leftovers(self.folder)
         # Footers are read once; files are opened again per group, so that handles stay few.
-        footers = [_read_footer(p) for p in self._paths]
+        footers = [_read_footer(p) for p in self.files]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
         if spec is None and cardinalities:
-            spec = spec_of_plain(self._paths[0], schemas[0], cardinalities)
-        self.spec = spec if spec is not None else spec_of(root, self._paths[0], schemas[0])
+            spec = spec_of_plain(self.files[0], schemas[0], cardinalities)
+        super().__init__(spec or spec_of(root, self.files[0], schemas[0]), check_ids=check_ids)
         self._columns = column_names(self.spec)
         self._schema = schemas[0]
-        self._is_by_types = spec_folder(root, self._paths[0]) is None
-        for path, schema in zip(self._paths, schemas, strict=True):
+        self._is_by_types = spec_folder(root, self.files[0]) is None
+        if self._is_by_types:
+            self._label_remedy = label_rule(self._schema)
+        for path, schema in zip(self.files, schemas, strict=True):
             check_schema(path, schema, self.spec, by_types=self._is_by_types)
         self._groups = [
             (path, group)
-            for path, m in zip(self._paths, metadata, strict=True)
+            for path, m in zip(self.files, metadata, strict=True)
             for group in range(m.num_row_groups)
         ]
         self.group_rows = [
@@ -157,51 +162,71 @@ class ParquetReader:
         ]
         self._first_rows = list(itertools.accumulate(self.group_rows, initial=0))
         self.num_rows = self._first_rows[-1]
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files of the split, in the order of their rows."""
-        return list(self._paths)
+        self._kept: dict[int, ClickColumns] = {}
+        self._lock = threading.Lock()
 
     @property
     def column_lines(self) -> list[str]:
         """Lines on what each column was taken for, without a spec."""
         return describe_columns(self._schema, self.spec) if self._is_by_types else []
 
-    def path_of_group(self, index: int) -> Path:
-        """Returns the file of a row group."""
-        return self._groups[index][0]
+    def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002
+        """Returns the file of a row."""
+        return self._groups[self._group_of(row)][0]
 
-    def read_group(self, index: int, *, check_ids: bool = True) -> ClickColumns:
-        """Returns the rows of one row group; thread-safe.
+    def _group_of(self, row: int) -> int:
+        return bisect.bisect_right(self._first_rows, row, hi=len(self._groups)) - 1
 
-        Args:
-            index: number of the row group.
-            check_ids: refuse ids outside their tables.
+    def blocks(self) -> list[range]:
+        """Returns the rows of each row group that has some."""
+        pairs = itertools.pairwise(self._first_rows)
+        return [range(first, last) for first, last in pairs if first < last]
+
+    def read(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop), and keeps the last decoded row groups.
+
+        Raises:
+            DatasetError: as `read_group`.
+        """
+        if not 0 <= start < stop <= self.num_rows:
+            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        slices = []
+        while start < stop:
+            index = self._group_of(start)
+            first = self._first_rows[index]
+            with self._lock:
+                if index not in self._kept:
+                    self._kept[index] = self.read_group(index)
+                    while len(self._kept) > self._KEPT_GROUPS:
+                        self._kept.pop(next(iter(self._kept)))
+                slices.append(self._kept[index][start - first : stop - first])
+            start += len(slices[-1])
+        return slices[0] if len(slices) == 1 else ClickColumns.concatenate(slices)
+
+    def read_group(self, index: int) -> ClickColumns:
+        """Returns the rows of one row group.
 
         Raises:
             DatasetError: the file is damaged, a value is null, a label is neither 0 nor 1, a
-                number is not finite, or an id is outside its table.
+                number is not finite, or a checked id is outside its table.
         """
-        raw = self.read_group_unchecked(index)
-        return self._check(raw, self.path_of_group(index), self._first_rows[index], check_ids)
+        first, last = self._first_rows[index : index + 2]
+        return self._checked(self.read_unchecked(first, last), first, check_ids=self._check_ids)
 
-    def read_group_unchecked(self, index: int) -> RawColumns:
-        """Returns a row group as stored, numerical features as float32.
+    def read_unchecked(self, start: int, stop: int) -> RawColumns:
+        """Returns rows [start, stop) of a row group, numerical features as float32.
 
         Raises:
             DatasetError: the file is damaged, or a value is null.
         """
-        return self._columns_of(pa.concat_tables(self._tables(index)), index)
+        index = self._group_of(start)
+        table = pa.concat_tables(self._tables(index))
+        return self._columns_of(table.slice(start - self._first_rows[index], stop - start), index)
 
-    def groups(self, start: int = 0, *, check_ids: bool = True) -> Iterator[ClickColumns]:
-        """Yields the rows from `start` on, a row group at a time.
+    def stream(self, start: int = 0) -> Iterator[ClickColumns]:
+        """Yields the rows from number `start` on, a row group at a time.
 
         A large row group is split, so that the memory for it is bounded.
-
-        Args:
-            start: number of the first row in the split.
-            check_ids: refuse ids outside their tables.
 
         Raises:
             DatasetError: as `read_group`.
@@ -214,7 +239,7 @@ class ParquetReader:
                 skipped = min(max(start - row, 0), len(table))
                 if skipped < len(table):
                     raw = self._columns_of(table.slice(skipped), index)
-                    yield self._check(raw, self.path_of_group(index), row + skipped, check_ids)
+                    yield self._checked(raw, row + skipped, check_ids=self._check_ids)
                 row += len(table)
 
     def _tables(self, index: int) -> Iterator[pa.Table]:
@@ -255,15 +280,6 @@ class ParquetReader:
             else np.empty((len(table), 0), np.float32),
             tuple(_signed(table.column(f.name), path, f.name) for f in self.spec.categorical),
         )
-
-    def _check(self, raw: RawColumns, path: Path, first_row: int, check_ids: bool) -> ClickColumns:
-        remedy = label_rule(self._schema) if self._is_by_types else FOREIGN_OR_DAMAGED
-        label = check_label(raw.label, self.spec.label, path, first_row, remedy)
-        check_numerical(raw.numerical, self.spec.numerical, path, first_row)
-        columns = ClickColumns(label, raw.numerical, raw.categorical)
-        if check_ids:
-            columns.check_ids(self.spec, path, first_row)
-        return columns
 
 
 def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.signedinteger]:

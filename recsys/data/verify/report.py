@@ -41,36 +41,29 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def format_statistics(
-    spec: FeatureSpec,
-    splits: Mapping[str, SplitStatistics],
-    rows: Mapping[str, int],
-    formats: Mapping[str, str],
-) -> list[str]:
-    """Formats the tables of splits, categorical and numerical features.
+@dataclasses.dataclass(slots=True)
+class VerifiedSplit:
+    """Statistics of a split, by its first format, and the names of all."""
 
-    Args:
-        spec: columns of the dataset.
-        splits: split -> statistics of the rows that were read.
-        rows: split -> rows of the split.
-        formats: split -> names of its formats.
-    """
-    lines = format_table(
-        [
-            ("split", "rows", "read", "clicks", "base rate", "formats"),
-            *(
-                (
-                    split,
-                    f"{rows[split]:,}",
-                    f"{s.num_rows:,}",
-                    f"{s.positives:,}",
-                    f"{s.base_rate:.4f}",
-                    formats[split],
-                )
-                for split, s in splits.items()
-            ),
-        ]
-    )
+    statistics: SplitStatistics
+    num_rows: int
+    formats: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the statistics are of all rows."""
+        return self.statistics.num_rows == self.num_rows
+
+
+def format_statistics(spec: FeatureSpec, verified: Mapping[str, VerifiedSplit]) -> list[str]:
+    """Formats the tables of splits, categorical and numerical features."""
+    rows = [("split", "rows", "read", "clicks", "base rate", "formats")]
+    for split, v in verified.items():
+        s = v.statistics
+        counts = (f"{v.num_rows:,}", f"{s.num_rows:,}", f"{s.positives:,}", f"{s.base_rate:.4f}")
+        rows.append((split, *counts, ", ".join(v.formats)))
+    lines = format_table(rows)
+    splits = {split: v.statistics for split, v in verified.items()}
     if spec.categorical:
         header = ("categorical", "cardinality", "highest id", *(f"id 0 in {s}" for s in splits))
         lines += ["", *format_table([header, *_categorical_rows(spec, splits)])]

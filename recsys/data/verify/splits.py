@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks all rows against spec, manifest and the other formats."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,17 @@ import tqdm
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
-from recsys.data.split_layout import GROUP_FILE, NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
-from recsys.data.verify.report import Findings, format_statistics, highest_ids
-from recsys.data.verify.source import RowSource, open_sources
+from recsys.data.row_reader import RowReader
+from recsys.data.split_layout import (
+    GROUP_DTYPE,
+    GROUP_FILE,
+    LABEL_FILE,
+    NUMERICAL_FILE,
+    SPLIT_FOLDERS,
+    categorical_file,
+)
+from recsys.data.verify.report import Findings, VerifiedSplit, format_statistics, highest_ids
+from recsys.data.verify.source import open_readers
 from recsys.data.verify.statistics import SplitStatistics, compare
 
 QUICK_BLOCKS = 16
@@ -28,15 +35,6 @@ _CONSTANT_ROWS = 1000
 
 _ZERO_ROWS = 0.01
 """Least fraction of rows without any number but 0 that is suspicious."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Split:
-    """Statistics of a split, and the names of its formats."""
-
-    statistics: SplitStatistics
-    num_rows: int
-    formats: list[str]
 
 
 def check_splits(
@@ -60,30 +58,19 @@ def check_splits(
     Returns:
         Lines of the report.
     """
-    splits: dict[str, _Split] = {}
+    splits: dict[str, VerifiedSplit] = {}
     for split in SPLIT_FOLDERS:
-        sources, errors = open_sources(root, split, spec)
-        findings.problems += [str(e) for e in errors]
-        for source in sources:
-            _check_layout(split, source, declared, findings)
-            _check_rows(root, split, source, manifest, splits.get(split), findings)
-            statistics = _read(split, source, quick, len(sources) > 1, findings)
-            source.close()
-            is_whole = statistics.num_rows == source.num_rows
-            if split not in splits:
-                splits[split] = _Split(statistics, source.num_rows, [source.name])
-            else:
-                first = splits[split]
-                if is_whole and first.statistics.num_rows == statistics.num_rows:
-                    findings.problems += compare(
-                        f"{root}: {split}",
-                        (first.formats[0], first.statistics),
-                        (source.name, statistics),
-                    )
-                first.formats.append(source.name)
-            if is_whole and manifest is not None:
-                _check_positives(root, split, source.name, statistics, manifest, findings)
-        if not sources and not errors:
+        readers, errors = open_readers(root, split, spec)
+        findings.problems += map(str, errors)
+        for reader in readers:
+            _check_layout(split, reader, declared, findings)
+            statistics = _read(split, reader, quick, len(readers) > 1, findings)
+            this = VerifiedSplit(statistics, reader.num_rows, [reader.format_name])
+            first = splits.setdefault(split, this)
+            findings.problems += _compare_counts(f"{root}: {split}", split, this, first, manifest)
+            if first is not this:
+                first.formats += this.formats
+        if not readers and not errors:
             _report_missing(root, split, manifest, findings)
     if not splits:
         findings.problems.append(
@@ -92,70 +79,56 @@ def check_splits(
         )
         return []
     _warn(spec, splits, findings)
-    return format_statistics(
-        spec,
-        {split: s.statistics for split, s in splits.items()},
-        {split: s.num_rows for split, s in splits.items()},
-        {split: ", ".join(s.formats) for split, s in splits.items()},
-    )
+    return format_statistics(spec, splits)
 
 
 def _read(
-    split: str, source: RowSource, quick: bool, is_compared: bool, findings: Findings
+    split: str, reader: RowReader, quick: bool, is_compared: bool, findings: Findings
 ) -> SplitStatistics:
-    statistics = SplitStatistics(source.spec, is_compared=is_compared)
-    blocks = source.blocks
+    """Reads the rows, lists too; notes the bad values. Closes the reader."""
+    statistics = SplitStatistics(reader.spec, is_compared=is_compared)
+    blocks = reader.blocks()
     if quick and len(blocks) > QUICK_BLOCKS:
         chosen = np.linspace(0, len(blocks) - 1, QUICK_BLOCKS).round().astype(int)
-        blocks = tuple(blocks[i] for i in chosen)
-    total = sum(b.num_rows for b in blocks)
-    title = f"{split}, {source.name}"
+        blocks = [blocks[i] for i in chosen]
+    total = sum(map(len, blocks))
+    title = f"{split}, {reader.format_name}"
     with tqdm.tqdm(total=total, unit="row", unit_scale=True, desc=title, disable=None) as bar:
         for block in blocks:
             try:
-                statistics.add(block, block.read())
-                if source.reader is not None:
-                    source.reader.read_lists(block.first_row, block.first_row + block.num_rows)
+                columns = reader.read_unchecked(block.start, block.stop)
+                statistics.add(reader, block.start, columns)
+                reader.read_lists(block.start, block.stop)
             except (DatasetError, OSError) as error:
                 findings.problems.append(str(error))
-            bar.update(block.num_rows)
+            bar.update(len(block))
     findings.problems += statistics.problems()
+    reader.close()
     return statistics
 
 
-def _check_rows(
-    root: Path,
-    split: str,
-    source: RowSource,
-    manifest: Manifest | None,
-    earlier: _Split | None,
-    findings: Findings,
-) -> None:
-    if manifest is not None and source.num_rows != manifest.rows.get(split):
-        findings.problems.append(
-            f"{root}: {split}: {source.num_rows:,} rows as {source.name}, the manifest says "
+def _compare_counts(
+    where: str, split: str, this: VerifiedSplit, first: VerifiedSplit, manifest: Manifest | None
+) -> Iterator[str]:
+    """Compares a format of a split with its first one and with the manifest."""
+    name, rows, clicks = this.formats[0], this.num_rows, this.statistics.positives
+    if manifest is not None and rows != manifest.rows.get(split):
+        yield (
+            f"{where}: {rows:,} rows as {name}, the manifest says "
             f"{manifest.rows.get(split, 0):,}; files were added or lost: prepare the dataset again"
         )
-    if earlier is not None and earlier.num_rows != source.num_rows:
-        findings.problems.append(
-            f"{root}: {split}: {earlier.num_rows:,} rows as {earlier.formats[0]}, "
-            f"{source.num_rows:,} as {source.name}; prepare the dataset again"
+    if first.num_rows != rows:
+        yield (
+            f"{where}: {first.num_rows:,} rows as {first.formats[0]}, {rows:,} as {name}; prepare "
+            "the dataset again"
         )
-
-
-def _check_positives(
-    root: Path,
-    split: str,
-    name: str,
-    statistics: SplitStatistics,
-    manifest: Manifest,
-    findings: Findings,
-) -> None:
-    expected = manifest.positives.get(split)
-    if expected is not None and statistics.positives != expected:
-        findings.problems.append(
-            f"{root}: {split}: {statistics.positives:,} clicks as {name}, the manifest says "
-            f"{expected:,}; the labels changed: prepare the dataset again"
+    elif this.is_whole and first.is_whole and first is not this:
+        yield from compare(where, (first.formats[0], first.statistics), (name, this.statistics))
+    expected = manifest.positives.get(split, clicks) if manifest is not None else clicks
+    if this.is_whole and clicks != expected:
+        yield (
+            f"{where}: {clicks:,} clicks as {name}, the manifest says {expected:,}; the labels "
+            "changed: prepare the dataset again"
         )
 
 
@@ -170,44 +143,45 @@ def _report_missing(root: Path, split: str, manifest: Manifest | None, findings:
 
 
 def _check_layout(
-    split: str, source: RowSource, declared: Mapping[str, str], findings: Findings
+    split: str, reader: RowReader, declared: Mapping[str, str], findings: Findings
 ) -> None:
     """Checks dtypes of split-binary files and looks for missing files."""
-    reader = source.reader
-    if reader is None:
+    layout, width = reader.layout, GROUP_DTYPE.itemsize
+    if layout is None:
         return
-    groups = reader.folder / GROUP_FILE
-    if groups.is_file() and groups.stat().st_size != 8 * reader.num_rows:
+    folder = layout.paths[LABEL_FILE].parent
+    groups = folder / GROUP_FILE
+    if groups.is_file() and groups.stat().st_size != width * reader.num_rows:
         findings.problems.append(
-            f"{groups}: has {groups.stat().st_size} bytes, not 8 for each of {reader.num_rows} "
-            "rows; get the dataset again"
+            f"{groups}: has {groups.stat().st_size} bytes, not {width} for each of "
+            f"{reader.num_rows} rows; get the dataset again"
         )
-    for path in sorted(set(reader.folder.glob("[!._]*.bin")) - {*reader.files, groups}):
+    for path in sorted(set(folder.glob("[!._]*.bin")) - {*reader.files, groups}):
         findings.problems.append(
             f"{path}: belongs to no feature of the spec; the spec has too few features, or the "
             "file is a leftover: give the right spec, or remove it"
         )
-    if reader.flavour == "wide" or not reader.num_rows:
+    if layout.flavour == "wide" or not reader.num_rows:
         return
-    columns = [(f.name, categorical_file(i)) for i, f in enumerate(source.spec.categorical)]
-    columns += [(name, NUMERICAL_FILE) for name in source.spec.numerical[:1]]
-    standard = {f.name: f.dtype.name for f in source.spec.categorical}
+    columns = [(f.name, categorical_file(i)) for i, f in enumerate(reader.spec.categorical)]
+    columns += [(name, NUMERICAL_FILE) for name in reader.spec.numerical[:1]]
+    standard = {f.name: f.dtype.name for f in reader.spec.categorical}
     for name, file in columns:
-        stored = reader.dtypes[file].name
+        stored = layout.dtypes[file].name
         if stored != declared.get(name, stored):
             findings.problems.append(
-                f"{reader.paths[file]}: feature {name} is stored as {stored}, feature_spec.yaml "
+                f"{layout.paths[file]}: feature {name} is stored as {stored}, feature_spec.yaml "
                 f"declares {declared[name]}; this project reads it, others would not: correct the "
                 "spec"
             )
         elif stored != standard.get(name, stored):
             findings.warnings.append(
-                f"{reader.paths[file]}: feature {name} is stored as {stored}, where the rule says "
+                f"{layout.paths[file]}: feature {name} is stored as {stored}, where the rule says "
                 f"{standard[name]}; this project reads it, NVIDIA's loader would not ({split})"
             )
 
 
-def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -> None:
+def _warn(spec: FeatureSpec, splits: Mapping[str, VerifiedSplit], findings: Findings) -> None:
     statistics = {s: v.statistics for s, v in splits.items() if v.statistics.num_rows}
     for split, s in statistics.items():
         if s.positives in (0, s.num_rows):
@@ -223,7 +197,7 @@ def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -
     if not statistics:
         findings.warnings.append("no split has rows")
         return
-    is_sampled = any(s.num_rows < splits[n].num_rows for n, s in statistics.items())
+    is_sampled = not all(split.is_whole for split in splits.values())
     for feature, highest in zip(spec.categorical, highest_ids(statistics), strict=True):
         if 2 * (highest + 1) < feature.cardinality and not is_sampled:
             findings.warnings.append(

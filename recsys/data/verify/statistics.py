@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects statistics and bad values of a split."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.click_columns import RawColumns
-from recsys.data.feature_spec import FeatureSpec
-from recsys.data.verify.source import Block
+from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+from recsys.data.row_reader import RowReader
 
 _REMEDY = (
     "the feature spec does not belong to this data, or the data is damaged: prepare the dataset "
@@ -76,23 +77,24 @@ class SplitStatistics:
             lines.append(f"{path}: feature {name}, {first}{more}; {_REMEDY}")
         return lines
 
-    def add(self, block: Block, columns: RawColumns) -> None:
-        """Adds the rows of a block."""
+    def add(self, reader: RowReader, first_row: int, columns: RawColumns) -> None:
+        """Adds rows of a reader, of which the first has a number."""
+        note = functools.partial(self._note, reader, first_row)
         self.num_rows += len(columns.label)
         label = columns.label
         # The common case, without temporaries of four times the size.
         is_clean = label.dtype == np.uint8 and label.max(initial=0) <= 1
         wrong = np.zeros(0, np.bool_) if is_clean else (label != 0) & (label != 1)
         self.positives += int(np.count_nonzero(label)) if is_clean else int((label == 1).sum())
-        self._note(block, self.spec.label, wrong, label, "is neither 0 nor 1")
+        note(self.spec.label, wrong, label, "is neither 0 nor 1")
         if columns.numerical.shape[1]:
-            self._add_numerical(block, columns.numerical)
+            self._add_numerical(note, columns.numerical)
         for i, (feature, ids) in enumerate(
             zip(self.spec.categorical, columns.categorical, strict=True)
         ):
-            self._add_ids(block, i, feature.name, feature.cardinality, ids)
+            self._add_ids(note, i, feature, ids)
         if self._is_compared:
-            self._add_sums(columns, _row_weights(block.first_row, len(label)))
+            self._add_sums(columns, _row_weights(first_row, len(label)))
 
     def _add_sums(self, columns: RawColumns, weights: npt.NDArray[np.uint64]) -> None:
         self.label_sum += weights[columns.label == 1].sum(dtype=np.uint64)
@@ -108,7 +110,7 @@ class SplitStatistics:
             sums = self.numerical_sums.setdefault(dtype, np.zeros(len(bits), np.uint64))
             sums += np.einsum("mb,b->m", bits.astype(np.uint64), weights)
 
-    def _add_numerical(self, block: Block, values: npt.NDArray[Any]) -> None:
+    def _add_numerical(self, note: Callable[..., None], values: npt.NDArray[Any]) -> None:
         # NumPy may warn of a NaN that `where` leaves out.
         with np.errstate(invalid="ignore"):
             wide = np.ascontiguousarray(values.T, np.float32)  # float16 is emulated, and slow
@@ -118,27 +120,32 @@ class SplitStatistics:
             self._numerical_sum += wide.sum(axis=1, dtype=np.float64, where=finite)
         if not finite.all():
             for i, name in enumerate(self.spec.numerical):
-                self._note(block, name, ~finite[i], values[:, i], "is not finite")
+                note(name, ~finite[i], values[:, i], "is not finite")
         self.numerical_min = np.minimum(self.numerical_min, low)
         self.numerical_max = np.maximum(self.numerical_max, high)
         self._numerical_finite += finite.sum(axis=1)
         self.zero_rows += len(values) - int(np.count_nonzero((wide != 0).any(axis=0)))
 
     def _add_ids(
-        self, block: Block, index: int, name: str, cardinality: int, ids: npt.NDArray[Any]
+        self,
+        note: Callable[..., None],
+        index: int,
+        feature: CategoricalFeature,
+        ids: npt.NDArray[Any],
     ) -> None:
         if not len(ids):
             return
         highest, lowest = int(ids.max()), int(ids.min())
-        if highest >= cardinality or lowest < 0:
-            wrong = (ids < 0) | (ids >= cardinality)
-            self._note(block, name, wrong, ids, f"is outside [0, {cardinality})", "id")
+        if highest >= feature.cardinality or lowest < 0:
+            wrong = (ids < 0) | (ids >= feature.cardinality)
+            note(feature.name, wrong, ids, f"is outside [0, {feature.cardinality})", "id")
         self.id_max[index] = max(int(self.id_max[index]), min(highest, np.iinfo(np.int64).max))
         self.id_zeros[index] += len(ids) - np.count_nonzero(ids)
 
     def _note(
         self,
-        block: Block,
+        reader: RowReader,
+        first_row: int,
         name: str,
         wrong: npt.NDArray[np.bool_],
         values: npt.NDArray[Any],
@@ -148,8 +155,8 @@ class SplitStatistics:
         rows = np.flatnonzero(wrong)
         if not len(rows):
             return
-        key = (name, block.path_of(name))
-        first = f"row {block.first_row + int(rows[0])}: {kind} {values[rows[0]]} {what}"
+        key = (name, reader.path_of(name, first_row))
+        first = f"row {first_row + int(rows[0])}: {kind} {values[rows[0]]} {what}"
         first, count = self._bad.get(key, (first, 0))
         self._bad[key] = (first, count + len(rows))
 

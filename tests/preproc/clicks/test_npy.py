@@ -75,7 +75,7 @@ def test_rows_are_those_of_the_other_formats(days, tmp_path, case):
         parquet = ParquetReader(dataset, split)
         assert reader.num_rows == parquet.num_rows == made.rows[split]
         if reader.num_rows:
-            rows = ClickColumns.concatenate(list(parquet.groups(0, check_ids=True)))
+            rows = ClickColumns.concatenate(list(parquet.stream()))
             assert_same_rows(reader.read(0, reader.num_rows), rows)
             assert_same_rows(reader.read(7, 40), rows[7:40])
     findings, report = verify(dataset)

@@ -48,7 +48,7 @@ def apply(data: bytes, changes) -> bytes:
         ("manifest.json", Manifest.load),
         (
             "parquet/train/part_00000.parquet",
-            lambda root: list(ParquetReader(root, "train", SPEC).groups()),
+            lambda root: list(ParquetReader(root, "train", SPEC).stream()),
         ),
     ],
 )

@@ -124,7 +124,7 @@ def test_parquet(spec, parts):
             written.append(columns)
         reader = ParquetReader(Path(folder), "train", spec)
         assert reader.num_rows == sum(parts)
-        groups = list(reader.groups())
+        groups = list(reader.stream())
         if groups:
             assert_equal(ClickColumns.concatenate(groups), ClickColumns.concatenate(written))
         if spec.categorical:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataspec.verify import main
+from recsys.data import row_reader
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.records import write_binary_records
-from recsys.data.verify import source as verify_source
 from recsys.data.verify.run import verify
 from tests import harness
 from tests.recsys.data.damage import cut, edit, fifo, overwrite, put, remove, set_key
@@ -132,7 +132,7 @@ def test_what_was_not_written_to_its_end(tmp_path):
 
 
 def test_quick_reads_no_checksums_and_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_source, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(row_reader, "BLOCK_ROWS", 10)
     rows = {"train": 1000, "test": 40}
     root = write_dataset(tmp_path, ("split",), rows=rows)
     overwrite(0, b"\x00\x3c\x00\x3c")(root / "train/numerical.bin")

@@ -127,7 +127,7 @@ def test_logarithms_round_like_numpy(tmp_path, preset):
     (tmp_path / "log").write_bytes(b"\n".join(rows))
     run(tmp_path / "log", tmp_path / "made", semantics=semantics, format=BOTH)
     expected = transform_numerical(np.array(integers), np.zeros(len(integers), np.bool_), semantics)
-    float32 = [rows.numerical for rows in ParquetReader(tmp_path / "made", "test").groups()]
+    float32 = [rows.numerical for rows in ParquetReader(tmp_path / "made", "test").stream()]
     assert np.array_equal(np.concatenate(float32).ravel(), expected)
     float16 = SplitBinaryReader(tmp_path / "made", "test").read(0, len(rows)).numerical
     assert np.array_equal(float16.ravel(), expected.astype(np.float16))
