@@ -72,16 +72,18 @@ class Checkpoint:
         Raises:
             CheckpointError: the group is not there, or its file is damaged.
         """
-        name = f"{group}.safetensors"
-        if name in self.files:
-            return self._read(name)
-        shards = [name for name in self.files if _group_of(name) == group]
-        if not shards:
+        names = self._files_of(group)
+        return self._join(names) if "part" in self.files[names[0]] else self._read(names[0])
+
+    def _files_of(self, group: str) -> list[str]:
+        """Returns the names of a group's file, or of its shards."""
+        names = [name for name in self.files if _group_of(name) == group]
+        if not names:
             raise CheckpointError(
                 f"{self.path}: holds no tensors {group!r}, only "
                 f"{', '.join(sorted(self.files)) or 'none'}"
             )
-        return self._join(shards)
+        return names
 
     def _join(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Reads the shards of a group and joins their rows."""
@@ -102,7 +104,7 @@ class Checkpoint:
 
     def _existing(self, name: str) -> Path:
         file = self.path / name
-        if not file.is_file() or file.stat().st_size != self.files[name]["bytes"]:
+        if not _has_size(file, self.files[name]):
             raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
         return file
 
@@ -125,14 +127,12 @@ class Checkpoint:
         Raises:
             CheckpointError: it is not there, or its file is damaged.
         """
-        names = [name for name in self.files if _group_of(name) == group]
-        if not names:
-            raise CheckpointError(f"{self.path}: holds no tensors {group!r}")
-        file = self._existing(names[0])
+        file_name = self._files_of(group)[0]
+        file = self._existing(file_name)
         try:
             with safetensors.safe_open(file, framework="pt") as opened:
                 shape = tuple(opened.get_slice(name).get_shape())
-            row_shard = self.files[names[0]].get("part")
+            row_shard = self.files[file_name].get("part")
             return shape if row_shard is None else (row_shard["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
@@ -454,7 +454,8 @@ def _is_whole(path: Path) -> bool:
         files = read_checkpoint(path).files
     except CheckpointError:
         return False
-    return all(
-        (path / name).is_file() and (path / name).stat().st_size == entry["bytes"]
-        for name, entry in files.items()
-    )
+    return all(_has_size(path / name, entry) for name, entry in files.items())
+
+
+def _has_size(file: Path, entry: Mapping[str, Any]) -> bool:
+    return file.is_file() and file.stat().st_size == entry["bytes"]

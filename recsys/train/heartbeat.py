@@ -15,33 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 from recsys.errors import FAILED, as_flags
 
 _BEATS_PER_LIMIT = 10
 _LEFT = "left"
 _ROLL_CALL_S = 5.0
-
-
-class Store(Protocol):
-    """The methods of torch's stores that are used here."""
-
-    def set(self, key: str, value: str) -> None:
-        """Writes a value."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """Waits for a value and returns it."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """Returns True if all keys have values."""
-        ...
-
-    def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Limits the waiting time of `get`."""
-        ...
 
 
 class ProcessLostError(RuntimeError):
@@ -70,7 +50,7 @@ class Heartbeat:
     The first process watches all others, and they watch it, from `start` to `stop`.
 
     Args:
-        store: store of the job, over a connection of its own.
+        store: one of torch.distributed of the job, over a connection of its own.
         rank: number of this process.
         world_size: number of processes.
         limit_s: seconds without a heartbeat after which a process counts as lost.
@@ -79,7 +59,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Store,
+        store: Any,
         rank: int,
         world_size: int,
         limit_s: float,

@@ -21,6 +21,7 @@ from recsys.train.loop import (
     Metric,
     TrainStep,
 )
+from recsys.train.measure import MeasureConfig
 from recsys.train.optimizers import AmpDtype
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.schedule import Schedule
@@ -73,26 +74,6 @@ class RunSettings(Protocol):
         """Measured steps of each batch size."""
 
 
-class MeasureSettings(Protocol):
-    """The settings of benchmark and profile."""
-
-    @property
-    def run_benchmark(self) -> bool:
-        """True to measure steps after the warm-up."""
-
-    @property
-    def benchmark_steps(self) -> int:
-        """Number of these steps."""
-
-    @property
-    def run_profiler(self) -> bool:
-        """True to profile steps after those."""
-
-    @property
-    def report(self) -> str | None:
-        """File of the page of the training, if any."""
-
-
 class PrecisionSettings(Protocol):
     """The settings of mixed precision."""
 
@@ -125,7 +106,7 @@ class Config(Protocol):
         """Settings of mixed precision."""
 
     @property
-    def measure(self) -> MeasureSettings:
+    def measure(self) -> MeasureConfig:
         """Settings of benchmark and profile."""
 
     @property

@@ -6,6 +6,7 @@ Models differ in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,11 +59,8 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     if given.tf32:
         use_tf32(device)
     torch.manual_seed(config.run.seed)
-    return Machine(device, precision, processes, print_line if processes.is_first else _no_print)
-
-
-def _no_print(_line: str) -> None:
-    """Prints nothing, on processes that are not the first."""
+    print_first = print_line if processes.is_first else lambda _line: None
+    return Machine(device, precision, processes, print_first)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,7 +181,7 @@ class Run(Generic[BatchT]):
             step=training.step,
             source=training.source,
             evaluate=training.evaluate,
-            save=None if folder is None else self._saver(folder, training),
+            save=None if folder is None else functools.partial(self.save, folder, training),
             log=self.log,
             device=self.machine.device,
             print_line=above_bar(self.machine.print_line),
@@ -216,30 +214,27 @@ class Run(Generic[BatchT]):
             yield
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
-        """Checks the checkpoint folder; returns the position of a resumed run."""
-        config, processes = self.recipe.config, self.machine.processes
-        resumes = config.run.resume or processes.is_restart
-        if training.layout is not None:
-            if not resumes:
-                training.layout.check_unused(folder.folder)
-            return LoopState()
-        if not resumes:
-            folder.check_unused(f"`{config.folder_setting}`")
-            return LoopState()
-        return self.resume(folder, training)
+        """Refuses a folder in use, or restores its latest checkpoint.
 
-    def resume(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
-        """Restores the latest checkpoint of the run.
+        Returns:
+            The position of the run.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or was made with other settings or data.
         """
-        latest = folder.latest()
+        config, processes = self.recipe.config, self.machine.processes
+        if not config.run.resume and not processes.is_restart:
+            if training.layout is not None:
+                training.layout.check_unused(folder.folder)
+            else:
+                folder.check_unused(f"`{config.folder_setting}`")
+            return LoopState()
+        latest = folder.latest() if training.layout is None else None
         if latest is None:
             return LoopState()
         folder.best()  # refuses a missing one now, not when the training has ended
         checkpoint = read_checkpoint(latest)
-        checkpoint.check_same_settings(self.recipe.config.to_dict(), self.recipe.fixed)
+        checkpoint.check_same_settings(config.to_dict(), self.recipe.fixed)
         self.recipe.check_dataset(checkpoint)
         try:
             state = LoopState.from_dict(checkpoint.state)
@@ -281,11 +276,6 @@ class Run(Generic[BatchT]):
                 f"a parameter{name} is NaN or infinite after step {state.step}: the parameters "
                 f"have diverged and are not saved. {ADVICE}"
             )
-
-    def _saver(
-        self, folder: CheckpointFolder, training: Training[BatchT]
-    ) -> Callable[[LoopState, bool], None]:
-        return lambda state, is_best: self.save(folder, training, state, is_best)
 
     def test(self) -> None:
         """Tests the model and logs its metrics."""

@@ -5,8 +5,9 @@ They call the kernels of torch.optim, not its classes: those import `torch._dyna
 5 seconds of every run.
 """
 
+import abc
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +39,24 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     return _BESIDE[rule]
 
 
-class DenseOptimizer(Protocol):
-    """Updates parameters by their gradients, without waiting for the device."""
+class DenseOptimizer(abc.ABC):
+    """Updates parameters by their gradients, without waiting for the device.
 
+    Args:
+        params: parameters, in the same order in every run.
+        weight_decay: weight decay of every parameter.
+
+    Attributes:
+        state_tensors: number of state tensors of the size of a parameter.
+    """
+
+    state_tensors: ClassVar[int]
+
+    def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
+        self._params = params
+        self._weight_decay = weight_decay
+
+    @abc.abstractmethod
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
         """Applies `grad` of every parameter.
 
@@ -49,21 +65,16 @@ class DenseOptimizer(Protocol):
             loss_scale: divisor of the gradients.
             overflow: scalar bool tensor; True skips the step.
         """
-        ...
 
+    @abc.abstractmethod
     def state(self) -> dict[str, Tensor]:
         """Returns the state by name; copying into the tensors restores it."""
-        ...
 
 
-class _Sgd:
+class _Sgd(DenseOptimizer):
     """SGD, by torch's fused kernel."""
 
     state_tensors = 0
-
-    def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
-        self._params = params
-        self._weight_decay = weight_decay
 
     @torch.no_grad()
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
@@ -89,7 +100,7 @@ class _Sgd:
         return {}
 
 
-class _AdamW:
+class _AdamW(DenseOptimizer):
     """AdamW, by torch's fused kernel.
 
     Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
@@ -98,8 +109,7 @@ class _AdamW:
     state_tensors = 2
 
     def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
-        self._params = params
-        self._weight_decay = weight_decay
+        super().__init__(params, weight_decay)
         self._moments: dict[int, dict[str, Tensor]] = {}
 
     @torch.no_grad()
@@ -164,7 +174,7 @@ def _divisor_and_flag(
     return torch.full_like(lr, loss_scale), overflow.to(torch.float32)
 
 
-class _Adagrad:
+class _Adagrad(DenseOptimizer):
     """Adagrad in multi-tensor operations; torch's fused kernel lacks some devices.
 
     Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
@@ -173,18 +183,13 @@ class _Adagrad:
     state_tensors = 1
 
     def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
-        self._params = params
-        self._weight_decay = weight_decay
+        super().__init__(params, weight_decay)
         self._sums = [torch.zeros_like(p) for p in params]
 
     @torch.no_grad()
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
-        pairs = [
-            (p, s) for p, s in zip(self._params, self._sums, strict=True) if p.grad is not None
-        ]
-        params: list[Tensor] = [p for p, _ in pairs]
-        sums = [s for _, s in pairs]
-        gradients = [p.grad for p in params if p.grad is not None]
+        params, gradients = _with_gradients(self._params)
+        sums = [s for p, s in zip(self._params, self._sums, strict=True) if p.grad is not None]
         if overflow is not None:
             gradients = [torch.where(overflow, 0, g / loss_scale) for g in gradients]
             lr = torch.where(overflow, 0, lr)
@@ -206,7 +211,7 @@ class _Adagrad:
         return {f"{i}.sum_of_squares": s for i, s in enumerate(self._sums)}
 
 
-_OPTIMIZERS: Mapping[DenseRule, type[_Sgd | _Adagrad | _AdamW]] = {
+_OPTIMIZERS: Mapping[DenseRule, type[DenseOptimizer]] = {
     "sgd": _Sgd,
     "adagrad": _Adagrad,
     "adam": _AdamW,
@@ -221,11 +226,5 @@ def count_state_tensors(rule: DenseRule) -> int:
 def build_dense_optimizer(
     rule: DenseRule, params: Sequence[nn.Parameter], weight_decay: float = 0.0
 ) -> DenseOptimizer:
-    """Builds an optimizer; Adam's weight decay is decoupled (AdamW).
-
-    Args:
-        rule: update rule.
-        params: parameters, in the same order in every run.
-        weight_decay: weight decay of every parameter.
-    """
+    """Builds an optimizer; Adam's weight decay is decoupled (AdamW)."""
     return _OPTIMIZERS[rule](params, weight_decay)

@@ -3,6 +3,7 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -205,10 +206,7 @@ class CheckpointFolder:
     ) -> Path:
         """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
         path = self.folder / f"step_{step:09d}"
-
-        def install(new: Path, path: Path) -> None:
-            self._install(new, path, is_best)
-
+        install = functools.partial(self._install, is_best=is_best)
         write_checkpoint(
             path, groups, state, config, shards=shards, processes=processes, install=install
         )
