@@ -6,11 +6,45 @@ import pytest
 from tests import harness
 from tests.tools import needs
 
+UNSET = dict.fromkeys(("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"))
+LONG_SPIN = "1000000000"
+SPIN_COUNT_WHERE_TORCH_IS_IMPORTED = """
+import os, sys
+
+class AtTorch:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, AtTorch)
+__import__(sys.argv[1])
+import torch
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "environment", "spin_count"),
+    [
+        ("bert4rec", {}, "1000"),
+        ("dlrm", {}, "1000"),
+        ("recsys.serve", {}, "1000"),
+        ("dlrm", {"GOMP_SPINCOUNT": LONG_SPIN}, LONG_SPIN),
+        ("dlrm", {"OMP_WAIT_POLICY": "active"}, "None"),
+    ],
+)
+def test_the_spin_is_bounded_before_torch_unless_the_user_says_how(
+    package, environment, spin_count
+):
+    program = ("-c", SPIN_COUNT_WHERE_TORCH_IS_IMPORTED, package)
+    assert harness.python(*program, **UNSET | environment).stdout.split() == [spin_count]
+
+
 PAUSES = 100
 PAUSE_S = 0.005
 CPU_SECONDS_OF_PAUSES = f"""
-import sys, time
-__import__(sys.argv[1])
+import dlrm, time
 import torch
 
 torch.set_num_threads(2)
@@ -23,24 +57,17 @@ for _ in range({PAUSES}):
     waiting += time.process_time() - before
 print(waiting)
 """
-LONG_SPIN = "1000000000"
 
 
 @pytest.mark.parametrize(
-    ("package", "environment", "spins"),
+    ("environment", "spins"),
     [
-        ("bert4rec", {}, False),
-        ("dlrm", {}, False),
-        ("recsys.serve", {}, False),
-        # the user's choice holds; alone on one core, libgomp never spins long
-        pytest.param("dlrm", {"GOMP_SPINCOUNT": LONG_SPIN}, True, marks=needs("second core")),
-        pytest.param("dlrm", {"OMP_WAIT_POLICY": "active"}, True, marks=needs("second core")),
+        ({}, False),
+        # alone on one core, libgomp never spins long
+        pytest.param({"GOMP_SPINCOUNT": LONG_SPIN}, True, marks=needs("second core")),
     ],
 )
-def test_waiting_threads_spin_through_a_pause_where_the_user_asks_alone(
-    package, environment, spins
-):
-    unset = dict.fromkeys(("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"))
-    done = harness.python("-c", CPU_SECONDS_OF_PAUSES, package, **unset | environment)
+def test_waiting_threads_spin_through_a_pause_where_the_user_asks_alone(environment, spins):
+    done = harness.python("-c", CPU_SECONDS_OF_PAUSES, **UNSET | environment)
     share = float(done.stdout) / (PAUSES * PAUSE_S)
     assert share > 0.3 if spins else share < 0.1

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from dlrm.scripts import main as dlrm
 from recsys.program import new_flags, run_command
 from recsys.resources import available_cores, cores_for, memory_limits
-from tests.harness import python
+from recsys.train.processes import join_processes
+from tests.harness import call, python, run_ranks
 from tests.tools import require
 
 GIB = 2**30
@@ -172,11 +175,9 @@ def control_group(controller: str, **limits: object):
         folder.rmdir()
 
 
-def in_group(folder: Path, *words: str, **options):
-    """Runs Python with its process in a control group."""
-    enter = f"import os, sys; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
-    start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    return python("-c", f"{enter}; {start}", *words, **options)
+def enter(group: Path) -> None:
+    """Puts this process into a control group."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 # Two sockets with two third-level caches each, of two cores with two threads, which are numbered as
@@ -208,26 +209,28 @@ def test_processes_divide_cores_by_socket_and_cache(tmp_path, files, cores, shar
     assert [cores_for(cores, index, count, root) for index in range(count)] == shares
 
 
-@pytest.mark.slow
-def test_training_takes_the_threads_of_its_quota(tmp_path):
-    with control_group("cpu", limit=50_000) as folder:
-        done = in_group(
-            folder, "-c",
-            "import recsys.train.processes as p, torch; before = torch.get_num_threads()\n"
-            "with p.join_processes('cpu', None): print(before, torch.get_num_threads())",
-            OMP_NUM_THREADS=None,
-        )  # fmt: skip
-        usual, taken = done.stdout.split()
-        assert int(usual) >= int(taken) == 1
+def take_threads(_rank: int, group: Path) -> None:
+    torch.set_num_threads(2)
+    enter(group)
+    with join_processes("cpu", None):
+        assert torch.get_num_threads() == 1
 
 
-@pytest.mark.slow
+def test_training_takes_the_threads_of_its_quota():
+    with control_group("cpu", limit=50_000) as group:
+        run_ranks(1, take_threads, group, joined=False)
+
+
+def train_a_large_model(_rank: int, group: Path, folder: Path) -> None:
+    enter(group)
+    with (folder / "errors").open("w") as errors, contextlib.redirect_stderr(errors):
+        flags = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=8000000")
+        assert call(dlrm, "--base_device=cpu", f"--log_path={folder / 'log'}", *flags) == 2
+
+
 def test_a_model_above_the_limit_of_its_group_is_refused(tmp_path):
-    with control_group("memory", limit=2 * GIB) as folder:
-        done = in_group(
-            folder, "-m", "dlrm.scripts.main", "--dataset_type=synthetic_gpu", "--base_device=cpu",
-            "--synthetic_dataset_table_sizes=8000000", f"--log_path={tmp_path / 'log.json'}",
-            status=2,
-        )  # fmt: skip
-    assert "error: the model needs 3.8 GiB of memory: 3.8 GiB of tables" in done.stderr
-    assert "are left by the limit of its control group" in done.stderr
+    with control_group("memory", limit=2 * GIB) as group:
+        run_ranks(1, train_a_large_model, group, tmp_path, joined=False)
+    error = (tmp_path / "errors").read_text()
+    assert "error: the model needs 3.8 GiB of memory: 3.8 GiB of tables" in error
+    assert "are left by the limit of its control group" in error

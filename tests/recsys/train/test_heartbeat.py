@@ -9,6 +9,7 @@ import time
 import pytest
 import torch.distributed as dist
 
+from recsys.train import heartbeat
 from recsys.train.heartbeat import Heartbeat, ProcessLostError
 from tests import harness
 
@@ -43,8 +44,8 @@ def watch():
         return started[-1]
 
     yield start
-    for heartbeat in started:
-        heartbeat.stop()
+    for each in started:
+        each.stop()
 
 
 def alive(store, rank, beat=0):
@@ -73,13 +74,26 @@ def test_the_others_name_the_first(store, watch):
     assert ends.messages[0].startswith("rank 0 (process 90 on there)")
 
 
+def assert_turns_without_an_end(ends, store, number, *ranks):
+    """Waits until these ranks have beaten so often more; fails when one ends the run."""
+    until = [int(store.get(f"beat_{rank}")) + number for rank in ranks]
+    beats = [f"beat_{rank}" for rank in ranks]
+    harness.wait_for(
+        lambda: (
+            ends.messages or all(int(store.get(b)) >= n for b, n in zip(beats, until, strict=True))
+        ),
+        "heartbeats",
+    )
+    assert not ends.messages
+
+
 def test_a_process_that_left_is_not_missed(store, watch):
     ends = Ends()
     beats = [watch(store.clone(), rank, 3, ends) for rank in range(3)]
-    time.sleep(LIMIT)
+    assert_turns_without_an_end(ends, store, 2, 0, 1, 2)
     beats[1].stop()
     beats[2].stop()
-    assert not ends.called.wait(2 * LIMIT)
+    assert_turns_without_an_end(ends, store, 13, 0)  # ten are the limit
 
 
 def freeze_together(_rank):
@@ -88,9 +102,10 @@ def freeze_together(_rank):
     beats = [Heartbeat(store.clone(), rank, 2, LIMIT, ends) for rank in range(2)]
     for beat in beats:
         beat.start()
+    assert_turns_without_an_end(ends, store, 2, 0, 1)
     freeze = f"kill -STOP {this}; sleep {2 * LIMIT}; kill -CONT {this}"
     subprocess.run(["sh", "-c", freeze], check=True)
-    assert not ends.called.wait(3 * LIMIT), ends.messages
+    assert_turns_without_an_end(ends, store, 5, 0, 1)
     for beat in beats:
         beat.stop()
 
@@ -126,15 +141,19 @@ def test_a_silent_store_ends_the_process_and_one_that_left_does_not(monkeypatch,
     monkeypatch.setenv("MASTER_ADDR", "here")
     monkeypatch.setenv("MASTER_PORT", "1234")
     lost, left = Ends(), Ends()
-    watch(Gone(), 1, 2, left)
+    gone = watch(Gone(), 1, 2, left)
     watch(Silent(), 1, 2, lost)
     assert lost.called.wait(300)
     holder = "the store of the job at here:1234, with rank 0 (process 90 on there),"
     assert f"{holder} has not answered for 1 s" in lost.messages[0]
-    assert not left.called.wait(2 * LIMIT)
+    for thread in (gone._thread, gone._watch):
+        thread.join(300)
+        assert not thread.is_alive()
+    assert not left.messages
 
 
-def test_who_did_not_come_to_an_exchange_is_named(store):
+def test_who_did_not_come_to_an_exchange_is_named(store, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_ROLL_CALL_S", LIMIT)
     alive(store, 0)
     alive(store, 2)
     store.set("waited_1", "")

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.train.processes import SharedStop, join_processes
 from tests import harness
@@ -202,35 +203,45 @@ def train(tmp_path, *arguments):
         ),
     ],
 )
-def test_wrong_variables_are_named_with_the_way_out(tmp_path, environment, message):
-    done = harness.forked(*train(tmp_path), status=2, **environment)
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert message in done.stderr
-    assert f"unset {' '.join(name for name in ORDER if name in environment)}\n" in done.stderr
+def test_wrong_variables_are_named_with_the_way_out(monkeypatch, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as caught, join_processes("cpu", None):
+        pass
+    assert message in str(caught.value)
+    names = " ".join(name for name in ORDER if name in environment)
+    assert str(caught.value).endswith(f"unset {names}")
 
 
 def stale(rank, port):
     return {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_stale_environment_is_explained_and_ends_in_time(tmp_path, rank):
-    port = harness.free_port()
+def test_a_wait_for_other_processes_is_explained_and_ends_in_time_or_by_ctrl_c(tmp_path):
+    ports = [harness.free_port() for _ in range(3)]
     began = time.monotonic()
-    arguments = train(tmp_path, "--process_timeout=0.6")
-    done = harness.forked(*arguments, status=2, **stale(rank, port))
+    with contextlib.ExitStack() as stack:
+        first, second, stopped = (
+            stack.enter_context(
+                harness.started_forked(*train(tmp_path / str(port), *flags), **stale(rank, port))
+            )
+            for rank, port, *flags in (
+                ("0", ports[0], "--process_timeout=0.6"),
+                ("1", ports[1], "--process_timeout=0.6"),
+                ("0", ports[2]),
+            )
+        )
+        harness.wait_for_line(stopped, lambda line: "waits for" in line)
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.wait(60) == 130
+        for rank, process in enumerate((first, second)):
+            notice, error = process.stdout.read().splitlines()
+            assert process.wait() == 2
+            whom = f"the other 1 of 2 processes at 127.0.0.1:{ports[rank]}"
+            what = f"WARNING this process is rank {rank} by its environment and waits"
+            assert notice.startswith(what)
+            assert f"{whom}, up to 6 s" in notice
+            assert error.startswith(f"error: rank {rank} waited ")
+            assert whom in error
+            assert error.endswith("unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT")
     assert time.monotonic() - began < 100
-    whom = f"the other 1 of 2 processes at 127.0.0.1:{port}"
-    notice, error = done.stderr.splitlines()
-    assert notice.startswith(f"WARNING this process is rank {rank} by its environment and waits")
-    assert f"{whom}, up to 6 s" in notice
-    assert error.startswith(f"error: rank {rank} waited ")
-    assert whom in error
-    assert error.endswith("unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT")
-
-
-def test_ctrl_c_ends_the_wait_for_other_processes(tmp_path):
-    with harness.started_forked(*train(tmp_path), **stale("0", harness.free_port())) as process:
-        harness.wait_for_line(process, lambda line: "waits for" in line)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from dlrm.scripts import main as dlrm
 from recsys.errors import UserError, as_flags
 from recsys.train.run_log import RunLog
 from tests import harness
@@ -23,31 +24,35 @@ from tests.recsys.train.tiny import TINY_DLRM
         ("preset", "folder.d", ": Is a directory"),
     ],
 )
-def test_what_cannot_be_written_or_read_is_refused_at_the_start(tmp_path, flag, value, message):
+def test_what_cannot_be_written_or_read_is_refused_at_the_start(
+    tmp_path, capsys, flag, value, message
+):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to("/dev/null")
     held = RunLog(tmp_path / "held.json")
     held.begin({})
     (tmp_path / "folder.d").mkdir()
     (tmp_path / "file").write_text("")
-    line = refusal(f"--{flag}={tmp_path / value}", f"--report={tmp_path / 'run.html'}")
+    flags = (f"--{flag}={tmp_path / value}", f"--report={tmp_path / 'run.html'}")
+    line = refusal(capsys, *flags)
     assert line.startswith(f"error: --{flag} {tmp_path / value}{as_flags(message)}")
     assert list(tmp_path.glob("*/log.json")) == []
     held.close()
     RunLog(tmp_path / "held.json").begin({})
 
 
-def test_more_threads_than_can_be_started_are_refused():
-    assert refusal("--num_threads=100000") == (
+def test_more_threads_than_can_be_started_are_refused(capsys):
+    assert refusal(capsys, "--num_threads=100000") == (
         "error: --num_threads must be at most 1024, got 100000"
     )
 
 
-def refusal(*arguments):
+def refusal(capsys, *arguments):
     """Returns the line of a refused run."""
-    done = harness.forked("-m", "dlrm.scripts.main", *TINY_DLRM, *arguments, status=2)
-    assert done.stdout == ""  # before the model is built
-    (line,) = done.stderr.splitlines()
+    assert harness.call(dlrm, *TINY_DLRM, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""  # before the model is built
+    (line,) = printed.err.splitlines()
     return line
 
 
