@@ -16,14 +16,7 @@ from dlrm.config import DataConfig
 from dlrm.data.sources import RowSource
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
-from recsys.data.manifest import (
-    CLICKS_KIND,
-    CRITEO_KIND,
-    MANIFEST_FILE,
-    SEQUENCES_KIND,
-    Manifest,
-    fingerprint,
-)
+from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, SEQUENCES_KIND, Manifest, fingerprint
 from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.positioned_io import open_for_reading, read_array
@@ -121,7 +114,7 @@ class OpenedDataset:
 
         The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
         """
-        return self.manifest is not None and self.manifest.kind in (CRITEO_KIND, CLICKS_KIND)
+        return self.manifest is not None and self.manifest.kind in LOG_KINDS
 
     @property
     def group_column(self) -> str | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, MANIFEST_FILE, QUARANTINE_FILE, Manifest
+from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, QUARANTINE_FILE, Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class RawLines:
         Raises:
             DatasetError: the quarantine file is missing or does not fit the manifest.
         """
-        if manifest.kind not in (CRITEO_KIND, CLICKS_KIND):
+        if manifest.kind not in LOG_KINDS:
             return None
         schema = manifest.semantics.get("schema") or {}
         if schema.get("split") in ("time", "random") and "applied" not in manifest.semantics:

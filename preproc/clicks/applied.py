@@ -13,7 +13,7 @@ from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, file_checksum, fingerprint
+from recsys.data.manifest import LOG_KINDS, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
 """Settings of the transform that belong to the rows, not to the meaning of ids and numbers."""
@@ -122,7 +122,7 @@ def _manifest_of(dataset: Path) -> Manifest:
         manifest = Manifest.load(dataset)
     except DatasetError as error:
         raise PreprocError(str(error)) from error
-    if manifest.kind not in (CRITEO_KIND, CLICKS_KIND):
+    if manifest.kind not in LOG_KINDS:
         raise PreprocError(
             f"{dataset}: is a dataset of kind {manifest.kind}, which has no dictionaries; name one "
             "of click logs"

@@ -26,6 +26,8 @@ FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
 CRITEO_KIND, CLICKS_KIND, SEQUENCES_KIND = "criteo", "clicks", "sequences"
 """Kinds of the datasets of Criteo's logs, of logs with a schema, and of ratings."""
+LOG_KINDS = (CRITEO_KIND, CLICKS_KIND)
+"""Kinds that preproc.clicks makes."""
 
 QUARANTINE_FILE = "quarantine.csv"
 """Raw rows that were left out, in input order."""

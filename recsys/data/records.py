@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The earlier `binary` format: fixed-size records, one file per split.
+"""Reader of the earlier `binary` format: fixed-size records, one file per split.
 
 A record is label int32, M float32, F int32, little endian: 160 bytes for Criteo (M=13, F=26).
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recsys.data.click_columns import ClickColumns, RawColumns
+from recsys.data.click_columns import RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import close_all, open_for_reading, read_array
@@ -26,24 +26,6 @@ SPLIT_FILES = {
 def record_bytes(spec: FeatureSpec) -> int:
     """Returns a record's bytes: 4 x (1 + M + F)."""
     return 4 * (1 + len(spec.numerical) + len(spec.categorical))
-
-
-def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -> None:
-    """Appends rows to a records file, or makes one.
-
-    Raises:
-        DatasetError: an id is outside its table.
-    """
-    columns.check_shape(spec)
-    columns.check_ids(spec, "rows to write", 0)
-    num_numerical = len(spec.numerical)
-    records = np.empty((len(columns), record_bytes(spec) // 4), "<i4")
-    records[:, 0] = columns.label
-    records[:, 1 : 1 + num_numerical] = columns.numerical.astype("<f4", order="C").view("<i4")
-    for i, ids in enumerate(columns.categorical):
-        records[:, 1 + num_numerical + i] = ids
-    with path.open("ab") as file:
-        file.write(records.tobytes())
 
 
 class BinaryRecordsReader(RowReader):

@@ -22,7 +22,7 @@ BLOCK_ROWS = 1 << 17
 
 
 class RowReader(abc.ABC):
-    """Reads the rows of a split; several threads may do it at once.
+    """Reads the rows of a split; several threads may at once.
 
     Args:
         spec: columns of the dataset.
@@ -48,7 +48,7 @@ class RowReader(abc.ABC):
 
     @abc.abstractmethod
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) of one of the `blocks` as stored, without lists."""
+        """Returns rows [start, stop) of a block as stored, without lists."""
 
     @abc.abstractmethod
     def path_of(self, column: str, row: int) -> Path:

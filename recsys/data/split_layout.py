@@ -45,7 +45,7 @@ def categorical_file(index: int) -> str:
 
 
 def split_folders(root: Path, split: str) -> list[Path]:
-    """Returns the folders that may hold the column files of a split, preferred first."""
+    """Returns the folders that may hold a split's columns, preferred first."""
     return [base / name for base in (root, root / "split") for name in SPLIT_FOLDERS[split]]
 
 

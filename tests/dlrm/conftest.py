@@ -12,9 +12,9 @@ from recsys.data import npy_days
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
-from recsys.data.records import write_binary_records
 from recsys.data.split_binary import SplitBinaryWriter
 from tests.harness import Program
+from tests.recsys.data.datasets import write_binary_records
 
 CARDINALITIES = (5, 200, 40_000, 17)
 NUM_NUMERICAL = 3

@@ -106,7 +106,7 @@ def write_metadata_file(folder: Path) -> None:
 
 
 class ParquetReader(RowReader):
-    """Reads one split row group by row group, or rows by their number.
+    """Reads one split by row groups, or rows by their number.
 
     Args:
         root: folder of the dataset (with `parquet/<split>/` or `<split>/*.parquet`).
@@ -214,7 +214,7 @@ class ParquetReader(RowReader):
         return self._checked(self.read_unchecked(first, last), first, check_ids=self._check_ids)
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) of a row group, numerical features as float32.
+        """Returns rows [start, stop) of a row group, numbers as float32.
 
         Raises:
             DatasetError: the file is damaged, or a value is null.
@@ -224,7 +224,7 @@ class ParquetReader(RowReader):
         return self._columns_of(table.slice(start - self._first_rows[index], stop - start), index)
 
     def stream(self, start: int = 0) -> Iterator[ClickColumns]:
-        """Yields the rows from number `start` on, a row group at a time.
+        """Yields the rows from number `start` on, by row group.
 
         A large row group is split, so that the memory for it is bounded.
 

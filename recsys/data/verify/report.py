@@ -43,7 +43,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclasses.dataclass(slots=True)
 class VerifiedSplit:
-    """Statistics of a split, by its first format, and the names of all."""
+    """Statistics of a split by its first format; names of all."""
 
     statistics: SplitStatistics
     num_rows: int

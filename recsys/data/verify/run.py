@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
-from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, SEQUENCES_KIND, Manifest
+from recsys.data.manifest import LOG_KINDS, SEQUENCES_KIND, Manifest
 from recsys.data.parquet import ParquetReader, has_parquet, spec_by_ids
 from recsys.data.parquet.schema import NoSpecError
 from recsys.data.sequences import FOLDER
@@ -18,7 +18,7 @@ from recsys.data.verify.sequences import check_sequences
 from recsys.data.verify.splits import check_splits
 from recsys.settings import joined
 
-_CLICK_KINDS = (CRITEO_KIND, CLICKS_KIND, "synthetic")
+_CLICK_KINDS = (*LOG_KINDS, "synthetic")
 
 
 def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple[Findings, str]:

@@ -110,7 +110,7 @@ def _read(
 def _compare_counts(
     where: str, split: str, this: VerifiedSplit, first: VerifiedSplit, manifest: Manifest | None
 ) -> Iterator[str]:
-    """Compares a format of a split with its first one and with the manifest."""
+    """Compares a format of a split with the first and the manifest."""
     name, rows, clicks = this.formats[0], this.num_rows, this.statistics.positives
     if manifest is not None and rows != manifest.rows.get(split):
         yield (

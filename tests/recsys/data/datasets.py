@@ -9,7 +9,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
-from recsys.data.records import write_binary_records
+from recsys.data.records import record_bytes
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.data.verify.run import verify
 
@@ -36,6 +36,18 @@ def write_split(root: Path, split: str, spec: FeatureSpec, columns: ClickColumns
     """Writes one split as narrow split binary."""
     with SplitBinaryWriter(root / split, spec, len(columns)) as writer:
         writer.write(0, columns)
+
+
+def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -> None:
+    """Appends rows to a file of the earlier format `binary`, or makes one."""
+    end = 1 + len(spec.numerical)
+    records = np.empty((len(columns), record_bytes(spec) // 4), "<i4")
+    records[:, 0] = columns.label
+    records[:, 1:end] = columns.numerical.astype("<f4", order="C").view("<i4")
+    for i, ids in enumerate(columns.categorical, start=end):
+        records[:, i] = ids
+    with path.open("ab") as file:
+        file.write(records.tobytes())
 
 
 def write_dataset(root: Path, formats=FORMATS, *, spec=SPEC, rows=None, manifest=True) -> Path:

@@ -28,12 +28,12 @@ from preproc.files.quarantine import RejectedRow, escape_row
 from recsys.data.click_columns import ClickColumns
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import write_parquet_part
-from recsys.data.records import write_binary_records
 from recsys.settings import declared
 from tests.recsys.data.datasets import (
     ROWS,
     SPEC,
     make_columns,
+    write_binary_records,
     write_dataset,
     write_manifest,
     write_split,

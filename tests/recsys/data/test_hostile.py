@@ -14,7 +14,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader, write_parquet_part
-from recsys.data.records import BinaryRecordsReader, write_binary_records
+from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from tests.recsys.data.damage import (
     Damage,
@@ -279,7 +279,6 @@ def test_writers_refuse_what_no_reader_could_read(tmp_path):
     with SplitBinaryWriter(tmp_path / "train", SPEC, 4) as writer:
         for write in (
             lambda c: writer.write(0, c),
-            lambda c: write_binary_records(tmp_path / "x.bin", SPEC, c),
             lambda c: write_parquet_part(tmp_path / "x.parquet", SPEC, [c]),
         ):
             with pytest.raises(DatasetError, match=r"cat_0, row 0: id 5 is outside \[0, 5\)"):

@@ -14,9 +14,14 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, index_dtype
 from recsys.data.parquet import ParquetReader, part_name, write_parquet_part
-from recsys.data.records import BinaryRecordsReader, record_bytes, write_binary_records
+from recsys.data.records import BinaryRecordsReader, record_bytes
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
-from tests.recsys.data.datasets import assert_equal, make_columns, write_split
+from tests.recsys.data.datasets import (
+    assert_equal,
+    make_columns,
+    write_binary_records,
+    write_split,
+)
 
 INTERESTING = [1, 2, 126, 127, 128, 32_766, 32_767, 32_768, 10_000_000, 2**31 - 2]
 cardinalities = st.lists(

@@ -11,7 +11,6 @@ import pytest
 from dataspec.verify import main
 from recsys.data import row_reader
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.records import write_binary_records
 from recsys.data.verify.run import verify
 from tests import harness
 from tests.recsys.data.damage import cut, edit, fifo, overwrite, put, remove, set_key
@@ -19,6 +18,7 @@ from tests.recsys.data.datasets import (
     SPEC,
     make_columns,
     problems,
+    write_binary_records,
     write_dataset,
     write_manifest,
     write_split,
