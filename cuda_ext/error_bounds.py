@@ -217,25 +217,6 @@ def dot_interaction(
     return output, to_features, to_bottom
 
 
-def embedding_bag(
-    table: Tensor,
-    rows: Tensor,
-    bag_offsets: Tensor,
-    dtype: torch.dtype,
-    *,
-    scale: Tensor | None = None,
-) -> Bounded:
-    """Bounds the sum of each bag's rows; see `reference.embedding_bag`."""
-    value, magnitudes = (
-        reference.embedding_bag(
-            kind(table.double()), rows, bag_offsets, torch.float64,
-            scale=None if scale is None else kind(scale.double()),
-        )
-        for kind in (torch.Tensor.clone, torch.abs)
-    )  # fmt: skip
-    return sum_of_products(value, magnitudes, bag_offsets.diff().unsqueeze(1), dtype)
-
-
 def updated(
     rule: RowOptimizer,
     table: Bounded,

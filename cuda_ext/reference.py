@@ -401,19 +401,6 @@ def mlp_forward(
     return x
 
 
-def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """Product of the transpose of a matrix with another.
-
-    Args:
-        a: [K, M] float32 or float64.
-        b: [K, N] of the same type.
-
-    Returns:
-        [M, N].
-    """
-    return a.t() @ b
-
-
 def top_rows(
     queries: Tensor,
     table: Tensor,

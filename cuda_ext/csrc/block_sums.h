@@ -8,23 +8,14 @@
 
 namespace recsys {
 
-template <typename T>
-void add_blocks(const T* blocks, int64_t num_blocks, int64_t count, T* total) {
-  std::fill(total, total + count, T{0});
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    for (int64_t k = 0; k < count; ++k) total[k] += blocks[block * count + k];
-  }
-}
-
-// Adds [blocks, ...] to [...]; both are contiguous, float32 or float64.
+// Adds [blocks, ...] to [...]; both are contiguous float32.
 inline void add_blocks(const Tensor& blocks, const Tensor& total) {
+  const auto* from = static_cast<const float*>(blocks.data_ptr());
+  auto* to = static_cast<float*>(total.data_ptr());
   const int64_t count = total.numel();
-  if (total.scalar_type() == ScalarType::Double) {
-    add_blocks(static_cast<const double*>(blocks.data_ptr()), blocks.size(0), count,
-               static_cast<double*>(total.data_ptr()));
-  } else {
-    add_blocks(static_cast<const float*>(blocks.data_ptr()), blocks.size(0), count,
-               static_cast<float*>(total.data_ptr()));
+  std::fill(to, to + count, 0.0f);
+  for (int64_t block = 0; block < blocks.size(0); ++block, from += count) {
+    for (int64_t k = 0; k < count; ++k) to[k] += from[k];
   }
 }
 

@@ -6,12 +6,6 @@
 
 #include "cpu/kernel_table.h"
 
-RECSYS_SCHEMAS(library) {
-  library.def("cpu_instruction_set() -> str");
-  library.def("cpu_is_intel() -> bool");
-  library.def("use_cpu_kernels(str name) -> ()");
-}
-
 static std::string cpu_instruction_set() {
 #ifdef RECSYS_EMULATOR
   return "emulated CUDA";
@@ -35,8 +29,11 @@ static bool cpu_is_intel() {
 #endif
 }
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CompositeExplicitAutograd, library) {
-  library.impl("cpu_instruction_set", TORCH_BOX(&cpu_instruction_set));
-  library.impl("cpu_is_intel", TORCH_BOX(&cpu_is_intel));
-  library.impl("use_cpu_kernels", TORCH_BOX(&use_cpu_kernels));
-}
+static const recsys::Op kOps[] = {
+    {"cpu_instruction_set() -> str", TORCH_BOX(&cpu_instruction_set)},
+    {"cpu_is_intel() -> bool", TORCH_BOX(&cpu_is_intel)},
+    {"use_cpu_kernels(str name) -> ()", TORCH_BOX(&use_cpu_kernels)},
+};
+
+RECSYS_DEFINE(kOps)
+RECSYS_IMPLEMENT(CompositeExplicitAutograd, kOps)

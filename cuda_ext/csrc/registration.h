@@ -6,6 +6,31 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <string>
+
+namespace recsys {
+
+// An op as torch is told of it.
+struct Op {
+  const char* schema;
+  void (*entry)(StableIValue*, uint64_t, uint64_t);  // TORCH_BOX of a function, or null
+};
+
+template <int kOps>
+void define_ops(torch::stable::detail::StableLibrary& library, const Op (&ops)[kOps]) {
+  for (const Op& op : ops) library.def(op.schema);
+}
+
+template <int kOps>
+void implement_ops(torch::stable::detail::StableLibrary& library, const Op (&ops)[kOps]) {
+  for (const Op& op : ops) {
+    const std::string schema = op.schema;
+    library.impl(schema.substr(0, schema.find('(')).c_str(), op.entry);
+  }
+}
+
+}  // namespace recsys
+
 // The emulator's build of the CUDA kernels is a library beside the real one, for tests.
 #ifdef RECSYS_EMULATOR
 #define RECSYS_NAMESPACE cuda_ext_emulated
@@ -14,22 +39,30 @@
 #endif
 #define RECSYS_EXPAND(macro, ...) macro(__VA_ARGS__)
 
-// Followed by a body that calls library.def for each op of a source.
-#define RECSYS_SCHEMAS(library) \
-  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_FRAGMENT, RECSYS_NAMESPACE, library)
+#define RECSYS_DEFINE(ops)                                                  \
+  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_FRAGMENT, RECSYS_NAMESPACE, library) { \
+    ::recsys::define_ops(library, ops);                                     \
+  }
+#define RECSYS_IMPLEMENT(key, ops)                                           \
+  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, key, library) { \
+    ::recsys::implement_ops(library, ops);                                   \
+  }
 
-// Calls register_kernels(library) for each kind of tensor.
-#ifdef RECSYS_CUDA
-#define RECSYS_REGISTER(register_kernels)                                     \
-  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {  \
-    register_kernels(library);                                                \
-  }                                                                           \
-  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CUDA, library) { \
-    register_kernels(library);                                                \
-  }
+// Registers ops for each kind of tensor, for those of a CPU, or for those of a device alone.
+#define RECSYS_REGISTER_ON_CPU(ops) \
+  RECSYS_DEFINE(ops)                \
+  RECSYS_IMPLEMENT(CPU, ops)
+#if defined(RECSYS_EMULATOR)
+#define RECSYS_REGISTER_ON_DEVICE(ops) RECSYS_REGISTER_ON_CPU(ops)
+#define RECSYS_REGISTER(ops) RECSYS_REGISTER_ON_CPU(ops)
+#elif defined(RECSYS_CUDA)
+#define RECSYS_REGISTER_ON_DEVICE(ops) \
+  RECSYS_DEFINE(ops)                   \
+  RECSYS_IMPLEMENT(CUDA, ops)
+#define RECSYS_REGISTER(ops)  \
+  RECSYS_REGISTER_ON_CPU(ops) \
+  RECSYS_IMPLEMENT(CUDA, ops)
 #else
-#define RECSYS_REGISTER(register_kernels)                                    \
-  RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) { \
-    register_kernels(library);                                               \
-  }
+#define RECSYS_REGISTER_ON_DEVICE(ops) RECSYS_DEFINE(ops)
+#define RECSYS_REGISTER(ops) RECSYS_REGISTER_ON_CPU(ops)
 #endif

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lookup/kernels.h"
+#include "table_rows.h"
 #include "tensor_arguments.h"
 
 namespace recsys {
@@ -22,7 +23,26 @@ inline void check_rows([[maybe_unused]] const Tensor& rows, [[maybe_unused]] int
 #endif
 }
 
-// The same for rows in ascending order: only the two ends can be outside.
+// Fills in a table [R, D] and the numbers of the rows that are looked up, as yet unchecked.
+template <typename Table>
+void set_table_rows(TableRows<Table>& arguments, const Tensor& table, const Tensor& rows,
+                    const char* op) {
+  STD_TORCH_CHECK(table.dim() == 2, op, ": table must be [R, D]");
+  check_contiguous(table, op, "table");
+  check_contiguous(rows, op, "rows");
+  check_same_device(rows, table, op, "rows");
+  arguments.table = table.data_ptr();
+  arguments.table_dtype = dtype_of(table, op, "table");
+  STD_TORCH_CHECK(arguments.table_dtype != Dtype::kFloat16, op,
+                  ": table must be float32 or bfloat16");
+  arguments.num_table_rows = table.size(0);
+  arguments.dim = static_cast<int32_t>(table.size(1));
+  arguments.rows = rows.data_ptr();
+  arguments.row_type = row_type_of(rows, op);
+  arguments.count = rows.numel();
+}
+
+// The same as check_rows for rows in ascending order: only the two ends can be outside.
 inline void check_sorted_rows([[maybe_unused]] const Tensor& rows,
                               [[maybe_unused]] int64_t num_table_rows,
                               [[maybe_unused]] const char* op) {

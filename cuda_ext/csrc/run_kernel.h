@@ -48,6 +48,9 @@ inline bool runs_on_device([[maybe_unused]] const Tensor& tensor) {
     ::recsys::check_launch(::recsys::device::op(arguments, ::recsys::current_stream(tensor)), \
                            #op);                                                              \
   } while (false)
+#else
+#define RECSYS_RUN_ON_DEVICE(op, tensor, arguments) \
+  STD_TORCH_CHECK(false, #op, ": built without CUDA")
 #endif
 
 #if defined(RECSYS_EMULATOR)

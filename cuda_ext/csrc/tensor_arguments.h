@@ -27,11 +27,9 @@ inline Dtype dtype_of(ScalarType type, const char* op, const char* name) {
       return Dtype::kFloat16;
     case ScalarType::BFloat16:
       return Dtype::kBFloat16;
-    case ScalarType::Double:
-      return Dtype::kFloat64;
     default:
       STD_TORCH_CHECK(false, op, ": ", name,
-                      " must be float32, float16, bfloat16 or float64, its type number is ",
+                      " must be float32, float16 or bfloat16, its type number is ",
                       static_cast<int>(type));
   }
   return Dtype::kFloat32;
@@ -75,17 +73,9 @@ inline IndexType row_type_of(const Tensor& rows, const char* op) {
 }
 
 inline int64_t integer_at(const void* data, IndexType type, int64_t position) {
-  switch (type) {
-    case IndexType::kInt8:
-      return static_cast<const int8_t*>(data)[position];
-    case IndexType::kInt16:
-      return static_cast<const int16_t*>(data)[position];
-    case IndexType::kInt32:
-      return static_cast<const int32_t*>(data)[position];
-    case IndexType::kInt64:
-      return static_cast<const int64_t*>(data)[position];
-  }
-  return 0;
+  return with_index_type(type, [&](auto number) -> int64_t {
+    return static_cast<const decltype(number)*>(data)[position];
+  });
 }
 
 inline void check_same_device(const Tensor& tensor, const Tensor& other, const char* op,

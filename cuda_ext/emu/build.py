@@ -110,7 +110,7 @@ def load() -> ctypes.CDLL:
     root = Path(torch.__file__).parent
     families = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
     ops = [PACKAGE / "csrc" / "registration.cpp"]
-    ops += [source for source in families if source.parent.name != "cpu"]
+    ops += [source for source in families if source.with_name("cuda").is_dir()]
     flags = ("-DTORCH_TARGET_VERSION=0x020b000000000000", f"-isystem{root / 'include'}")
     library = link(
         [*compile_sources(ops, FOLDER, flags), *compile_sources(kernel_sources(), FOLDER)],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions among floating-point formats, bit by bit, as a CUDA device rounds them.
+// Conversions among floating-point formats, as a CUDA device rounds them.
 #pragma once
 
 #include <cmath>
@@ -15,16 +15,11 @@ inline float to_float(bfloat16 value) {
   return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
 }
 
+// The compiler's own type rounds as a device does, to nearest even.
 inline float to_float(float16 value) {
-  const uint32_t exponent = (value.bits >> 10) & 0x1fu;
-  const uint32_t fraction = value.bits & 0x3ffu;
-  const float sign = (value.bits & 0x8000u) != 0 ? -1.0f : 1.0f;
-  if (exponent == 0x1fu) {
-    return fraction == 0 ? sign * INFINITY : NAN;
-  }
-  return exponent == 0 ? sign * std::ldexp(static_cast<float>(fraction), -24)
-                       : sign * std::ldexp(static_cast<float>(fraction | 0x400u),
-                                           static_cast<int>(exponent) - 25);
+  _Float16 number;
+  std::memcpy(&number, &value, sizeof(number));
+  return static_cast<float>(number);
 }
 
 inline bfloat16 round_to_bfloat16(float value) {
@@ -36,25 +31,13 @@ inline bfloat16 round_to_bfloat16(float value) {
 }
 
 inline float16 round_to_float16(float value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000u : 0u;
-  const float magnitude = std::fabs(value);
   if (std::isnan(value)) {
     return {0x7fff};
   }
-  if (magnitude >= 65520.0f) {  // halfway between the largest number and the next power of two
-    return {static_cast<uint16_t>(sign | 0x7c00u)};
-  }
-  if (magnitude == 0.0f) {
-    return {sign};
-  }
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  // Units of the last place: 2^(exponent - 11), not below that of subnormal numbers, 2^-24.
-  const int unit = exponent < -13 ? -24 : exponent - 11;
-  // nearbyint rounds ties to even. A carry into the exponent is the next number, as it should be.
-  const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  const uint32_t bits = units + (static_cast<uint32_t>(unit + 24) << 10);
-  return {static_cast<uint16_t>(sign | bits)};
+  const auto number = static_cast<_Float16>(value);
+  float16 result;
+  std::memcpy(&result, &number, sizeof(result));
+  return result;
 }
 
 template <typename T>

@@ -10,7 +10,7 @@ from cuda_ext import RowOptimizer, library
 from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
-from cuda_ext.ops.bags import embedding_bag, lookup_scale
+from cuda_ext.ops.bags import embedding_bag
 from cuda_ext.ops.few_samples import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.linear import (
@@ -30,7 +30,6 @@ from cuda_ext.ops.lookup import (
 from cuda_ext.ops.loss import binary_cross_entropy
 from cuda_ext.ops.products import (
     add_transposed_product,
-    has_wider_products,
     product,
     transposed_product,
 )
@@ -66,10 +65,8 @@ __all__ = [
     "embedding_bag",
     "embedding_gather",
     "gather_dot_interaction",
-    "has_wider_products",
     "joint_rows",
     "linear",
-    "lookup_scale",
     "mlp_forward",
     "pack_mlp",
     "pack_rows",

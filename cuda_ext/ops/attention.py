@@ -43,8 +43,7 @@ def attention(
 ) -> Tensor:
     """Attends from queries to their sequences' tokens; see `reference.attention`.
 
-    Matrices are floating point, sums float32, or float64 with that. `draws` are [`count_draws`]
-    bytes; None drops nothing.
+    Matrices are floating point. `draws` are [`count_draws`] bytes; None drops nothing.
 
     Raises:
         RuntimeError: offsets or positions lead out of a sequence, or sizes do not fit together.
@@ -70,8 +69,7 @@ def _(queries: Tensor | None, fused: Tensor, *others: Any) -> tuple[Tensor, Tens
     _, _, _, _, num_heads, *_ = others
     like = fused if queries is None else queries
     columns = fused.shape[1] // (3 if queries is None else 2)
-    exact = torch.promote_types(like.dtype, torch.float32)
-    softmax = like.new_empty(2, like.shape[0], num_heads, dtype=exact)
+    softmax = like.new_empty(2, like.shape[0], num_heads, dtype=torch.float32)
     return like.new_empty(like.shape[0], columns), softmax
 
 

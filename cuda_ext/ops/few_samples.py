@@ -38,7 +38,7 @@ def pack_mlp(
     Args:
         weights: [outputs, inputs] of each layer.
         biases: [outputs] of each layer.
-        dtype: of the packed weights, float32 or bfloat16; float64 stays float64.
+        dtype: of the packed weights, float32 or bfloat16; float64 stays float64, for definitions.
     """
     dtype = torch.float64 if weights[0].dtype == torch.float64 else dtype
     padded = [

@@ -30,7 +30,7 @@ def fits_kernels(num_vectors: int, dim: int) -> bool:
 def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
     """Pairwise dot products of the vectors of each sample; see `reference.dot_interaction`.
 
-    With `bottom` given apart nothing has to be concatenated.
+    With `bottom` given apart nothing has to be concatenated, nor taken apart.
 
     Raises:
         ValueError: features are not three-dimensional, or there is no vector.
@@ -42,23 +42,24 @@ def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
         )
     if not is_compiled_for(features) or not fits_kernels(vectors, features.shape[2]):
         return reference.dot_interaction(features, bottom)
-    output: Tensor = kernels.dot_interaction(features.contiguous(), bottom, allow_tf32(features))
+    features = features.contiguous()
+    if bottom is None:
+        features, bottom = features[:, 1:], features[:, 0]
+    output: Tensor = kernels.dot_interaction(features, bottom, allow_tf32(features))
     return output
 
 
 @fake_kernel("dot_interaction")
-def _(features: Tensor, bottom: Tensor | None, allow_tf32: bool) -> Tensor:
-    vectors = features.shape[1] + (bottom is not None)
-    width = reference.interaction_width(vectors, features.shape[2])
+def _(features: Tensor, bottom: Tensor, allow_tf32: bool) -> Tensor:
+    width = reference.interaction_width(features.shape[1] + 1, features.shape[2])
     return features.new_empty(features.shape[0], width)
 
 
 @fake_kernel("dot_interaction_backward")
 def _(
-    gradient: Tensor, features: Tensor, bottom: Tensor | None, allow_tf32: bool
+    gradient: Tensor, features: Tensor, bottom: Tensor, allow_tf32: bool
 ) -> tuple[Tensor, Tensor]:
-    batch = features.shape[0] if bottom is not None else 0
-    return features.new_empty(features.shape), features.new_empty(batch, features.shape[2])
+    return features.new_empty(features.shape), bottom.new_empty(bottom.shape)
 
 
 def _keep_vectors(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
@@ -98,7 +99,9 @@ def gather_dot_interaction(
     Returns:
         What `dot_interaction` gives for the looked-up rows.
     """
-    if not is_compiled_for(bottom) or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
+    # A loss scale belongs to float16, so a CPU has no kernel that looks for overflow.
+    compiled = is_compiled_for(bottom) and (overflow is None or bottom.is_cuda)
+    if not compiled or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
         if overflow is not None and vectors.requires_grad:
             vectors.register_hook(partial(reference.note_overflow, overflow))  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cuda_ext import reference
 from cuda_ext.ops.products import (
     is_round,
     linear_in_blocks,
@@ -109,7 +110,7 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
 
     Returns:
         [B, outputs of the last layer], of the type of autocast or of the weights; a single output
-        without ReLU is float32, or float64 with weights of it.
+        without ReLU is float32.
     """
     flat = [tensor for layer in layers for tensor in layer]
     own = _in_own_type(layers)
@@ -134,15 +135,12 @@ def _autocast_dtype() -> torch.dtype | None:
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
 
 
-@fake_kernel("relu_backward")
-def _(gradient: Tensor, output: Tensor, transpose: bool) -> tuple[Tensor, Tensor, Tensor]:
-    rows, columns = gradient.shape
-    exact = torch.promote_types(gradient.dtype, torch.float32)
-    return (
-        gradient.new_empty(rows, columns),
-        gradient.new_empty((columns, rows) if transpose else (0, 0)),
-        gradient.new_empty(columns, dtype=exact),
-    )
+for _definition in (
+    reference.relu_backward,
+    reference.output_layer,
+    reference.output_layer_backward,
+):
+    fake_kernel(_definition.__name__)(_definition)
 
 
 class _Linear(torch.autograd.Function):
@@ -177,16 +175,6 @@ class _Linear(torch.autograd.Function):
                 to_weight = transposed_product(delta, x)
             to_bias = sums if wants_bias else None
         return product(delta, weight) if wants_x else None, to_weight, to_bias, None
-
-
-@fake_kernel("output_layer")
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(len(x), 1, dtype=torch.promote_types(x.dtype, torch.float32))
-
-
-@fake_kernel("output_layer_backward")
-def _(gradient: Tensor, x: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), gradient.new_empty(2 * x.shape[1] + 1)
 
 
 def _padded(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cuda_ext import reference
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
 
 
@@ -54,6 +55,4 @@ class _BinaryCrossEntropy(torch.autograd.Function):
         return gradient * upstream, None, None
 
 
-@fake_kernel("cross_entropy")
-def _(logits: Tensor, labels: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(()), torch.empty_like(logits)
+fake_kernel("cross_entropy")(reference.cross_entropy)

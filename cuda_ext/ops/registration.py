@@ -29,11 +29,13 @@ _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
 def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether compiled kernels take a device and compute in `dtype`.
+    """Returns whether compiled kernels take a tensor and make results of `dtype`.
 
-    That is the type of the tensor by default. Float16 is for GPUs.
+    That is the type of the tensor by default. Float16 is for GPUs, float64 for definitions.
     """
-    return not is_narrow(tensor, dtype) and library.path_of(tensor.device.type) == "compiled"
+    if is_narrow(tensor, dtype) or torch.float64 in (tensor.dtype, dtype):
+        return False
+    return library.path_of(tensor.device.type) == "compiled"
 
 
 def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:

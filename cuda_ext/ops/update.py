@@ -60,7 +60,7 @@ def update_rows(
     The tensors of `step` lie on the table's device. `sorted_rows` is the result of
     `sort_rows(rows, R)`, if it was called before.
     """
-    if not is_compiled_for(gradients) or table.dtype == torch.float64:
+    if not (is_compiled_for(gradients) and is_compiled_for(table)):
         reference.update_rows(
             *(optimizer, table, state, rows, gradients, step),
             source=source,
@@ -145,8 +145,6 @@ def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> 
     """
     gradients = gradients.reshape(-1, table.shape[1]).contiguous()
     rows = rows.reshape(-1)
-    if table.dtype == torch.float64:
-        return torch.zeros_like(table).index_add(0, rows, gradients)
     total = torch.zeros_like(table, dtype=torch.float32)
     descent = RowStep(lr=total.new_full((), -1.0), step=total.new_zeros(()))
     call_update_rows(ops, "sgd", total, {}, ops.sort_rows(rows, table.shape[0]), gradients, descent)

@@ -21,7 +21,7 @@ LENGTHS = {
 HEADS = [(1, 12), (3, 4), (2, 32), (1, 33)]
 """Heads and columns of each, whole vectors or not."""
 
-TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.02}
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 0.02}
 
 
 def offsets_of(lengths):
@@ -92,18 +92,6 @@ def test_kernel_on_cpu_equals_the_definition(shape, size, causal, dropped_levels
             torch.testing.assert_close(result.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("shape", ["short", "few queries"])
-def test_gradients_are_those_of_differences(shape):
-    arguments, options = arguments_of(shape, 1, 3, torch.float64, causal=True, dropped_levels=80)
-    leaves = [t for t in arguments[:2] if t is not None]
-
-    def function(*tensors):
-        queries = tensors[0] if len(tensors) == 2 else None
-        return ops.attention(queries, tensors[-1], *arguments[2:], **options)
-
-    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
-
-
 def test_threads_change_nothing_on_cpu(cpu_backend):
     arguments, options = arguments_of(
         "several blocks of queries", 2, 32, torch.float32, causal=True, dropped_levels=30
@@ -148,5 +136,5 @@ def test_what_leads_out_of_a_sequence_is_refused():
         call(of_queries, of_keys, positions=positions, causal=True)
     with pytest.raises(RuntimeError, match="draws must have"):
         call(of_queries, of_keys, draws=torch.zeros(10, dtype=torch.uint8), dropped_levels=3)
-    with pytest.raises(RuntimeError, match="fused must be float32, float16, bfloat16 or float64"):
+    with pytest.raises(RuntimeError, match="fused must be float32, float16 or bfloat16"):
         ops.attention(None, fused.detach().long(), of_queries, of_keys, heads)

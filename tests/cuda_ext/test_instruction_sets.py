@@ -19,7 +19,7 @@ from tests.cuda_ext import test_search as search
 KERNELS = torch.ops.cuda_ext
 BEST_LAST = ["portable", "avx2", "avx512"]
 NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
-FLOAT, BRAIN, DOUBLE = torch.float32, torch.bfloat16, torch.float64
+FLOAT, BRAIN = torch.float32, torch.bfloat16
 
 
 def other_instruction_sets():
@@ -33,15 +33,13 @@ CASES = [
     (attention.test_kernel_on_cpu_equals_the_definition, ("few queries", (1, 33), True, 100)),
     (few_samples.test_dlrm_on_cpu_equals_its_definition, (3, 33, FLOAT, BRAIN)),
     (few_samples.test_mlp_on_cpu_equals_its_definition, ((479, 129, 31, 1), BRAIN, True)),
-    (products.test_transposed_product_on_cpu_equals_its_definition, ((130, 17, 40), FLOAT)),
+    (products.test_transposed_product_on_cpu_equals_its_definition, ((130, 17, 40),)),
     (search.test_rows_on_cpu_are_those_of_the_definition, (65, 127)),
     (interaction.test_bounds_of_sums, ((33, 27, 128), FLOAT)),
     (interaction.test_bounds_of_sums, ((7, 17, 1), BRAIN)),
-    (interaction.test_bounds_of_sums, ((2, 33, 100), DOUBLE)),
     (interaction.test_gathered_rows, ((7, 12, 20), BRAIN, FLOAT, torch.int32)),
     (lookup.test_gather_equals_the_reference, (129, BRAIN, FLOAT)),
     (lookup.test_bag, (100, True, BRAIN, FLOAT)),
-    (lookup.test_bag_scale_gradient, (17, FLOAT, BRAIN)),
     (update.test_rules, ((1500, 16), "sgd", "float32")),
     (update.test_rules, ((300, 17), "rowwise_adagrad", "bfloat16")),
     (update.test_rules, ((1000, 100), "adam", "float32")),

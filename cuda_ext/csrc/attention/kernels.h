@@ -19,7 +19,7 @@ struct PackedRows {
 };
 
 struct AttentionArguments {
-  Dtype dtype;  // of the matrices; what is computed is float32, or float64 with those
+  Dtype dtype;  // of the matrices; what is computed is float32
   int64_t num_sequences;
   int64_t num_heads;             // H
   int64_t head_dim;              // E
@@ -31,8 +31,8 @@ struct AttentionArguments {
   PackedRows keys;               // [N, H E]
   PackedRows values;             // [N, H E]
   PackedRows output;             // [Q, H E]; in backward the gradient of it
-  void* maxima;                  // [Q, H] float32 or float64: largest score of each query
-  void* factors;                 // [Q, H] 1 / sum of the exponentials
+  float* maxima;                 // [Q, H] largest score of each query
+  float* factors;                // [Q, H] 1 / sum of the exponentials
   // Random bytes, one for each weight; one below dropped_levels drops it. Those of a sequence begin
   // at draw_offsets, head by head, key by key. Null without dropout.
   const uint8_t* draws;
@@ -49,15 +49,5 @@ namespace recsys::cpu {
 
 void run_attention(const AttentionArguments& arguments);
 void run_attention_backward(const AttentionArguments& arguments);
-
-// The kernels of one instruction set, over a sequence and head.
-struct AttentionKernels {
-  // Bytes of scratch memory for sequences of up to so many keys.
-  int64_t (*scratch_bytes)(const AttentionArguments& arguments, int64_t keys);
-  void (*forward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
-                  void* scratch);
-  void (*backward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
-                   void* scratch);
-};
 
 }  // namespace recsys::cpu

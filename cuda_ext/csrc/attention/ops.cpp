@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of attention over packed sequences, on the CPU.
-#ifndef RECSYS_EMULATOR
 #include <tuple>
 #include <vector>
 
@@ -44,7 +43,6 @@ struct Inputs {
                     op, ": fused must be [N, ", parts, " H E]");
     dim = fused.size(1) / parts;
     arguments.dtype = dtype_of(fused, op, "fused");
-    computed = arguments.dtype == Dtype::kFloat64 ? ScalarType::Double : ScalarType::Float;
     num_queries = queries.has_value() ? queries->size(0) : fused.size(0);
     if (queries.has_value()) {
       optional_data<void>(queries, fused, fused.scalar_type(), num_queries * dim, op, "queries");
@@ -78,16 +76,13 @@ struct Inputs {
 
   // Sets the numbers [2, Q, H] that forward keeps for backward.
   void set_softmax(const Tensor& softmax) {
-    const int64_t bytes = computed == ScalarType::Double ? 8 : 4;
-    arguments.maxima = softmax.data_ptr();
-    arguments.factors =
-        static_cast<char*>(softmax.data_ptr()) + num_queries * arguments.num_heads * bytes;
+    arguments.maxima = static_cast<float*>(softmax.data_ptr());
+    arguments.factors = arguments.maxima + num_queries * arguments.num_heads;
   }
 
   AttentionArguments arguments{};
   int64_t dim;
   int64_t num_queries;
-  ScalarType computed;  // type of sums
   std::vector<int64_t> draw_offsets{0};
 
  private:
@@ -122,7 +117,7 @@ std::tuple<Tensor, Tensor> attention(std::optional<Tensor> queries, const Tensor
                 dropped_levels, "attention");
   Tensor output = torch::stable::new_empty(fused, {inputs.num_queries, inputs.dim});
   Tensor softmax =
-      torch::stable::new_empty(fused, {2, inputs.num_queries, num_heads}, inputs.computed);
+      torch::stable::new_empty(fused, {2, inputs.num_queries, num_heads}, ScalarType::Float);
   inputs.arguments.output = columns_of(output, 0);
   inputs.set_softmax(softmax);
   cpu::run_attention(inputs.arguments);
@@ -141,7 +136,7 @@ std::tuple<Tensor, Tensor> attention_backward(const Tensor& gradient, const Tens
                 dropped_levels, op);
   const int64_t count = inputs.num_queries;
   optional_data<void>(gradient, fused, fused.scalar_type(), count * inputs.dim, op, "gradient");
-  optional_data<void>(softmax, fused, inputs.computed, 2 * count * num_heads, op, "softmax");
+  optional_data<void>(softmax, fused, ScalarType::Float, 2 * count * num_heads, op, "softmax");
   Tensor to_fused = torch::stable::new_empty(fused, {fused.size(0), fused.size(1)});
   Tensor to_queries =
       torch::stable::new_empty(fused, {queries.has_value() ? count : 0, inputs.dim});
@@ -159,19 +154,15 @@ std::tuple<Tensor, Tensor> attention_backward(const Tensor& gradient, const Tens
 }  // namespace
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "attention(Tensor? queries, Tensor fused, Tensor query_offsets, Tensor key_offsets,"
-      " Tensor? positions, bool causal, int num_heads, Tensor? draws, int dropped_levels)"
-      " -> (Tensor, Tensor)");
-  library.def(
-      "attention_backward(Tensor gradient, Tensor softmax, Tensor? queries, Tensor fused,"
-      " Tensor query_offsets, Tensor key_offsets, Tensor? positions, bool causal, int num_heads,"
-      " Tensor? draws, int dropped_levels) -> (Tensor, Tensor)");
-}
+static const recsys::Op kOps[] = {
+    {"attention(Tensor? queries, Tensor fused, Tensor query_offsets, Tensor key_offsets,"
+     " Tensor? positions, bool causal, int num_heads, Tensor? draws, int dropped_levels)"
+     " -> (Tensor, Tensor)",
+     TORCH_BOX(&recsys::attention)},
+    {"attention_backward(Tensor gradient, Tensor softmax, Tensor? queries, Tensor fused,"
+     " Tensor query_offsets, Tensor key_offsets, Tensor? positions, bool causal, int num_heads,"
+     " Tensor? draws, int dropped_levels) -> (Tensor, Tensor)",
+     TORCH_BOX(&recsys::attention_backward)},
+};
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-  library.impl("attention", TORCH_BOX(&recsys::attention));
-  library.impl("attention_backward", TORCH_BOX(&recsys::attention_backward));
-}
-#endif  // RECSYS_EMULATOR
+RECSYS_REGISTER_ON_CPU(kOps)

@@ -18,13 +18,23 @@ namespace recsys::cpu::RECSYS_ISA {
 constexpr KernelTable kernel_table(const char* name) {
   return {
       name,
-      {attention_scratch_bytes, attention_forward_of, attention_backward_of},
-      {interaction_forward_range, interaction_backward_range},
-      {joint_rows_range, first_bad_row_range, gather_range, bag_range, bag_scale_gradient_range},
-      {layer_range, relu_backward_rows},
-      {transposed_product_rows},
-      {pack_digits, scan},
-      {update_chunks_range, sgd_unsorted, update_crossing_rows_range},
+      attention_scratch_bytes,
+      attention_forward_of,
+      attention_backward_of,
+      interaction_forward_range,
+      interaction_backward_range,
+      joint_rows_range,
+      first_bad_row_range,
+      gather_range,
+      bag_range,
+      layer_range,
+      relu_backward_rows,
+      transposed_product,
+      pack_digits,
+      scan,
+      update_chunks_range,
+      update_crossing_rows_range,
+      sgd_unsorted,
   };
 }
 

@@ -12,15 +12,53 @@
 
 namespace recsys::cpu {
 
+template <typename Arguments>
+using RangeKernel = void (*)(const Arguments& arguments, int64_t begin, int64_t end);
+using HeadKernel = void (*)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
+                            void* scratch);
+
+// The kernels of one instruction set, over ranges of work that threads share.
 struct KernelTable {
   const char* name;
-  AttentionKernels attention;
-  InteractionKernels interaction;
-  LookupKernels lookup;
-  MlpKernels mlp;
-  ProductKernels products;
-  SearchKernels search;
-  UpdateKernels update;
+
+  // Bytes of scratch memory for sequences of up to so many keys.
+  int64_t (*attention_scratch_bytes)(const AttentionArguments& arguments, int64_t keys);
+  HeadKernel attention;
+  HeadKernel attention_backward;
+
+  RangeKernel<InteractionArguments> interaction;  // over samples
+  RangeKernel<InteractionArguments> interaction_backward;
+
+  // Over positions, or bags where there are bag offsets. Returns the smallest bad position, or
+  // INT64_MAX.
+  int64_t (*joint_rows)(const JointRowsArguments& arguments, int64_t begin, int64_t end);
+  // Returns the first position in [begin, end) of a row outside the table, or INT64_MAX.
+  int64_t (*first_bad_row)(const void* rows, IndexType type, int64_t num_table_rows, int64_t begin,
+                           int64_t end);
+  // Over lookups. `streaming`: the output is written around the caches.
+  void (*gather)(const GatherArguments& arguments, bool streaming, int64_t begin, int64_t end);
+  RangeKernel<BagArguments> bag;  // over bags
+
+  RangeKernel<LayerArguments> layer;  // over outputs, of all samples: threads share the weights
+  // Over samples, a block of kReluBackwardRows or the last, shorter one.
+  RangeKernel<ReluBackwardArguments> relu_backward;
+  // Over rows, a block of kProductRows or the last, shorter one.
+  RangeKernel<TransposedProductArguments> transposed_product;
+
+  // Rearranges the levels of 4 x `column_groups` columns for scan().
+  void (*pack_digits)(const int16_t* levels, int64_t column_groups, uint32_t* digits);
+  // Writes the rows of blocks [begin, end) whose upper bound is not below `threshold`, counted from
+  // the first row of `begin`; returns their number.
+  int64_t (*scan)(const ScanRows& rows, const ScanQuery& query, int64_t begin, int64_t end,
+                  float threshold, int32_t* candidates);
+
+  // Over chunks of sorted lookups: updates the rows that lie in one chunk, and leaves partial sums
+  // of the others in the workspace.
+  RangeKernel<UpdateArguments> update_chunks;
+  // Updates the rows that begin in chunks [begin, end) and reach into later ones.
+  RangeKernel<UpdateArguments> update_crossing_rows;
+  // All lookups of the rows that a thread owns, in their order.
+  void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
 };
 
 // Built from kernels_<name>.cpp, each with the compiler flags of its instruction set.

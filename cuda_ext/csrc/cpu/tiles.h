@@ -29,13 +29,13 @@ struct StridedRows {
 };
 
 // A product to compute: result[r][c] = sum over k < depth of left[k][r] * right[k][c]. Right is
-// StridedRows<const T> or an array of pointers to rows.
-template <typename T, typename Right>
+// StridedRows<const float> or an array of pointers to rows.
+template <typename Right>
 struct Product {
-  StridedRows<const T> left;
+  StridedRows<const float> left;
   const Right& right;
   int depth;
-  StridedRows<T> result;
+  StridedRows<float> result;
   PrefetchQueue& queue;  // of what is to be prefetched meanwhile
   bool adds = false;     // to what the result holds
 };
@@ -45,11 +45,11 @@ struct Product {
 constexpr int kSumBlock = 64;
 
 // Computes kRows rows and kColumns vectors of kBytes, from `column` on.
-template <int kRows, int kColumns, int kBytes, typename T, typename Right>
-void multiply_tile(const Product<T, Right>& product, int column) {
-  using Sums = typename VectorOfBytes<T, kBytes>::type;
-  constexpr int kWidth = kBytes / sizeof(T);
-  const StridedRows<const T> left = product.left;
+template <int kRows, int kColumns, int kBytes, typename Right>
+void multiply_tile(const Product<Right>& product, int column) {
+  using Sums = typename VectorOfBytes<float, kBytes>::type;
+  constexpr int kWidth = kBytes / sizeof(float);
+  const StridedRows<const float> left = product.left;
   for (int begin = 0; begin < product.depth; begin += kSumBlock) {
     const int end = product.depth < begin + kSumBlock ? product.depth : begin + kSumBlock;
     Sums sums[kRows][kColumns];
@@ -69,7 +69,7 @@ void multiply_tile(const Product<T, Right>& product, int column) {
     }
     RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
       RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
-        T* const result = product.result[r] + column + c * kWidth;
+        float* const result = product.result[r] + column + c * kWidth;
         Sums before = {};
         if (begin > 0 || product.adds) memcpy(&before, result, kBytes);
         sums[r][c] += before;
@@ -80,39 +80,38 @@ void multiply_tile(const Product<T, Right>& product, int column) {
 }
 
 // Computes 1 <= num_rows <= kRows rows and num_columns, rounded up to what vectors hold.
-template <typename T, typename Right, int kRows = kTileRows>
-void multiply(const Product<T, Right>& product, int num_rows, int num_columns) {
+template <typename Right, int kRows = kTileRows>
+void multiply(const Product<Right>& product, int num_rows, int num_columns) {
   if constexpr (kRows > 1) {
-    if (num_rows < kRows) return multiply<T, Right, kRows - 1>(product, num_rows, num_columns);
+    if (num_rows < kRows) return multiply<Right, kRows - 1>(product, num_rows, num_columns);
   }
-  constexpr int kNarrowest = kNarrowestBytes / sizeof(T);
+  constexpr int kNarrowest = kNarrowestBytes / sizeof(float);
   int column = 0;
-  for (; num_columns - column > 2 * kLanes<T> - kNarrowest; column += 2 * kLanes<T>) {
+  for (; num_columns - column > 2 * kLanes<float> - kNarrowest; column += 2 * kLanes<float>) {
     multiply_tile<kRows, 2, kVectorBytes>(product, column);
   }
-  if (num_columns - column > kLanes<T> - kNarrowest) {
+  if (num_columns - column > kLanes<float> - kNarrowest) {
     multiply_tile<kRows, 1, kVectorBytes>(product, column);
-    column += kLanes<T>;
+    column += kLanes<float>;
   }
-  if (kNarrowest < kLanes<T> && num_columns > column) {
+  if (kNarrowest < kLanes<float> && num_columns > column) {
     multiply_tile<kRows, 1, kNarrowestBytes>(product, column);
   }
 }
 
 // A product of any number of rows: result[r][c] = sum over k < depth of left[k][r] * right[k][c],
 // or that added to what the result holds.
-template <typename T>
-void multiply_all(StridedRows<const T> left, StridedRows<const T> right, int depth,
-                  StridedRows<T> result, int64_t num_rows, int num_columns, PrefetchQueue& queue,
-                  bool adds = false) {
+inline void multiply_all(StridedRows<const float> left, StridedRows<const float> right, int depth,
+                         StridedRows<float> result, int64_t num_rows, int num_columns,
+                         PrefetchQueue& queue, bool adds = false) {
   for (int64_t row = 0; row < num_rows; row += kTileRows) {
     const int64_t rest = num_rows - row;
-    multiply(Product<T, StridedRows<const T>>{{left.first + row, left.stride},
-                                              right,
-                                              depth,
-                                              {result[static_cast<int>(row)], result.stride},
-                                              queue,
-                                              adds},
+    multiply(Product<StridedRows<const float>>{{left.first + row, left.stride},
+                                               right,
+                                               depth,
+                                               {result[static_cast<int>(row)], result.stride},
+                                               queue,
+                                               adds},
              static_cast<int>(rest < kTileRows ? rest : kTileRows), num_columns);
   }
 }

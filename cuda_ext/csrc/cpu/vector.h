@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>  // index_sequence: a type, no code
 
 #include "../dtypes.h"
@@ -41,60 +42,30 @@ struct VectorOfBytes {
   typedef T type __attribute__((vector_size(kBytes)));
 };
 
-// Full vector of float, double or an integer type.
+// Full vector of float or an integer type.
 template <typename T>
 using Vector = typename VectorOfBytes<T, kVectorBytes>::type;
 
 template <typename T>
 constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 
-// What values of a storage type are computed in.
-template <typename Stored>
-struct ComputeType {
-  using type = float;
-};
-template <>
-struct ComputeType<double> {
-  using type = double;
-};
-template <typename Stored>
-using Compute = typename ComputeType<Stored>::type;
-
-// Calls body(Stored{}) with the storage type of a dtype.
+// Calls body(Stored{}) with the storage type of a dtype; the ops refuse float16.
 template <typename Body>
 RECSYS_INLINE void with_stored(Dtype dtype, const Body& body) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return body(float{});
-    case Dtype::kBFloat16:
-      return body(BFloat16{});
-    case Dtype::kFloat64:
-      return body(double{});
-    case Dtype::kFloat16:
-      return;  // refused by the ops
-  }
+  if (dtype == Dtype::kBFloat16) return body(BFloat16{});
+  body(float{});
 }
 
-// Elements of a storage type that fill one vector once they are converted.
-template <typename Stored>
-constexpr int kStep = kLanes<Compute<Stored>>;
+// Calls body with one of each.
+template <typename Body>
+RECSYS_INLINE void with_stored(Dtype first, Dtype second, const Body& body) {
+  with_stored(first, [&](auto one) { with_stored(second, [&](auto other) { body(one, other); }); });
+}
 
-// A storage type as the elements of a vector in memory.
+// As many stored numbers as fill a vector of float once they are converted.
 template <typename Stored>
-struct PackedType {
-  using element = uint16_t;
-};
-template <>
-struct PackedType<float> {
-  using element = float;
-};
-template <>
-struct PackedType<double> {
-  using element = double;
-};
-template <typename Stored>
-using Packed = typename VectorOfBytes<typename PackedType<Stored>::element,
-                                      kStep<Stored>* static_cast<int>(sizeof(Stored))>::type;
+using Packed = typename VectorOfBytes<std::conditional_t<sizeof(Stored) == 4, float, uint16_t>,
+                                      kLanes<float>* static_cast<int>(sizeof(Stored))>::type;
 
 #if defined(__AVX512F__)
 // The intrinsics without a mask make GCC 12 warn of an uninitialised value in its own header.
@@ -116,11 +87,9 @@ inline uint32_t bits_of_float(float value) {
 }
 
 inline float widen(float value) { return value; }
-inline double widen(double value) { return value; }
 inline float widen(BFloat16 value) { return float_of_bits(uint32_t{value.bits} << 16); }
 
 inline void narrow(float value, float& result) { result = value; }
-inline void narrow(double value, double& result) { result = value; }
 
 // Rounds to nearest, ties to even; a NaN stays one.
 inline void narrow(float value, BFloat16& result) {
@@ -133,14 +102,12 @@ inline void narrow(float value, BFloat16& result) {
 // The same for a vector; the last parameter names the storage type.
 
 inline Vector<float> widen(Packed<float> values, float) { return values; }
-inline Vector<double> widen(Packed<double> values, double) { return values; }
 
 inline Vector<float> widen(Packed<BFloat16> values, BFloat16) {
   return (Vector<float>)(__builtin_convertvector(values, Vector<uint32_t>) << 16);
 }
 
 inline Packed<float> narrow(Vector<float> values, float) { return values; }
-inline Packed<double> narrow(Vector<double> values, double) { return values; }
 
 inline Packed<BFloat16> narrow(Vector<float> values, BFloat16) {
   using Bits = Vector<uint32_t>;
@@ -153,38 +120,38 @@ inline Packed<BFloat16> narrow(Vector<float> values, BFloat16) {
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-// Reads kStep values, converted; any alignment.
+// Reads a vector of values, converted; any alignment.
 template <typename Stored>
-inline Vector<Compute<Stored>> load(const Stored* from) {
+inline Vector<float> load(const Stored* from) {
   Packed<Stored> values;
   memcpy(&values, from, sizeof(values));
   return widen(values, Stored{});
 }
 
-// Writes kStep values, converted; any alignment.
+// Writes a vector of values, converted; any alignment.
 template <typename Stored>
-inline void store(Stored* to, Vector<Compute<Stored>> values) {
+inline void store(Stored* to, Vector<float> values) {
   const Packed<Stored> packed = narrow(values, Stored{});
   memcpy(to, &packed, sizeof(packed));
 }
 
-// Reads the first `count` < kStep values and zeros for the others.
+// Reads the first `count` values, fewer than a vector, and zeros for the others.
 template <typename Stored>
-inline Vector<Compute<Stored>> load_partial(const Stored* from, int count) {
-  Vector<Compute<Stored>> result = {};
+inline Vector<float> load_partial(const Stored* from, int count) {
+  Vector<float> result = {};
   for (int lane = 0; lane < count; ++lane) result[lane] = widen(from[lane]);
   return result;
 }
 
 template <typename Stored>
-inline void store_partial(Stored* to, Vector<Compute<Stored>> values, int count) {
+inline void store_partial(Stored* to, Vector<float> values, int count) {
   for (int lane = 0; lane < count; ++lane) narrow(values[lane], to[lane]);
 }
 
 // store() past the caches, for results larger than they are. `to` must be a multiple of the packed
 // size; end with stream_fence() before another thread may read.
 template <typename Stored>
-inline void stream(Stored* to, Vector<Compute<Stored>> values) {
+inline void stream(Stored* to, Vector<float> values) {
   const Packed<Stored> packed = narrow(values, Stored{});
 #if defined(__AVX512F__)
   if constexpr (sizeof(packed) == 64) {
@@ -223,32 +190,22 @@ inline void prefetch(const void* from, int64_t bytes) {
 
 // ---- Lanes --------------------------------------------------------------------------------------
 
-template <typename T, int... kIndex>
-inline Vector<T> shuffle(Vector<T> a, Vector<T> b, std::integer_sequence<int, kIndex...>) {
-  return __builtin_shufflevector(a, b, kIndex...);
-}
-
-template <typename T>
-using LaneSequence = std::make_integer_sequence<int, kLanes<T>>;
+using LaneSequence = std::make_integer_sequence<int, kLanes<float>>;
 
 template <int kDistance, int... kLane>
-constexpr auto swapped_lanes(std::integer_sequence<int, kLane...>) {
-  return std::integer_sequence<int, (kLane ^ kDistance)...>{};
+inline Vector<float> swap_lanes(Vector<float> a, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, a, (kLane ^ kDistance)...);
 }
 
 // Sum of all lanes, as a tree.
-template <typename T, int kDistance = kLanes<T> / 2>
-inline T sum_of_lanes(Vector<T> values) {
+template <int kDistance = kLanes<float> / 2>
+inline float sum(Vector<float> values) {
   if constexpr (kDistance == 0) {
     return values[0];
   } else {
-    const auto order = swapped_lanes<kDistance>(LaneSequence<T>{});
-    return sum_of_lanes<T, kDistance / 2>(values + shuffle<T>(values, values, order));
+    return sum<kDistance / 2>(values + swap_lanes<kDistance>(values, LaneSequence{}));
   }
 }
-
-inline float sum(Vector<float> values) { return sum_of_lanes<float>(values); }
-inline double sum(Vector<double> values) { return sum_of_lanes<double>(values); }
 
 // All lanes equal to `value`, its sign of zero included.
 template <typename T>
@@ -257,41 +214,42 @@ inline Vector<T> broadcast(T value) {
 }
 
 // {0, 1, 2, ...}
-template <typename T, int... kLane>
-constexpr Vector<T> lane_numbers(std::integer_sequence<int, kLane...>) {
-  return Vector<T>{static_cast<T>(kLane)...};
+template <int... kLane>
+constexpr Vector<float> lane_numbers(std::integer_sequence<int, kLane...>) {
+  return Vector<float>{static_cast<float>(kLane)...};
 }
 
 // Lane l of the first result is a[l], or b[l - kDistance] where l has the bit kDistance; the second
 // result has the other half: 2x2 blocks of a and b change places.
-template <typename T, int kDistance, int... kLane>
-RECSYS_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
-  constexpr int kNumLanes = kLanes<T>;
-  const Vector<T> first =
+template <int kDistance, int... kLane>
+RECSYS_INLINE void exchange(Vector<float>& a, Vector<float>& b,
+                            std::integer_sequence<int, kLane...>) {
+  constexpr int kNumLanes = kLanes<float>;
+  const Vector<float> first =
       __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane - kDistance : kLane)...);
   b = __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane : kLane + kDistance)...);
   a = first;
 }
 
-// Transposes a square of kLanes x kLanes in place.
-template <typename T, int kDistance = kLanes<T> / 2>
-RECSYS_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
+// Transposes a square of lanes x lanes in place.
+template <int kDistance = kLanes<float> / 2>
+RECSYS_INLINE void transpose(Vector<float> (&rows)[kLanes<float>]) {
   if constexpr (kDistance > 0) {
-    RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
+    RECSYS_UNROLL for (int k = 0; k < kLanes<float>; ++k) {
       if ((k & kDistance) == 0) {
-        exchange<T, kDistance>(rows[k], rows[k + kDistance], LaneSequence<T>{});
+        exchange<kDistance>(rows[k], rows[k + kDistance], LaneSequence{});
       }
     }
-    transpose<T, kDistance / 2>(rows);
+    transpose<kDistance / 2>(rows);
   }
 }
 
-// Of each lane `factor` where its byte is at least `levels`, else 0. Reads kLanes bytes.
-template <typename T>
-inline Vector<T> kept_factors(const uint8_t* draws, T levels, T factor) {
-  typename VectorOfBytes<uint8_t, kLanes<T>>::type bytes;
+// Of each lane `factor` where its byte is at least `levels`, else 0. Reads as many bytes as lanes.
+inline Vector<float> kept_factors(const uint8_t* draws, float levels, float factor) {
+  typename VectorOfBytes<uint8_t, kLanes<float>>::type bytes;
   memcpy(&bytes, draws, sizeof(bytes));
-  return __builtin_convertvector(bytes, Vector<T>) >= levels ? broadcast(factor) : Vector<T>{};
+  return __builtin_convertvector(bytes, Vector<float>) >= levels ? broadcast(factor)
+                                                                 : Vector<float>{};
 }
 
 inline Vector<float> square_root(Vector<float> values) {

@@ -19,11 +19,11 @@ struct FullColumns {
   int begin;
 
   template <typename Stored>
-  Vector<Compute<Stored>> read(const Stored* row) const {
+  Vector<float> read(const Stored* row) const {
     return load(row + begin);
   }
   template <typename Stored>
-  void write(Stored* row, Vector<Compute<Stored>> values) const {
+  void write(Stored* row, Vector<float> values) const {
     store(row + begin, values);
   }
 };
@@ -34,19 +34,20 @@ struct PartialColumns {
   int count;
 
   template <typename Stored>
-  Vector<Compute<Stored>> read(const Stored* row) const {
+  Vector<float> read(const Stored* row) const {
     return load_partial(row + begin, count);
   }
   template <typename Stored>
-  void write(Stored* row, Vector<Compute<Stored>> values) const {
+  void write(Stored* row, Vector<float> values) const {
     store_partial(row + begin, values, count);
   }
 };
 
 // Calls body with each vector of `dim` columns, from `begin` on. Left to itself, GCC calls this for
 // every row: a quarter of the time of short rows.
-template <int kWidth, typename Body>
+template <typename Body>
 __attribute__((always_inline)) inline void for_each_columns(int begin, int dim, const Body& body) {
+  constexpr int kWidth = kLanes<float>;
   int column = begin;
   for (; column + kWidth <= dim; column += kWidth) {
     body(FullColumns{column});
@@ -62,7 +63,7 @@ template <int kVectors, typename Lookups, typename Output>
 inline void sum_block(const Lookups& lookups, int64_t begin, int64_t end, int column,
                       Output* output) {
   using Stored = typename Lookups::Stored;
-  Vector<Compute<Stored>> sums[kVectors] = {};
+  Vector<float> sums[kVectors] = {};
   for (int64_t i = begin; i < end; ++i) {
     if (column == 0) {
       lookups.prefetch(i);
@@ -70,19 +71,18 @@ inline void sum_block(const Lookups& lookups, int64_t begin, int64_t end, int co
     const Stored* row = lookups.row(i) + column;
     const auto weight = lookups.weight(i);
     for (int k = 0; k < kVectors; ++k) {
-      sums[k] += load(row + k * kStep<Stored>) * weight;
+      sums[k] += load(row + k * kLanes<float>) * weight;
     }
   }
   for (int k = 0; k < kVectors; ++k) {
-    store(output + column + k * kStep<Stored>, sums[k]);
+    store(output + column + k * kLanes<float>, sums[k]);
   }
 }
 
 // output[d] = sum over lookups [begin, end) of weight(i) * row(i)[d].
 template <typename Lookups, typename Output>
 inline void sum_rows(const Lookups& lookups, int64_t begin, int64_t end, int dim, Output* output) {
-  using Stored = typename Lookups::Stored;
-  constexpr int kWidth = kStep<Stored>;
+  constexpr int kWidth = kLanes<float>;
   int column = 0;
   for (; column + 8 * kWidth <= dim; column += 8 * kWidth) {
     sum_block<8>(lookups, begin, end, column, output);
@@ -90,8 +90,8 @@ inline void sum_rows(const Lookups& lookups, int64_t begin, int64_t end, int dim
   for (; column + 2 * kWidth <= dim; column += 2 * kWidth) {
     sum_block<2>(lookups, begin, end, column, output);
   }
-  for_each_columns<kWidth>(column, dim, [&](auto columns) {
-    Vector<Compute<Stored>> total = {};
+  for_each_columns(column, dim, [&](auto columns) {
+    Vector<float> total = {};
     for (int64_t i = begin; i < end; ++i) {
       if (columns.begin == 0) {
         lookups.prefetch(i);

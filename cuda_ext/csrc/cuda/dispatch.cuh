@@ -17,7 +17,7 @@ struct TypeTag {
   using type = T;
 };
 
-// Calls f(TypeTag<T>) with the type of up to 32 bits that `dtype` names.
+// Calls f(TypeTag<T>) with the type that `dtype` names.
 template <typename Function>
 int with_float_type(Dtype dtype, const Function& f) {
   switch (dtype) {
@@ -27,18 +27,13 @@ int with_float_type(Dtype dtype, const Function& f) {
       return f(TypeTag<float16>{});
     case Dtype::kBFloat16:
       return f(TypeTag<bfloat16>{});
-    case Dtype::kFloat64:
-      break;
   }
   return kInvalidValue;
 }
 
-// Calls f(table type, other type); float64 goes with float64 alone.
+// Calls f(table type, other type).
 template <typename Function>
 int with_table_and_type(Dtype table, Dtype other, const Function& f) {
-  if (table == Dtype::kFloat64 && other == Dtype::kFloat64) {
-    return f(TypeTag<double>{}, TypeTag<double>{});
-  }
   return with_float_type(other, [&](auto other_type) {
     if (table == Dtype::kFloat32) {
       return f(TypeTag<float>{}, other_type);

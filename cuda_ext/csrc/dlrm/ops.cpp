@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of a whole DLRM on few samples, on the CPU: one call instead of one for each of its
 // parts.
-#ifndef RECSYS_EMULATOR
-#include "../interaction/ops.h"
+#include "../ops.h"
 
-#include <optional>
-#include <vector>
-
-#include "../lookup/ops.h"
-#include "../mlp/ops.h"
 #include "../registration.h"
 
 namespace recsys {
@@ -29,14 +23,11 @@ Tensor dlrm_forward(const Tensor& numerical, const Tensor& ids, const Tensor& of
 
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "dlrm_forward(Tensor numerical, Tensor ids, Tensor offsets, bool hash_indices, Tensor table,"
-      " Tensor bottom_weights, Tensor bottom_biases, int[] bottom_sizes, Tensor top_weights,"
-      " Tensor top_biases, int[] top_sizes) -> Tensor");
-}
+static const recsys::Op kOps[] = {
+    {"dlrm_forward(Tensor numerical, Tensor ids, Tensor offsets, bool hash_indices,"
+     " Tensor table, Tensor bottom_weights, Tensor bottom_biases, int[] bottom_sizes,"
+     " Tensor top_weights, Tensor top_biases, int[] top_sizes) -> Tensor",
+     TORCH_BOX(&recsys::dlrm_forward)},
+};
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-  library.impl("dlrm_forward", TORCH_BOX(&recsys::dlrm_forward));
-}
-#endif  // RECSYS_EMULATOR
+RECSYS_REGISTER_ON_CPU(kOps)

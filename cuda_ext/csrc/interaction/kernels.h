@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../dtypes.h"
+#include "../table_rows.h"
 
 namespace recsys {
 
@@ -22,11 +22,10 @@ namespace recsys {
 // Vector 0 of a sample is `first`; vectors 1..N-1 are `rest`, or the table rows that `rows` names,
 // rounded to `dtype` before they are multiplied. Output row: first | strictly lower triangle,
 // row-major | zeros up to `width`.
-struct InteractionArguments {
-  Dtype dtype;  // of first, rest, output and all gradients; sums are float32 (float64 for float64)
+struct InteractionArguments : TableRows<const void> {  // table: null where nothing is gathered
+  Dtype dtype;  // of first, rest, output and all gradients; sums are float32
   int64_t batch;
   int32_t num_vectors;  // N, 1..64
-  int32_t dim;          // D, 1..256
   int32_t width;        // columns of output and gradient
   bool allow_tf32;      // float32 may be multiplied as tf32 on tensor cores
 
@@ -34,11 +33,6 @@ struct InteractionArguments {
   int64_t first_stride;
   const void* rest;  // [B, N - 1, D], null where rows are gathered
   int64_t rest_stride;
-  const void* table;  // [R, D], null where nothing is gathered
-  Dtype table_dtype;
-  int64_t num_table_rows;
-  const void* rows;    // [B, N - 1]
-  IndexType row_type;  // kInt32 or kInt64
 
   void* output;          // [B, width], forward
   const void* gradient;  // [B, width], backward
@@ -46,7 +40,7 @@ struct InteractionArguments {
   int64_t first_gradient_stride;
   void* rest_gradient;  // [B, N - 1, D], backward
   int64_t rest_gradient_stride;
-  bool* overflow;  // backward, or null: becomes true where a number of rest_gradient is not finite
+  bool* overflow;  // backward on a device, or null: true where rest_gradient is not finite
 };
 
 }  // namespace recsys
@@ -55,12 +49,6 @@ namespace recsys::cpu {
 
 void dot_interaction(const InteractionArguments& arguments);
 void dot_interaction_backward(const InteractionArguments& arguments);
-
-// The kernels of one instruction set, over the samples [begin, end): threads share a batch.
-struct InteractionKernels {
-  void (*forward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
-  void (*backward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
-};
 
 }  // namespace recsys::cpu
 

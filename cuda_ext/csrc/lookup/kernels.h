@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../dtypes.h"
+#include "../table_rows.h"
 
 namespace recsys {
 
@@ -41,33 +41,18 @@ struct StackIdsArguments {
 };
 
 // embedding_gather: output[l] = table[rows[l]], converted.
-struct GatherArguments {
-  const void* table;  // [R, D]
-  Dtype table_dtype;
-  int64_t num_table_rows;
-  int32_t dim;
-  const void* rows;  // [count]
-  IndexType row_type;
-  int64_t count;
+struct GatherArguments : TableRows<const void> {
   void* output;  // [count, D]
   Dtype output_dtype;
 };
 
-// embedding_bag: output[g] = sum over bag g of scale[l] * table[rows[l]], summed in float32
-// (float64 for a float64 table) in the order of l.
+// embedding_bag: output[g] = sum over bag g of scale[l] * table[rows[l]], summed in float32 in the
+// order of l.
 struct BagArguments {
   GatherArguments lookup;      // output is [num_bags, D]
   const int64_t* bag_offsets;  // [num_bags + 1]
   int64_t num_bags;
   const float* scale;  // [count] or null
-};
-
-// embedding_bag_scale_backward: output[l] = dot(gradient[source[l]], table[rows[l]]).
-struct BagScaleGradientArguments {
-  GatherArguments lookup;  // output: float32 [count]
-  const void* gradient;    // [num_bags, D]
-  Dtype gradient_dtype;
-  const int32_t* source;  // [count]
 };
 
 }  // namespace recsys
@@ -78,31 +63,9 @@ void joint_rows(const JointRowsArguments& arguments);
 void stack_ids(const StackIdsArguments& arguments);
 void embedding_gather(const GatherArguments& arguments);
 void embedding_bag(const BagArguments& arguments);
-void embedding_bag_scale_backward(const BagScaleGradientArguments& arguments);
 
 // Returns the position of the first row outside [0, num_table_rows), or -1.
 int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t num_table_rows);
-
-// The kernels of one instruction set, over ranges of work.
-struct LookupKernels {
-  // Positions [begin, end), or bags where there are bag offsets. Returns the smallest bad position,
-  // or INT64_MAX.
-  int64_t (*joint_rows)(const JointRowsArguments& arguments, int64_t begin, int64_t end);
-
-  // Returns the first position in [begin, end) of a row outside the table, or INT64_MAX.
-  int64_t (*first_bad_row)(const void* rows, IndexType type, int64_t num_table_rows, int64_t begin,
-                           int64_t end);
-
-  // Lookups [begin, end). `streaming`: the output is written around the caches.
-  void (*gather)(const GatherArguments& arguments, bool streaming, int64_t begin, int64_t end);
-
-  // Bags [begin, end).
-  void (*bag)(const BagArguments& arguments, int64_t begin, int64_t end);
-
-  // Lookups [begin, end).
-  void (*bag_scale_gradient)(const BagScaleGradientArguments& arguments, int64_t begin,
-                             int64_t end);
-};
 
 }  // namespace recsys::cpu
 
@@ -112,6 +75,5 @@ int joint_rows(const JointRowsArguments& arguments, void* stream);
 int stack_ids(const StackIdsArguments& arguments, void* stream);
 int embedding_gather(const GatherArguments& arguments, void* stream);
 int embedding_bag(const BagArguments& arguments, void* stream);
-int embedding_bag_scale_backward(const BagScaleGradientArguments& arguments, void* stream);
 
 }  // namespace recsys::device

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of the embedding lookup: shapes are checked and outputs made here, on every backend.
-#include "ops.h"
+#include "../ops.h"
 
 #include <algorithm>
 #include <limits>
-#include <optional>
-#include <vector>
 
 #include "../registration.h"
 #include "../row_checks.h"
@@ -55,25 +53,10 @@ void check_ids(const JointRowsArguments& arguments, const Tensor& ids, const Ten
 
 GatherArguments lookup_arguments(const Tensor& table, const Tensor& rows, ScalarType dtype,
                                  const char* op) {
-  STD_TORCH_CHECK(table.dim() == 2, op, ": table must be [R, D]");
-  check_contiguous(table, op, "table");
-  check_contiguous(rows, op, "rows");
-  check_same_device(rows, table, op, "rows");
   GatherArguments arguments{};
-  arguments.table = table.data_ptr();
-  arguments.table_dtype = dtype_of(table, op, "table");
+  set_table_rows(arguments, table, rows, op);
   check_float16(dtype, table, op);
   arguments.output_dtype = dtype_of(dtype, op, "the result");
-  STD_TORCH_CHECK(arguments.table_dtype != Dtype::kFloat16, op,
-                  ": a table is float32, bfloat16 or float64");
-  STD_TORCH_CHECK(
-      (arguments.table_dtype == Dtype::kFloat64) == (arguments.output_dtype == Dtype::kFloat64), op,
-      ": a float64 table goes with a float64 result");
-  arguments.num_table_rows = table.size(0);
-  arguments.dim = static_cast<int32_t>(table.size(1));
-  arguments.rows = rows.data_ptr();
-  arguments.row_type = row_type_of(rows, op);
-  arguments.count = rows.numel();
   check_rows(rows, table.size(0), op);
   return arguments;
 }
@@ -214,54 +197,21 @@ Tensor embedding_bag(const Tensor& table, const Tensor& rows, const Tensor& bag_
   return output;
 }
 
-Tensor embedding_bag_scale_backward(const Tensor& gradient, const Tensor& table, const Tensor& rows,
-                                    const Tensor& source) {
-  const char* op = "embedding_bag_scale_backward";
-  BagScaleGradientArguments arguments{};
-  arguments.lookup = lookup_arguments(table, rows, table.scalar_type(), op);
-  STD_TORCH_CHECK(gradient.dim() == 2 && gradient.size(1) == table.size(1), op,
-                  ": gradient must be [G, ", table.size(1), "]");
-  check_same_device(gradient, table, op, "gradient");
-  check_contiguous(gradient, op, "gradient");
-  arguments.gradient = gradient.data_ptr();
-  arguments.gradient_dtype = dtype_of(gradient, op, "gradient");
-  arguments.source =
-      optional_data<int32_t>(source, table, ScalarType::Int, arguments.lookup.count, op, "source");
-  Tensor output = new_empty(table, {arguments.lookup.count}, ScalarType::Float);
-  arguments.lookup.output = output.data_ptr();
-  if (arguments.lookup.count > 0) {
-    RECSYS_RUN(embedding_bag_scale_backward, table, arguments);
-  }
-  return output;
-}
-
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "joint_rows(Tensor ids, Tensor offsets, Tensor? bag_offsets, bool hash_indices,"
-      " ScalarType dtype) -> Tensor");
-  library.def(
-      "joint_rows_reporting(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!) bad,"
-      " bool hash_indices, ScalarType dtype) -> Tensor");
-  library.def("stack_ids(Tensor[] groups, int[] features) -> Tensor");
-  library.def(
-      "embedding_gather(Tensor table, Tensor rows, Tensor? anchor, ScalarType dtype) -> Tensor");
-  library.def(
-      "embedding_bag(Tensor table, Tensor rows, Tensor bag_offsets, Tensor? scale, Tensor? anchor,"
-      " ScalarType dtype) -> Tensor");
-  library.def(
-      "embedding_bag_scale_backward(Tensor gradient, Tensor table, Tensor rows, Tensor source)"
-      " -> Tensor");
-}
+static const recsys::Op kOps[] = {
+    {"joint_rows(Tensor ids, Tensor offsets, Tensor? bag_offsets, bool hash_indices,"
+     " ScalarType dtype) -> Tensor",
+     TORCH_BOX(&recsys::joint_rows)},
+    {"joint_rows_reporting(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!) bad,"
+     " bool hash_indices, ScalarType dtype) -> Tensor",
+     TORCH_BOX(&recsys::joint_rows_reporting)},
+    {"stack_ids(Tensor[] groups, int[] features) -> Tensor", TORCH_BOX(&recsys::stack_ids)},
+    {"embedding_gather(Tensor table, Tensor rows, Tensor? anchor, ScalarType dtype) -> Tensor",
+     TORCH_BOX(&recsys::embedding_gather)},
+    {"embedding_bag(Tensor table, Tensor rows, Tensor bag_offsets, Tensor? scale,"
+     " Tensor? anchor, ScalarType dtype) -> Tensor",
+     TORCH_BOX(&recsys::embedding_bag)},
+};
 
-static void register_kernels(torch::stable::detail::StableLibrary& library) {
-  library.impl("joint_rows", TORCH_BOX(&recsys::joint_rows));
-  library.impl("joint_rows_reporting", TORCH_BOX(&recsys::joint_rows_reporting));
-  library.impl("stack_ids", TORCH_BOX(&recsys::stack_ids));
-  library.impl("embedding_gather", TORCH_BOX(&recsys::embedding_gather));
-  library.impl("embedding_bag", TORCH_BOX(&recsys::embedding_bag));
-  library.impl("embedding_bag_scale_backward", TORCH_BOX(&recsys::embedding_bag_scale_backward));
-}
-
-RECSYS_REGISTER(register_kernels)
+RECSYS_REGISTER(kOps)

@@ -24,16 +24,16 @@ inline int64_t padded_columns(int64_t columns) {
 
 // One layer: output = input x weights^T + bias, and ReLU where asked for.
 //
-// Activations and biases are float32 (float64 with weights of float64), and so are sums.
+// Activations, biases and sums are float32.
 struct LayerArguments {
-  Dtype dtype;          // of the weights: float32, bfloat16 or float64
+  Dtype dtype;          // of the weights: float32 or bfloat16
   int64_t batch;        // B
   int64_t num_columns;  // inputs, padded
   int64_t num_rows;     // outputs
   const void* weights;  // [num_rows, num_columns]
-  const void* bias;     // [num_rows]
-  const void* input;    // [B, num_columns], zeros in the padding
-  void* output;         // [B, output_stride]
+  const float* bias;    // [num_rows]
+  const float* input;   // [B, num_columns], zeros in the padding
+  float* output;        // [B, output_stride]
   int64_t output_stride;
   bool relu;
 };
@@ -42,35 +42,35 @@ struct LayerArguments {
 // the bias' gradient, and on a CPU its transpose, which the product for the weights' gradient reads
 // in its order of memory.
 struct ReluBackwardArguments {
-  Dtype dtype;           // of the matrices; sums are float32, or float64 with those
+  Dtype dtype;           // of the matrices; sums are float32
   int64_t num_rows;      // B
   int64_t num_columns;   // N
   const void* gradient;  // [B, N]
   const void* output;    // [B, N], of the ReLU
   void* delta;           // [B, N]
   void* transposed;      // [N, B] or null
-  void* block_sums;      // [blocks, N], one row for each block of kReluBackwardRows samples
-  void* sums;            // [N]; a CPU leaves them to the caller, to whom blocks are enough
+  float* block_sums;     // [blocks, N], one row for each block of kReluBackwardRows samples
+  float* sums;           // [N]; a CPU leaves them to the caller, to whom blocks are enough
 };
 
 // Samples of a task or block. Fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kReluBackwardRows = 128;
 
 // A linear layer with one output, on a device: a product of a matrix with a vector, for which the
-// tensor cores are no use. Results are float32, or float64 with matrices of it.
+// tensor cores are no use. Results are float32.
 struct OutputLayerArguments {
-  Dtype dtype;           // of x, weight, bias and delta
-  int64_t num_rows;      // B
-  int64_t num_columns;   // N
-  const void* x;         // [B, N]
-  const void* weight;    // [N]
-  const void* bias;      // [1]; forward
-  void* output;          // [B]; forward
-  bool relu;             // backward: x is the output of a ReLU, delta the gradient of its input
-  const void* gradient;  // [B], of the output; backward, as what follows
-  void* delta;           // [B, N]
-  void* block_sums;      // [blocks of kOutputLayerRows samples, 2 N + 1]
-  void* sums;            // [2 N + 1] over the samples: of delta, gradient * x, gradient
+  Dtype dtype;            // of x, weight, bias and delta
+  int64_t num_rows;       // B
+  int64_t num_columns;    // N
+  const void* x;          // [B, N]
+  const void* weight;     // [N]
+  const void* bias;       // [1]; forward
+  float* output;          // [B]; forward
+  bool relu;              // backward: x is the output of a ReLU, delta the gradient of its input
+  const float* gradient;  // [B], of the output; backward, as what follows
+  void* delta;            // [B, N]
+  float* block_sums;      // [blocks of kOutputLayerRows samples, 2 N + 1]
+  float* sums;            // [2 N + 1] over the samples: of delta, gradient * x, gradient
 };
 
 constexpr int64_t kOutputLayerRows = 128;
@@ -94,14 +94,6 @@ namespace recsys::cpu {
 
 void run_layer(const LayerArguments& arguments);
 void relu_backward(const ReluBackwardArguments& arguments);
-
-// The kernels of one instruction set, over ranges of work.
-struct MlpKernels {
-  // Works on the outputs [begin, end) of all samples, so that threads share the weights.
-  void (*layer)(const LayerArguments& arguments, int64_t begin, int64_t end);
-  // Works on the samples [begin, end), a block of kReluBackwardRows or the last, shorter one.
-  void (*relu_backward)(const ReluBackwardArguments& arguments, int64_t begin, int64_t end);
-};
 
 }  // namespace recsys::cpu
 

@@ -5,24 +5,22 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels.h"
 
 namespace recsys {
 
-// Packed layers and what they are to do. Numbers outside the weights are of `bytes` each.
+// Packed layers and what they are to do.
 struct LayersArguments {
   Dtype dtype;           // of the weights
-  int64_t bytes;         // of a number of input, output and biases
   int64_t batch;         // B
   const int64_t* sizes;  // [num_layers + 1]: width of the input, then outputs of each layer
   int64_t num_layers;
   const void* weights;  // layer by layer, rows padded with zeros
-  const void* biases;   // layer by layer
-  const void* input;    // [B, sizes[0]]
-  void* output;         // [B, outputs of the last layer]
-  void* scratch;        // [2, B, widest padded input]
+  const float* biases;  // layer by layer
+  const float* input;   // [B, sizes[0]]
+  float* output;        // [B, outputs of the last layer]
+  float* scratch;       // [2, B, widest padded input]
   bool final_relu;
 };
 
@@ -38,29 +36,24 @@ template <typename Run>
 void forward_layers(const LayersArguments& arguments, const Run& run) {
   const int64_t* const sizes = arguments.sizes;
   const int64_t batch = arguments.batch;
-  const int64_t bytes = arguments.bytes;
   const int64_t widest = widest_input(sizes, arguments.num_layers);
-  char* const scratch = static_cast<char*>(arguments.scratch);
-  char* const buffers[] = {scratch, scratch + batch * widest * bytes};
+  float* const buffers[] = {arguments.scratch, arguments.scratch + batch * widest};
 
   // Zeroed padding: what an earlier use of the buffer left would count.
-  const auto clear_padding = [&](char* buffer, int64_t columns) {
+  const auto clear_padding = [&](float* buffer, int64_t columns) {
     const int64_t padded = padded_columns(columns);
     for (int64_t sample = 0; sample < batch; ++sample) {
-      std::memset(buffer + (sample * padded + columns) * bytes, 0,
-                  static_cast<size_t>((padded - columns) * bytes));
+      std::fill(buffer + sample * padded + columns, buffer + (sample + 1) * padded, 0.0f);
     }
   };
   const int64_t first = padded_columns(sizes[0]);
   for (int64_t sample = 0; sample < batch; ++sample) {
-    std::memcpy(buffers[0] + sample * first * bytes,
-                static_cast<const char*>(arguments.input) + sample * sizes[0] * bytes,
-                static_cast<size_t>(sizes[0] * bytes));
+    std::copy_n(arguments.input + sample * sizes[0], sizes[0], buffers[0] + sample * first);
   }
   clear_padding(buffers[0], sizes[0]);
 
   const char* weight = static_cast<const char*>(arguments.weights);
-  const char* bias = static_cast<const char*>(arguments.biases);
+  const float* bias = arguments.biases;
   for (int64_t i = 1; i <= arguments.num_layers; ++i) {
     const bool is_last = i == arguments.num_layers;
     LayerArguments layer{};
@@ -77,7 +70,7 @@ void forward_layers(const LayersArguments& arguments, const Run& run) {
     if (!is_last) clear_padding(buffers[i % 2], sizes[i]);
     if (batch > 0) run(layer);
     weight += sizes[i] * layer.num_columns * bytes_of(arguments.dtype);
-    bias += sizes[i] * bytes;
+    bias += sizes[i];
   }
 }
 

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of an MLP on few samples, on the CPU: a call for all layers.
 #ifndef RECSYS_EMULATOR
-#include "ops.h"
-
-#include <vector>
+#include "../ops.h"
 
 #include "../registration.h"
-#include "../tensor_arguments.h"
 #include "kernels.h"
 #include "layers.h"
 
@@ -43,10 +40,7 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
   check_contiguous(weights, kOp, "weights");
   check_contiguous(biases, kOp, "biases");
   check_sizes(sizes, input, weights, biases);
-  const Dtype dtype = dtype_of(weights, kOp, "weights");
-  const Dtype computed = dtype_of(input, kOp, "input");
-  STD_TORCH_CHECK(computed == (dtype == Dtype::kFloat64 ? dtype : Dtype::kFloat32), kOp,
-                  ": input must be float32, or float64 with weights of float64");
+  STD_TORCH_CHECK(input.scalar_type() == ScalarType::Float, kOp, ": input must be float32");
   STD_TORCH_CHECK(biases.scalar_type() == input.scalar_type(), kOp,
                   ": biases must have the type of the input");
   const int64_t batch = input.size(0);
@@ -55,16 +49,15 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
   Tensor scratch =
       torch::stable::new_empty(input, {2, batch, widest_input(sizes.data(), num_layers)});
   LayersArguments layers{};
-  layers.dtype = dtype;
-  layers.bytes = bytes_of(computed);
+  layers.dtype = dtype_of(weights, kOp, "weights");
   layers.batch = batch;
   layers.sizes = sizes.data();
   layers.num_layers = num_layers;
   layers.weights = weights.data_ptr();
-  layers.biases = biases.data_ptr();
-  layers.input = input.data_ptr();
-  layers.output = output.data_ptr();
-  layers.scratch = scratch.data_ptr();
+  layers.biases = static_cast<const float*>(biases.data_ptr());
+  layers.input = static_cast<const float*>(input.data_ptr());
+  layers.output = static_cast<float*>(output.data_ptr());
+  layers.scratch = static_cast<float*>(scratch.data_ptr());
   layers.final_relu = final_relu;
   forward_layers(layers, cpu::run_layer);
   return output;
@@ -72,13 +65,11 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
 
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "mlp_forward(Tensor input, Tensor weights, Tensor biases, int[] sizes, bool final_relu)"
-      " -> Tensor");
-}
+static const recsys::Op kOps[] = {
+    {"mlp_forward(Tensor input, Tensor weights, Tensor biases, int[] sizes, bool final_relu)"
+     " -> Tensor",
+     TORCH_BOX(&recsys::mlp_forward)},
+};
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-  library.impl("mlp_forward", TORCH_BOX(&recsys::mlp_forward));
-}
+RECSYS_REGISTER_ON_CPU(kOps)
 #endif  // RECSYS_EMULATOR

@@ -1,48 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of a linear layer with one output and of its loss: on CUDA alone. A CPU has products of
 // a matrix with a vector that are bound by memory too.
+#include <initializer_list>
 #include <tuple>
 
 #include "../registration.h"
 #include "../run_kernel.h"
 #include "kernels.h"
 
-#if defined(RECSYS_CUDA) || defined(RECSYS_EMULATOR)
-
 namespace recsys {
 namespace {
 
-ScalarType sum_type_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? ScalarType::Double : ScalarType::Float;
+Tensor new_floats(const Tensor& like, std::initializer_list<int64_t> sizes) {
+  return torch::stable::new_empty(like, sizes, ScalarType::Float);
 }
+
+float* floats_of(const Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
 
 int64_t blocks_of(int64_t rows, int64_t per_block) { return (rows + per_block - 1) / per_block; }
-
-void check_vector(const Tensor& vector, const Tensor& beside, ScalarType type, int64_t count,
-                  const char* op, const char* name) {
-  optional_data<void>(vector, beside, type, count, op, name);
-}
 
 OutputLayerArguments arguments_of(const Tensor& x, const Tensor& weight, const char* op) {
   STD_TORCH_CHECK(x.dim() == 2, op, ": x must have two dimensions");
   check_contiguous(x, op, "x");
-  check_vector(weight, x, x.scalar_type(), x.size(1), op, "weight");
   OutputLayerArguments arguments{};
   arguments.dtype = dtype_of(x, op, "x");
   arguments.num_rows = x.size(0);
   arguments.num_columns = x.size(1);
   arguments.x = x.data_ptr();
-  arguments.weight = weight.data_ptr();
+  arguments.weight = optional_data<void>(weight, x, x.scalar_type(), x.size(1), op, "weight");
   return arguments;
 }
 
 Tensor output_layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  OutputLayerArguments arguments = arguments_of(x, weight, "output_layer");
-  check_vector(bias, x, x.scalar_type(), 1, "output_layer", "bias");
-  Tensor output =
-      torch::stable::new_empty(x, {arguments.num_rows, 1}, sum_type_of(arguments.dtype));
-  arguments.bias = bias.data_ptr();
-  arguments.output = output.data_ptr();
+  const char* const op = "output_layer";
+  OutputLayerArguments arguments = arguments_of(x, weight, op);
+  arguments.bias = optional_data<void>(bias, x, x.scalar_type(), 1, op, "bias");
+  Tensor output = new_floats(x, {arguments.num_rows, 1});
+  arguments.output = floats_of(output);
   RECSYS_RUN_ON_DEVICE(output_layer, x, arguments);
   return output;
 }
@@ -51,18 +45,16 @@ std::tuple<Tensor, Tensor> output_layer_backward(const Tensor& gradient, const T
                                                  const Tensor& weight, bool relu) {
   const char* const op = "output_layer_backward";
   OutputLayerArguments arguments = arguments_of(x, weight, op);
-  const ScalarType sum_type = sum_type_of(arguments.dtype);
-  check_vector(gradient, x, sum_type, arguments.num_rows, op, "gradient");
+  arguments.gradient =
+      optional_data<float>(gradient, x, ScalarType::Float, arguments.num_rows, op, "gradient");
   const int64_t num_sums = 2 * arguments.num_columns + 1;
   Tensor delta = torch::stable::new_empty(x, {arguments.num_rows, arguments.num_columns});
-  Tensor block_sums = torch::stable::new_empty(
-      x, {blocks_of(arguments.num_rows, kOutputLayerRows), num_sums}, sum_type);
-  Tensor sums = torch::stable::new_empty(x, {num_sums}, sum_type);
+  Tensor block_sums = new_floats(x, {blocks_of(arguments.num_rows, kOutputLayerRows), num_sums});
+  Tensor sums = new_floats(x, {num_sums});
   arguments.relu = relu;
-  arguments.gradient = gradient.data_ptr();
   arguments.delta = delta.data_ptr();
-  arguments.block_sums = block_sums.data_ptr();
-  arguments.sums = sums.data_ptr();
+  arguments.block_sums = floats_of(block_sums);
+  arguments.sums = floats_of(sums);
   RECSYS_RUN_ON_DEVICE(output_layer_backward, x, arguments);
   return {delta, sums};
 }
@@ -72,18 +64,17 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& lab
   const char* const op = "cross_entropy";
   CrossEntropyArguments arguments{};
   arguments.num_rows = logits.numel();
-  check_vector(logits, logits, ScalarType::Float, arguments.num_rows, op, "logits");
-  check_vector(labels, logits, ScalarType::Float, arguments.num_rows, op, "labels");
-  Tensor sum = torch::stable::new_empty(logits, {});
-  Tensor gradient = torch::stable::new_empty(logits, {arguments.num_rows});
-  Tensor block_sums =
-      torch::stable::new_empty(logits, {blocks_of(arguments.num_rows, kCrossEntropyRows)});
   arguments.factor = static_cast<float>(factor);
-  arguments.logits = static_cast<const float*>(logits.data_ptr());
-  arguments.labels = static_cast<const float*>(labels.data_ptr());
-  arguments.gradient = static_cast<float*>(gradient.data_ptr());
-  arguments.block_sums = static_cast<float*>(block_sums.data_ptr());
-  arguments.sum = static_cast<float*>(sum.data_ptr());
+  arguments.logits =
+      optional_data<float>(logits, logits, ScalarType::Float, arguments.num_rows, op, "logits");
+  arguments.labels =
+      optional_data<float>(labels, logits, ScalarType::Float, arguments.num_rows, op, "labels");
+  Tensor sum = new_floats(logits, {});
+  Tensor gradient = new_floats(logits, {arguments.num_rows});
+  Tensor block_sums = new_floats(logits, {blocks_of(arguments.num_rows, kCrossEntropyRows)});
+  arguments.gradient = floats_of(gradient);
+  arguments.block_sums = floats_of(block_sums);
+  arguments.sum = floats_of(sum);
   RECSYS_RUN_ON_DEVICE(cross_entropy, logits, arguments);
   return {sum, gradient};
 }
@@ -91,24 +82,14 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& lab
 }  // namespace
 }  // namespace recsys
 
-#endif
+static const recsys::Op kOps[] = {
+    {"output_layer(Tensor x, Tensor weight, Tensor bias) -> Tensor",
+     TORCH_BOX(&recsys::output_layer)},
+    {"output_layer_backward(Tensor gradient, Tensor x, Tensor weight, bool relu) -> (Tensor,"
+     " Tensor)",
+     TORCH_BOX(&recsys::output_layer_backward)},
+    {"cross_entropy(Tensor logits, Tensor labels, float factor) -> (Tensor, Tensor)",
+     TORCH_BOX(&recsys::cross_entropy)},
+};
 
-RECSYS_SCHEMAS(library) {
-  library.def("output_layer(Tensor x, Tensor weight, Tensor bias) -> Tensor");
-  library.def(
-      "output_layer_backward(Tensor gradient, Tensor x, Tensor weight, bool relu)"
-      " -> (Tensor, Tensor)");
-  library.def("cross_entropy(Tensor logits, Tensor labels, float factor) -> (Tensor, Tensor)");
-}
-
-#if defined(RECSYS_CUDA) || defined(RECSYS_EMULATOR)
-#if defined(RECSYS_EMULATOR)
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-#else
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CUDA, library) {
-#endif
-  library.impl("output_layer", TORCH_BOX(&recsys::output_layer));
-  library.impl("output_layer_backward", TORCH_BOX(&recsys::output_layer_backward));
-  library.impl("cross_entropy", TORCH_BOX(&recsys::cross_entropy));
-}
-#endif
+RECSYS_REGISTER_ON_DEVICE(kOps)

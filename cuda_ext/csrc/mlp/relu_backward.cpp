@@ -33,15 +33,14 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
   Tensor delta = torch::stable::new_empty(gradient, {arguments.num_rows, arguments.num_columns});
   Tensor transposed = torch::stable::new_empty(
       gradient, {transpose ? arguments.num_columns : 0, transpose ? arguments.num_rows : 0});
-  const bool is_double = arguments.dtype == Dtype::kFloat64;
-  const ScalarType sum_type = is_double ? ScalarType::Double : ScalarType::Float;
   const int64_t blocks = (arguments.num_rows + kReluBackwardRows - 1) / kReluBackwardRows;
-  Tensor block_sums = torch::stable::new_empty(gradient, {blocks, arguments.num_columns}, sum_type);
-  Tensor sums = torch::stable::new_empty(gradient, {arguments.num_columns}, sum_type);
+  Tensor block_sums =
+      torch::stable::new_empty(gradient, {blocks, arguments.num_columns}, ScalarType::Float);
+  Tensor sums = torch::stable::new_empty(gradient, {arguments.num_columns}, ScalarType::Float);
   arguments.delta = delta.data_ptr();
   arguments.transposed = transpose ? transposed.data_ptr() : nullptr;
-  arguments.block_sums = block_sums.data_ptr();
-  arguments.sums = sums.data_ptr();
+  arguments.block_sums = static_cast<float*>(block_sums.data_ptr());
+  arguments.sums = static_cast<float*>(sums.data_ptr());
   RECSYS_RUN(relu_backward, gradient, arguments);
   if (!runs_on_device(gradient)) {
     add_blocks(block_sums, sums);
@@ -52,13 +51,9 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
 }  // namespace
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "relu_backward(Tensor gradient, Tensor output, bool transpose) -> (Tensor, Tensor, Tensor)");
-}
+static const recsys::Op kOps[] = {
+    {"relu_backward(Tensor gradient, Tensor output, bool transpose) -> (Tensor, Tensor, Tensor)",
+     TORCH_BOX(&recsys::relu_backward)},
+};
 
-static void register_kernels(torch::stable::detail::StableLibrary& library) {
-  library.impl("relu_backward", TORCH_BOX(&recsys::relu_backward));
-}
-
-RECSYS_REGISTER(register_kernels)
+RECSYS_REGISTER(kOps)

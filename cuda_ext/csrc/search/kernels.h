@@ -58,15 +58,4 @@ struct ScanRows {
   const float* biases;
 };
 
-// The kernels of one instruction set, over ranges of work.
-struct SearchKernels {
-  // Rearranges the levels of 4 x `column_groups` columns for scan().
-  void (*pack_digits)(const int16_t* levels, int64_t column_groups, uint32_t* digits);
-
-  // Writes the rows of blocks [begin, end) whose upper bound is not below `threshold`, counted from
-  // the first row of `begin`; returns their number.
-  int64_t (*scan)(const ScanRows& rows, const ScanQuery& query, int64_t begin, int64_t end,
-                  float threshold, int32_t* candidates);
-};
-
 }  // namespace recsys::cpu

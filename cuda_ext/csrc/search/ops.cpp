@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of the rows with the largest products, on the CPU.
-#ifndef RECSYS_EMULATOR
 #include <cmath>
 #include <tuple>
 
@@ -12,15 +11,6 @@ namespace recsys {
 namespace {
 
 constexpr const char* kOp = "top_rows";
-
-template <typename T>
-const T* data_of(const Tensor& tensor, ScalarType type, int64_t count, const char* name) {
-  check_contiguous(tensor, kOp, name);
-  STD_TORCH_CHECK(tensor.scalar_type() == type, kOp, ": ", name, " has the wrong type");
-  STD_TORCH_CHECK(tensor.numel() == count, kOp, ": ", name, " must have ", count,
-                  " elements, it has ", tensor.numel());
-  return static_cast<const T*>(tensor.data_ptr());
-}
 
 void check_queries(const TopRowsArguments& arguments) {
   for (int64_t k = 0; k < arguments.num_queries * arguments.dim; ++k) {
@@ -58,20 +48,23 @@ std::tuple<Tensor, Tensor, Tensor> top_rows(const Tensor& queries, const Tensor&
   arguments.num_rows = table.size(0);
   arguments.dim = table.size(1);
   arguments.count = count;
-  arguments.queries =
-      data_of<float>(queries, ScalarType::Float, arguments.num_queries * arguments.dim, "queries");
+  arguments.queries = optional_data<const float>(
+      queries, queries, ScalarType::Float, arguments.num_queries * arguments.dim, kOp, "queries");
   arguments.table = static_cast<const float*>(table.data_ptr());
   arguments.table_stride = table.stride(0);
   const int64_t padded = (arguments.num_rows + kSearchBlock - 1) / kSearchBlock * kSearchBlock;
-  arguments.codes =
-      data_of<uint8_t>(codes, ScalarType::Byte, padded * ((arguments.dim + 3) / 4 * 4), "codes");
-  arguments.scales = data_of<float>(scales, ScalarType::Float, padded, "scales");
-  arguments.biases = data_of<float>(biases, ScalarType::Float, padded, "biases");
+  arguments.codes = optional_data<const uint8_t>(
+      codes, queries, ScalarType::Byte, padded * ((arguments.dim + 3) / 4 * 4), kOp, "codes");
+  arguments.scales =
+      optional_data<const float>(scales, queries, ScalarType::Float, padded, kOp, "scales");
+  arguments.biases =
+      optional_data<const float>(biases, queries, ScalarType::Float, padded, kOp, "biases");
   arguments.residual = residual;
   arguments.code_norm = code_norm;
-  arguments.excluded = data_of<int64_t>(excluded, ScalarType::Long, excluded.numel(), "excluded");
-  arguments.offsets =
-      data_of<int64_t>(offsets, ScalarType::Long, arguments.num_queries + 1, "offsets");
+  arguments.excluded = optional_data<const int64_t>(excluded, queries, ScalarType::Long,
+                                                    excluded.numel(), kOp, "excluded");
+  arguments.offsets = optional_data<const int64_t>(offsets, queries, ScalarType::Long,
+                                                   arguments.num_queries + 1, kOp, "offsets");
   check_offsets(arguments, excluded.numel());
   check_queries(arguments);
   Tensor rows = torch::stable::new_empty(offsets, {arguments.num_queries, count});
@@ -87,14 +80,11 @@ std::tuple<Tensor, Tensor, Tensor> top_rows(const Tensor& queries, const Tensor&
 }  // namespace
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def(
-      "top_rows(Tensor queries, Tensor table, Tensor codes, Tensor scales, Tensor biases, "
-      "float residual, float code_norm, Tensor excluded, Tensor offsets, int count) -> "
-      "(Tensor, Tensor, Tensor)");
-}
+static const recsys::Op kOps[] = {
+    {"top_rows(Tensor queries, Tensor table, Tensor codes, Tensor scales, Tensor biases,"
+     " float residual, float code_norm, Tensor excluded, Tensor offsets, int count) -> (Tensor,"
+     " Tensor, Tensor)",
+     TORCH_BOX(&recsys::top_rows)},
+};
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-  library.impl("top_rows", TORCH_BOX(&recsys::top_rows));
-}
-#endif  // RECSYS_EMULATOR
+RECSYS_REGISTER_ON_CPU(kOps)

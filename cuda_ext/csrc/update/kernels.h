@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../dtypes.h"
+#include "../table_rows.h"
 
 namespace recsys {
 
@@ -32,19 +32,12 @@ constexpr int kMaxHyperparameters = 4;
 //
 // The gradient of a row is the sum over its lookups, in the order of their positions, of
 // scale[l] * gradients[source[l]], in float32, times inverse_scale. rules.h has the rules.
-struct UpdateArguments {
-  int32_t rule;  // its position in UpdateRules
-  void* table;   // [R, D] float32 or bfloat16
-  Dtype table_dtype;
-  int64_t num_table_rows;
-  int32_t dim;
+struct UpdateArguments : TableRows<void> {  // rows: in ascending order for update_rows
+  int32_t rule;                             // its position in UpdateRules
   float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]
-  const void* rows;              // [count], in ascending order for update_rows
-  IndexType row_type;
-  const int32_t* positions;  // [count]: lookup of each row; null where rows are not sorted
-  int64_t count;
-  const void* gradients;  // [count or source range, D]
-  Dtype gradient_dtype;   // float32, float16 or bfloat16
+  const int32_t* positions;      // [count]: lookup of each row; null where rows are not sorted
+  const void* gradients;         // [count or source range, D]
+  Dtype gradient_dtype;          // float32, float16 or bfloat16
   const int32_t* source;  // [count]: gradient row of each lookup; null: the lookup's own position
   const float* scale;     // [count] or null
   const float* lr;        // scalars in the backend's memory
@@ -75,19 +68,6 @@ void sgd_rows_unsorted(const UpdateArguments& arguments);
 // of all sums depends on the lookups alone. Small against a batch, so that threads share hot rows;
 // large against the partial sums, two rows, that a chunk leaves for its neighbours.
 constexpr int64_t kUpdateChunk = 256;
-
-// The kernels of one instruction set, over ranges of work.
-struct UpdateKernels {
-  // Chunks [begin, end) of sorted lookups: updates the rows that lie in one chunk, and leaves
-  // partial sums of the others in the workspace.
-  void (*update_chunks)(const UpdateArguments& arguments, int64_t begin, int64_t end);
-
-  // All lookups of the rows that a thread owns, in their order.
-  void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
-
-  // Updates the rows that begin in chunks [begin, end) and reach into later ones.
-  void (*update_crossing_rows)(const UpdateArguments& arguments, int64_t begin, int64_t end);
-};
 
 }  // namespace recsys::cpu
 

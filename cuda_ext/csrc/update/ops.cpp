@@ -74,23 +74,10 @@ UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const 
                                  const std::optional<Tensor>& scale, const Tensor& lr,
                                  const std::optional<Tensor>& inverse_scale,
                                  const std::optional<Tensor>& overflow, const char* op) {
-  STD_TORCH_CHECK(table.dim() == 2, op, ": table must be [R, D]");
-  check_contiguous(table, op, "table");
-  check_contiguous(rows, op, "rows");
-  check_same_device(rows, table, op, "rows");
+  UpdateArguments arguments{};
+  set_table_rows(arguments, table, rows, op);
   check_same_device(gradients, table, op, "gradients");
   check_contiguous(gradients, op, "gradients");
-  UpdateArguments arguments{};
-  arguments.table = table.data_ptr();
-  arguments.table_dtype = dtype_of(table, op, "table");
-  STD_TORCH_CHECK(
-      arguments.table_dtype == Dtype::kFloat32 || arguments.table_dtype == Dtype::kBFloat16, op,
-      ": table must be float32 or bfloat16");
-  arguments.num_table_rows = table.size(0);
-  arguments.dim = static_cast<int32_t>(table.size(1));
-  arguments.rows = rows.data_ptr();
-  arguments.row_type = row_type_of(rows, op);
-  arguments.count = rows.numel();
   STD_TORCH_CHECK(arguments.count <= std::numeric_limits<int32_t>::max(), op,
                   ": more than 2^31 - 1 lookups");
   STD_TORCH_CHECK(gradients.dim() == 2 && gradients.size(1) == table.size(1), op,
@@ -99,8 +86,6 @@ UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const 
                   arguments.count, " lookups, yet ", gradients.size(0), " gradients");
   arguments.gradients = gradients.data_ptr();
   arguments.gradient_dtype = dtype_of(gradients, op, "gradients");
-  STD_TORCH_CHECK(arguments.gradient_dtype != Dtype::kFloat64, op,
-                  ": gradients must be float32, float16 or bfloat16");
   arguments.source =
       optional_data<int32_t>(source, table, ScalarType::Int, arguments.count, op, "source");
   arguments.scale =
@@ -186,28 +171,24 @@ void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gr
 
 }  // namespace recsys
 
-RECSYS_SCHEMAS(library) {
-  library.def("sort_rows(Tensor rows, int num_table_rows) -> (Tensor, Tensor)");
-  library.def(
-      "update_rows(Tensor(a!) table, Tensor(b!)[] state,"
-      " Tensor sorted_rows, Tensor positions, Tensor gradients,"
-      " Tensor? source, Tensor? scale, Tensor lr, Tensor step, Tensor? inverse_scale,"
-      " Tensor? overflow, str rule, float weight_decay, float[] hyperparameters,"
-      " int rounding_seed) -> ()");
-  library.def(
-      "sgd_rows_unsorted(Tensor(a!) table, Tensor rows, Tensor gradients, Tensor? source,"
-      " Tensor? scale, Tensor lr, Tensor? inverse_scale, Tensor? overflow) -> ()");
-}
+static const recsys::Op kOps[] = {
+    {"sort_rows(Tensor rows, int num_table_rows) -> (Tensor, Tensor)",
+     TORCH_BOX(&recsys::sort_rows)},
+    {"update_rows(Tensor(a!) table, Tensor(b!)[] state, Tensor sorted_rows, Tensor positions,"
+     " Tensor gradients, Tensor? source, Tensor? scale, Tensor lr, Tensor step,"
+     " Tensor? inverse_scale, Tensor? overflow, str rule, float weight_decay,"
+     " float[] hyperparameters, int rounding_seed) -> ()",
+     TORCH_BOX(&recsys::update_rows)},
+};
 
-static void register_kernels(torch::stable::detail::StableLibrary& library) {
-  library.impl("sort_rows", TORCH_BOX(&recsys::sort_rows));
-  library.impl("update_rows", TORCH_BOX(&recsys::update_rows));
-}
-
-RECSYS_REGISTER(register_kernels)
+RECSYS_REGISTER(kOps)
 
 #ifndef RECSYS_EMULATOR
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-  library.impl("sgd_rows_unsorted", TORCH_BOX(&recsys::sgd_rows_unsorted));
-}
+static const recsys::Op kCpuOps[] = {
+    {"sgd_rows_unsorted(Tensor(a!) table, Tensor rows, Tensor gradients, Tensor? source,"
+     " Tensor? scale, Tensor lr, Tensor? inverse_scale, Tensor? overflow) -> ()",
+     TORCH_BOX(&recsys::sgd_rows_unsorted)},
+};
+
+RECSYS_REGISTER_ON_CPU(kCpuOps)
 #endif

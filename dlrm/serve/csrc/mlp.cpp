@@ -87,7 +87,6 @@ void Mlp::forward(int batch, const float* input, float* output, MlpScratch& scra
 void Mlp::forward_few(int batch, const float* input, float* output, MlpScratch& scratch) const {
   LayersArguments layers{};
   layers.dtype = Dtype::kFloat32;
-  layers.bytes = sizeof(float);
   layers.batch = batch;
   layers.sizes = sizes_.data();
   layers.num_layers = static_cast<int64_t>(panels_.size());

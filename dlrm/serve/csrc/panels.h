@@ -22,7 +22,7 @@ inline void panel_layer(const serve::PanelArguments& arguments) {
       queue.add(weights + panel_size, panel_size * int64_t{sizeof(float)});
     }
     multiply(
-        Product<float, StridedRows<const float>>{
+        Product<StridedRows<const float>>{
             {weights, kTileRows}, input, arguments.num_inputs, {output, arguments.stride}, queue},
         kTileRows, arguments.num_samples);
     queue.finish();
@@ -49,7 +49,7 @@ inline void transpose_matrix(const float* from, int num_rows, int num_columns, i
       RECSYS_UNROLL for (int i = 0; i < kSide; ++i) {
         square[i] = load(from + int64_t{r + i} * from_stride + c);
       }
-      transpose<float>(square);
+      transpose(square);
       RECSYS_UNROLL for (int i = 0; i < kSide; ++i) {
         store(to + int64_t{c + i} * to_stride + r, square[i]);
       }

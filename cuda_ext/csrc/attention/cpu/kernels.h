@@ -39,33 +39,26 @@ inline Vector<float> exponential(Vector<float> x) {
   return x < kLowest ? Vector<float>{} : sum * (Vector<float>)scale;
 }
 
-inline Vector<double> exponential(Vector<double> x) {
-  for (int lane = 0; lane < kLanes<double>; ++lane) x[lane] = __builtin_exp(x[lane]);
-  return x;
-}
-
-template <typename T>
 constexpr int64_t whole_vectors(int64_t count) {
-  return (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+  return (count + kLanes<float> - 1) / kLanes<float> * kLanes<float>;
 }
 
 // Scratch memory of a task, as much as backward takes.
-template <typename T>
 struct AttentionScratch {
-  AttentionScratch(int64_t num_keys, int64_t dim, T* memory)
-      : keys(static_cast<int>(whole_vectors<T>(num_keys))),
-        columns(static_cast<int>(whole_vectors<T>(dim))),
+  AttentionScratch(int64_t num_keys, int64_t dim, float* memory)
+      : keys(static_cast<int>(whole_vectors(num_keys))),
+        columns(static_cast<int>(whole_vectors(dim))),
         next_(memory) {}
 
-  T* take(int64_t rows, int64_t width) {
-    T* const taken = next_;
+  float* take(int64_t rows, int64_t width) {
+    float* const taken = next_;
     next_ += rows * width;
     return taken;
   }
 
   static int64_t elements(int64_t num_keys, int64_t dim) {
-    const int64_t keys = whole_vectors<T>(num_keys);
-    const int64_t columns = whole_vectors<T>(dim);
+    const int64_t keys = whole_vectors(num_keys);
+    const int64_t columns = whole_vectors(dim);
     return 6 * keys * columns + 4 * keys * kQueryBlock + 4 * kQueryBlock * columns;
   }
 
@@ -73,19 +66,19 @@ struct AttentionScratch {
   int columns;  // padded
 
  private:
-  T* next_;
+  float* next_;
 };
 
 // Copies rows of a head, times a factor, to rows of whole vectors, zeros in the padding and in the
 // rows up to `padded_rows`.
-template <typename Stored, typename T = Compute<Stored>>
+template <typename Stored>
 void copy_rows(const PackedRows& rows, int64_t first, int64_t count, int64_t head, int64_t dim,
-               T factor, T* to, int64_t width, int64_t padded_rows) {
+               float factor, float* to, int64_t width, int64_t padded_rows) {
   const Stored* from = static_cast<const Stored*>(rows.first) + first * rows.stride + head * dim;
   for (int64_t r = 0; r < padded_rows; ++r, from += rows.stride, to += width) {
     int64_t d = 0;
     if (r < count) {
-      for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
+      for (; d + kLanes<float> <= dim; d += kLanes<float>) store(to + d, load(from + d) * factor);
       for (; d < dim; ++d) to[d] = widen(from[d]) * factor;
     }
     for (; d < width; ++d) to[d] = 0;
@@ -93,29 +86,28 @@ void copy_rows(const PackedRows& rows, int64_t first, int64_t count, int64_t hea
 }
 
 // Copies rows of whole vectors to rows of a head, times a factor.
-template <typename Stored, typename T = Compute<Stored>>
-void write_rows(const T* from, int64_t width, const PackedRows& rows, int64_t first, int64_t count,
-                int64_t head, int64_t dim, T factor) {
+template <typename Stored>
+void write_rows(const float* from, int64_t width, const PackedRows& rows, int64_t first,
+                int64_t count, int64_t head, int64_t dim, float factor) {
   Stored* to = static_cast<Stored*>(rows.first) + first * rows.stride + head * dim;
   for (int64_t r = 0; r < count; ++r, to += rows.stride, from += width) {
     int64_t d = 0;
-    for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
+    for (; d + kLanes<float> <= dim; d += kLanes<float>) store(to + d, load(from + d) * factor);
     for (; d < dim; ++d) narrow(from[d] * factor, to[d]);
   }
 }
 
 // Transposes [rows, columns] of whole squares.
-template <typename T>
-void transpose_matrix(const T* from, int64_t rows, int64_t columns, int64_t stride, T* to,
-                      int64_t to_stride) {
-  for (int64_t r = 0; r < rows; r += kLanes<T>) {
-    for (int64_t c = 0; c < columns; c += kLanes<T>) {
-      Vector<T> square[kLanes<T>];
-      RECSYS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+inline void transpose_matrix(const float* from, int64_t rows, int64_t columns, int64_t stride,
+                             float* to, int64_t to_stride) {
+  for (int64_t r = 0; r < rows; r += kLanes<float>) {
+    for (int64_t c = 0; c < columns; c += kLanes<float>) {
+      Vector<float> square[kLanes<float>];
+      RECSYS_UNROLL for (int i = 0; i < kLanes<float>; ++i) {
         square[i] = load(from + (r + i) * stride + c);
       }
-      transpose<T>(square);
-      RECSYS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+      transpose(square);
+      RECSYS_UNROLL for (int i = 0; i < kLanes<float>; ++i) {
         store(to + (c + i) * to_stride + r, square[i]);
       }
     }
@@ -123,7 +115,6 @@ void transpose_matrix(const T* from, int64_t rows, int64_t columns, int64_t stri
 }
 
 // A block of queries of a sequence and head.
-template <typename T>
 struct QueryBlock {
   QueryBlock(const AttentionArguments& arguments, int64_t sequence, int64_t head, int64_t begin)
       : arguments(arguments) {
@@ -132,7 +123,7 @@ struct QueryBlock {
     const int64_t end = arguments.query_offsets[sequence + 1];
     all_queries = end - arguments.query_offsets[sequence];
     count = end - first < kQueryBlock ? end - first : kQueryBlock;
-    columns = whole_vectors<T>(count);
+    columns = whole_vectors(count);
     keys_seen = num_keys;
     keys_by_all = num_keys;
     if (arguments.causal) {
@@ -142,7 +133,7 @@ struct QueryBlock {
         const int64_t last = arguments.positions ? arguments.positions[first + q] : begin + q;
         if (last + 1 > keys_seen) keys_seen = last + 1;
         if (last + 1 < keys_by_all) keys_by_all = last + 1;
-        last_key[q] = static_cast<T>(last);
+        last_key[q] = static_cast<float>(last);
       }
     }
     if (arguments.draws != nullptr) {
@@ -152,89 +143,88 @@ struct QueryBlock {
   }
 
   // 1 / (1 - p) where a weight is kept, 0 where it is dropped.
-  RECSYS_INLINE Vector<T> kept(int64_t key, int64_t column) const {
-    const T levels = static_cast<T>(arguments.dropped_levels);
-    return kept_factors<T>(draws + key * all_queries + column, levels, T{256} / (T{256} - levels));
+  RECSYS_INLINE Vector<float> kept(int64_t key, int64_t column) const {
+    const float levels = static_cast<float>(arguments.dropped_levels);
+    return kept_factors(draws + key * all_queries + column, levels, 256.0f / (256.0f - levels));
   }
 
   // Takes the scores of keys that a query does not see out of its softmax.
-  RECSYS_INLINE Vector<T> hide(Vector<T> scores, int64_t key, int64_t column) const {
+  RECSYS_INLINE Vector<float> hide(Vector<float> scores, int64_t key, int64_t column) const {
     if (key < keys_by_all) return scores;
-    return load(last_key + column) >= static_cast<T>(key) ? scores : broadcast(kHidden);
+    return load(last_key + column) >= static_cast<float>(key) ? scores : broadcast(kHidden);
   }
 
-  static constexpr T kHidden = -__builtin_huge_val();
+  static constexpr float kHidden = -__builtin_huge_val();
 
   const AttentionArguments& arguments;
-  int64_t first;            // query
-  int64_t all_queries;      // of the sequence
-  int64_t count;            // of the block
-  int64_t columns;          // of its weights: count in whole vectors
-  int64_t keys_seen;        // by any query
-  int64_t keys_by_all;      // seen by every query
-  T last_key[kQueryBlock];  // that a query sees
+  int64_t first;                // query
+  int64_t all_queries;          // of the sequence
+  int64_t count;                // of the block
+  int64_t columns;              // of its weights: count in whole vectors
+  int64_t keys_seen;            // by any query
+  int64_t keys_by_all;          // seen by every query
+  float last_key[kQueryBlock];  // that a query sees
   const uint8_t* draws = nullptr;
 };
 
 template <typename Stored>
 void attention_forward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
                        void* memory) {
-  using T = Compute<Stored>;
   const int64_t dim = arguments.head_dim;
-  const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
+  const float scale = 1.0f / static_cast<float>(__builtin_sqrt(static_cast<double>(dim)));
   const int64_t num_keys = arguments.key_offsets[sequence + 1] - arguments.key_offsets[sequence];
   const int64_t num_queries =
       arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
   if (num_queries == 0 || num_keys == 0) return;
-  AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
+  AttentionScratch scratch(num_keys, dim, static_cast<float*>(memory));
   const int width = scratch.columns;
-  T* const keys = scratch.take(scratch.keys, width);
-  T* const values = scratch.take(scratch.keys, width);
-  T* const keys_transposed = scratch.take(width, scratch.keys);
-  T* const weights = scratch.take(scratch.keys, kQueryBlock);
-  T* const queries = scratch.take(kQueryBlock, width);
-  T* const queries_transposed = scratch.take(width, kQueryBlock);
-  T* const mixed = scratch.take(kQueryBlock, width);
+  float* const keys = scratch.take(scratch.keys, width);
+  float* const values = scratch.take(scratch.keys, width);
+  float* const keys_transposed = scratch.take(width, scratch.keys);
+  float* const weights = scratch.take(scratch.keys, kQueryBlock);
+  float* const queries = scratch.take(kQueryBlock, width);
+  float* const queries_transposed = scratch.take(width, kQueryBlock);
+  float* const mixed = scratch.take(kQueryBlock, width);
   PrefetchQueue queue;
   const int64_t first_key = arguments.key_offsets[sequence];
-  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
+  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, 1.0f, keys, width,
                     scratch.keys);
-  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, T{1}, values, width,
+  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, 1.0f, values, width,
                     scratch.keys);
   transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
   for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
-    const QueryBlock<T> block(arguments, sequence, head, begin);
+    const QueryBlock block(arguments, sequence, head, begin);
     copy_rows<Stored>(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
                       block.columns);
     transpose_matrix(queries, block.columns, width, width, queries_transposed, kQueryBlock);
-    multiply_all<T>({keys_transposed, scratch.keys}, {queries_transposed, kQueryBlock}, dim,
-                    {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
-    for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
-      Vector<T> top = broadcast(QueryBlock<T>::kHidden);
+    multiply_all({keys_transposed, scratch.keys}, {queries_transposed, kQueryBlock}, dim,
+                 {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
+    for (int64_t column = 0; column < block.columns; column += kLanes<float>) {
+      Vector<float> top = broadcast(QueryBlock::kHidden);
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        T* const at = weights + key * kQueryBlock + column;
-        const Vector<T> score = block.hide(load(at), key, column);
+        float* const at = weights + key * kQueryBlock + column;
+        const Vector<float> score = block.hide(load(at), key, column);
         store(at, score);
         top = score <= top ? top : score;  // a NaN replaces what is there
       }
-      Vector<T> sum = {};
+      Vector<float> sum = {};
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        T* const at = weights + key * kQueryBlock + column;
-        const Vector<T> power = exponential(load(at) - top);
+        float* const at = weights + key * kQueryBlock + column;
+        const Vector<float> power = exponential(load(at) - top);
         sum += power;
         store(at, block.draws == nullptr ? power : power * block.kept(key, column));
       }
-      for (int lane = 0; lane < kLanes<T> && column + lane < block.count; ++lane) {
+      for (int lane = 0; lane < kLanes<float> && column + lane < block.count; ++lane) {
         const int64_t at = (block.first + column + lane) * arguments.num_heads + head;
-        static_cast<T*>(arguments.maxima)[at] = top[lane];
-        static_cast<T*>(arguments.factors)[at] = T{1} / sum[lane];
+        arguments.maxima[at] = top[lane];
+        arguments.factors[at] = 1.0f / sum[lane];
       }
     }
-    multiply_all<T>({weights, kQueryBlock}, {values, width}, block.keys_seen, {mixed, width},
-                    block.count, width, queue);
+    multiply_all({weights, kQueryBlock}, {values, width}, block.keys_seen, {mixed, width},
+                 block.count, width, queue);
     for (int64_t q = 0; q < block.count; ++q) {
-      const T factor =
-          static_cast<const T*>(arguments.factors)[(block.first + q) * arguments.num_heads + head];
+      const float factor = static_cast<const float*>(
+          arguments.factors)[(block.first + q) * arguments.num_heads + head];
       write_rows<Stored>(mixed + q * width, width, arguments.output, block.first + q, 1, head, dim,
                          factor);
     }
@@ -244,67 +234,66 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
 template <typename Stored>
 void attention_backward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
                         void* memory) {
-  using T = Compute<Stored>;
   const int64_t dim = arguments.head_dim;
-  const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
+  const float scale = 1.0f / static_cast<float>(__builtin_sqrt(static_cast<double>(dim)));
   const int64_t first_key = arguments.key_offsets[sequence];
   const int64_t num_keys = arguments.key_offsets[sequence + 1] - first_key;
   const int64_t num_queries =
       arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
   if (num_keys == 0) return;
-  AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
+  AttentionScratch scratch(num_keys, dim, static_cast<float*>(memory));
   const int width = scratch.columns;
-  T* const keys = scratch.take(scratch.keys, width);
-  T* const values = scratch.take(scratch.keys, width);
-  T* const keys_transposed = scratch.take(width, scratch.keys);
-  T* const values_transposed = scratch.take(width, scratch.keys);
-  T* const to_keys = scratch.take(scratch.keys, width);
-  T* const to_values = scratch.take(scratch.keys, width);
-  T* const weights = scratch.take(scratch.keys, kQueryBlock);
-  T* const to_weights = scratch.take(scratch.keys, kQueryBlock);
-  T* const weights_by_query = scratch.take(kQueryBlock, scratch.keys);
-  T* const to_scores_by_query = scratch.take(kQueryBlock, scratch.keys);
-  T* const queries = scratch.take(kQueryBlock, width);
-  T* const delta = scratch.take(kQueryBlock, width);
-  T* const transposed = scratch.take(width, kQueryBlock);
-  T* const to_queries = scratch.take(kQueryBlock, width);
+  float* const keys = scratch.take(scratch.keys, width);
+  float* const values = scratch.take(scratch.keys, width);
+  float* const keys_transposed = scratch.take(width, scratch.keys);
+  float* const values_transposed = scratch.take(width, scratch.keys);
+  float* const to_keys = scratch.take(scratch.keys, width);
+  float* const to_values = scratch.take(scratch.keys, width);
+  float* const weights = scratch.take(scratch.keys, kQueryBlock);
+  float* const to_weights = scratch.take(scratch.keys, kQueryBlock);
+  float* const weights_by_query = scratch.take(kQueryBlock, scratch.keys);
+  float* const to_scores_by_query = scratch.take(kQueryBlock, scratch.keys);
+  float* const queries = scratch.take(kQueryBlock, width);
+  float* const delta = scratch.take(kQueryBlock, width);
+  float* const transposed = scratch.take(width, kQueryBlock);
+  float* const to_queries = scratch.take(kQueryBlock, width);
   PrefetchQueue queue;
-  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
+  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, 1.0f, keys, width,
                     scratch.keys);
-  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, T{1}, values, width,
+  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, 1.0f, values, width,
                     scratch.keys);
   transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
   transpose_matrix(values, scratch.keys, width, width, values_transposed, scratch.keys);
-  for (int64_t i = 0; i < num_keys * width; i += kLanes<T>) {
-    store(to_keys + i, Vector<T>{});
-    store(to_values + i, Vector<T>{});
+  for (int64_t i = 0; i < num_keys * width; i += kLanes<float>) {
+    store(to_keys + i, Vector<float>{});
+    store(to_values + i, Vector<float>{});
   }
   for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
-    const QueryBlock<T> block(arguments, sequence, head, begin);
+    const QueryBlock block(arguments, sequence, head, begin);
     copy_rows<Stored>(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
                       block.columns);
-    copy_rows<Stored>(arguments.output, block.first, block.count, head, dim, T{1}, delta, width,
+    copy_rows<Stored>(arguments.output, block.first, block.count, head, dim, 1.0f, delta, width,
                       block.columns);
     transpose_matrix(queries, block.columns, width, width, transposed, kQueryBlock);
-    multiply_all<T>({keys_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
-                    {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
+    multiply_all({keys_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
+                 {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
     transpose_matrix(delta, block.columns, width, width, transposed, kQueryBlock);
-    multiply_all<T>({values_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
-                    {to_weights, kQueryBlock}, block.keys_seen, block.columns, queue);
-    for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
-      Vector<T> top = {};
-      Vector<T> factor = {};
-      for (int lane = 0; lane < kLanes<T> && column + lane < block.count; ++lane) {
+    multiply_all({values_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
+                 {to_weights, kQueryBlock}, block.keys_seen, block.columns, queue);
+    for (int64_t column = 0; column < block.columns; column += kLanes<float>) {
+      Vector<float> top = {};
+      Vector<float> factor = {};
+      for (int lane = 0; lane < kLanes<float> && column + lane < block.count; ++lane) {
         const int64_t at = (block.first + column + lane) * arguments.num_heads + head;
-        top[lane] = static_cast<const T*>(arguments.maxima)[at];
-        factor[lane] = static_cast<const T*>(arguments.factors)[at];
+        top[lane] = arguments.maxima[at];
+        factor[lane] = arguments.factors[at];
       }
-      Vector<T> sum = {};
+      Vector<float> sum = {};
       for (int64_t key = 0; key < block.keys_seen; ++key) {
         const int64_t at = key * kQueryBlock + column;
-        const Vector<T> score = block.hide(load(weights + at), key, column);
-        const Vector<T> weight = exponential(score - top) * factor;
-        Vector<T> to_weight = load(to_weights + at);
+        const Vector<float> score = block.hide(load(weights + at), key, column);
+        const Vector<float> weight = exponential(score - top) * factor;
+        Vector<float> to_weight = load(to_weights + at);
         if (block.draws != nullptr) to_weight *= block.kept(key, column);
         sum += weight * to_weight;
         store(weights + at, weight);
@@ -312,37 +301,32 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
       }
       for (int64_t key = 0; key < block.keys_seen; ++key) {
         const int64_t at = key * kQueryBlock + column;
-        const Vector<T> weight = load(weights + at);
+        const Vector<float> weight = load(weights + at);
         store(to_weights + at, weight * (load(to_weights + at) - sum));
         if (block.draws != nullptr) store(weights + at, weight * block.kept(key, column));
       }
     }
-    multiply_all<T>({to_weights, kQueryBlock}, {keys, width}, block.keys_seen, {to_queries, width},
-                    block.count, width, queue);
+    multiply_all({to_weights, kQueryBlock}, {keys, width}, block.keys_seen, {to_queries, width},
+                 block.count, width, queue);
     write_rows<Stored>(to_queries, width, arguments.to_queries, block.first, block.count, head, dim,
                        scale);
-    const int64_t keys_of_squares = whole_vectors<T>(block.keys_seen);
+    const int64_t keys_of_squares = whole_vectors(block.keys_seen);
     transpose_matrix(weights, keys_of_squares, block.columns, kQueryBlock, weights_by_query,
                      scratch.keys);
     transpose_matrix(to_weights, keys_of_squares, block.columns, kQueryBlock, to_scores_by_query,
                      scratch.keys);
     // The queries have the scale already.
-    multiply_all<T>({to_scores_by_query, scratch.keys}, {queries, width}, block.count,
-                    {to_keys, width}, block.keys_seen, width, queue, true);
-    multiply_all<T>({weights_by_query, scratch.keys}, {delta, width}, block.count,
-                    {to_values, width}, block.keys_seen, width, queue, true);
+    multiply_all({to_scores_by_query, scratch.keys}, {queries, width}, block.count,
+                 {to_keys, width}, block.keys_seen, width, queue, true);
+    multiply_all({weights_by_query, scratch.keys}, {delta, width}, block.count, {to_values, width},
+                 block.keys_seen, width, queue, true);
   }
-  write_rows<Stored>(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, T{1});
-  write_rows<Stored>(to_values, width, arguments.to_values, first_key, num_keys, head, dim, T{1});
+  write_rows<Stored>(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, 1.0f);
+  write_rows<Stored>(to_values, width, arguments.to_values, first_key, num_keys, head, dim, 1.0f);
 }
 
 inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int64_t keys) {
-  int64_t bytes = 0;
-  with_stored(arguments.dtype, [&](auto stored) {
-    using T = Compute<decltype(stored)>;
-    bytes = AttentionScratch<T>::elements(keys, arguments.head_dim) * sizeof(T);
-  });
-  return bytes;
+  return AttentionScratch::elements(keys, arguments.head_dim) * int64_t{sizeof(float)};
 }
 
 inline void attention_forward_of(const AttentionArguments& arguments, int64_t sequence,

@@ -9,15 +9,13 @@
 namespace recsys::cpu {
 namespace {
 
-using Kernel = void (*)(const AttentionArguments&, int64_t, int64_t, void*);
-
 // Threads take one sequence and head after the other, for lengths differ.
-void for_each_head(const AttentionArguments& arguments, Kernel kernel) {
+void for_each_head(const AttentionArguments& arguments, HeadKernel kernel) {
   int64_t keys = 0;
   for (int64_t s = 0; s < arguments.num_sequences; ++s) {
     keys = std::max(keys, arguments.key_offsets[s + 1] - arguments.key_offsets[s]);
   }
-  const int64_t bytes = kernels().attention.scratch_bytes(arguments, keys);
+  const int64_t bytes = kernels().attention_scratch_bytes(arguments, keys);
   const int64_t tasks = arguments.num_sequences * arguments.num_heads;
   std::atomic<int64_t> next{0};
   parallel_for(std::min<int64_t>(num_threads(), tasks), 1, [&](int64_t, int64_t) {
@@ -34,11 +32,11 @@ void for_each_head(const AttentionArguments& arguments, Kernel kernel) {
 }  // namespace
 
 void run_attention(const AttentionArguments& arguments) {
-  for_each_head(arguments, kernels().attention.forward);
+  for_each_head(arguments, kernels().attention);
 }
 
 void run_attention_backward(const AttentionArguments& arguments) {
-  for_each_head(arguments, kernels().attention.backward);
+  for_each_head(arguments, kernels().attention_backward);
 }
 
 }  // namespace recsys::cpu

@@ -29,39 +29,40 @@ struct SampleShape {
 };
 
 // columns[d][i] = rows[i][d], with zeros from N up to `stride`; D is rounded up.
-template <typename T>
-void transpose_rows(const T* const* rows, int num_vectors, int dim, T* columns, int stride) {
-  for (int i = 0; i < num_vectors; i += kLanes<T>) {
-    for (int d = 0; d < dim; d += kLanes<T>) {
-      Vector<T> square[kLanes<T>];
-      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
-        square[k] = i + k < num_vectors ? load(rows[i + k] + d) : Vector<T>{};
+inline void transpose_rows(const float* const* rows, int num_vectors, int dim, float* columns,
+                           int stride) {
+  for (int i = 0; i < num_vectors; i += kLanes<float>) {
+    for (int d = 0; d < dim; d += kLanes<float>) {
+      Vector<float> square[kLanes<float>];
+      RECSYS_UNROLL for (int k = 0; k < kLanes<float>; ++k) {
+        square[k] = i + k < num_vectors ? load(rows[i + k] + d) : Vector<float>{};
       }
-      transpose<T>(square);
-      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k)
+      transpose(square);
+      RECSYS_UNROLL for (int k = 0; k < kLanes<float>; ++k)
           store(columns + (d + k) * stride + i, square[k]);
     }
   }
 }
 
 // matrix = L + L^T, [N rounded up][stride], where row i of L is row i of the triangle.
-template <typename T>
-void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, int stride) {
-  constexpr int kSide = kLanes<T>;
-  const Vector<T> lanes = lane_numbers<T>(LaneSequence<T>{});
+inline void symmetric_matrix(const float* gradient, const SampleShape& shape, float* matrix,
+                             int stride) {
+  constexpr int kSide = kLanes<float>;
+  const Vector<float> lanes = lane_numbers(LaneSequence{});
   for (int i = 0; i < shape.num_vectors; i += kSide) {
     for (int j = 0; j <= i; j += kSide) {
-      Vector<T> lower[kSide];
-      Vector<T> upper[kSide];
+      Vector<float> lower[kSide];
+      Vector<float> upper[kSide];
       RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
         const int length = i + k < shape.num_vectors ? i + k - j : 0;
-        lower[k] = upper[k] = Vector<T>{};
+        lower[k] = upper[k] = Vector<float>{};
         if (length > 0) {
-          const Vector<T> row = load(gradient + shape.row_start(i + k) + j);
-          lower[k] = upper[k] = lanes < broadcast(static_cast<T>(length)) ? row : Vector<T>{};
+          const Vector<float> row = load(gradient + shape.row_start(i + k) + j);
+          lower[k] = upper[k] =
+              lanes < broadcast(static_cast<float>(length)) ? row : Vector<float>{};
         }
       }
-      transpose<T>(upper);
+      transpose(upper);
       RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
         if (i == j) {
           store(matrix + (i + k) * stride + i, lower[k] + upper[k]);
@@ -76,18 +77,17 @@ void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, in
 
 template <typename Element, typename Stored>
 void interaction_forward(const InteractionArguments& arguments, int64_t begin, int64_t end) {
-  using T = Compute<Element>;
-  alignas(kCacheLine) T scratch[kMaxVectors * kMaxDim];
-  alignas(kCacheLine) T columns[kMaxDim * kMaxVectors];
-  alignas(kCacheLine) T products[kTileRows * kMaxVectors];
-  alignas(kCacheLine) T output[round_up(kMaxOutput, kLanes<T>) + kLanes<T>];
-  const T* rows[kMaxVectors];
+  alignas(kCacheLine) float scratch[kMaxVectors * kMaxDim];
+  alignas(kCacheLine) float columns[kMaxDim * kMaxVectors];
+  alignas(kCacheLine) float products[kTileRows * kMaxVectors];
+  alignas(kCacheLine) float output[round_up(kMaxOutput, kLanes<float>) + kLanes<float>];
+  const float* rows[kMaxVectors];
   PrefetchQueue queue;
 
   const SampleShape shape(arguments);
   const SampleReader<Element, Stored> reader(arguments);
-  const int stride = round_up(shape.num_vectors, kLanes<T>);
-  const StridedRows<const T> all_columns = {columns, stride};
+  const int stride = round_up(shape.num_vectors, kLanes<float>);
+  const StridedRows<const float> all_columns = {columns, stride};
   const int num_tiles = (shape.num_vectors - 1 + kTileRows - 1) / kTileRows;
   const bool streaming =
       streams<Element>(arguments.output, arguments.width, arguments.width, arguments.batch);
@@ -96,21 +96,21 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
     reader.read(sample, scratch, rows);
     reader.add_to(queue, sample, end);
     transpose_rows(rows, shape.num_vectors, shape.dim, columns, stride);
-    for (int d = 0; d < shape.dim; d += kLanes<T>) store(output + d, load(rows[0] + d));
+    for (int d = 0; d < shape.dim; d += kLanes<float>) store(output + d, load(rows[0] + d));
     for (int tile = 0; tile < num_tiles; ++tile) {
       // Tiles of full height: eight rows more need half a vector of columns more.
       const int first = 1 + tile * kTileRows;
       const int last =
           first + kTileRows < shape.num_vectors ? first + kTileRows : shape.num_vectors;
       multiply(
-          Product<T, StridedRows<const T>>{
+          Product<StridedRows<const float>>{
               {columns + first, stride}, all_columns, shape.dim, {products, kMaxVectors}, queue},
           last - first, last - 1);
       for (int i = first; i < last; ++i) {
         // Whole vectors: what is too much of one row is written over by the next.
-        T* const to = output + shape.row_start(i);
-        const T* const from = products + (i - first) * kMaxVectors;
-        for (int j = 0; j < i; j += kLanes<T>) store(to + j, load(from + j));
+        float* const to = output + shape.row_start(i);
+        const float* const from = products + (i - first) * kMaxVectors;
+        for (int j = 0; j < i; j += kLanes<float>) store(to + j, load(from + j));
       }
     }
     queue.finish();
@@ -122,20 +122,19 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
 
 template <typename Element, typename Stored>
 void interaction_backward(const InteractionArguments& arguments, int64_t begin, int64_t end) {
-  using T = Compute<Element>;
-  alignas(kCacheLine) T scratch[kMaxVectors * kMaxDim];
-  alignas(kCacheLine) T gradient[round_up(kMaxOutput, kLanes<T>) + kLanes<T>];
-  alignas(kCacheLine) T matrix[kMaxVectors * kMaxVectors];
-  alignas(kCacheLine) T result[kTileRows * kMaxDim];
-  const T* rows[kMaxVectors];
+  alignas(kCacheLine) float scratch[kMaxVectors * kMaxDim];
+  alignas(kCacheLine) float gradient[round_up(kMaxOutput, kLanes<float>) + kLanes<float>];
+  alignas(kCacheLine) float matrix[kMaxVectors * kMaxVectors];
+  alignas(kCacheLine) float result[kTileRows * kMaxDim];
+  const float* rows[kMaxVectors];
   PrefetchQueue queue;
 
   const SampleShape shape(arguments);
   const SampleReader<Element, Stored> reader(arguments);
-  const int stride = round_up(shape.num_vectors, kLanes<T>);
+  const int stride = round_up(shape.num_vectors, kLanes<float>);
   const int num_tiles = (shape.num_vectors + kTileRows - 1) / kTileRows;
   const int rest_columns = (shape.num_vectors - 1) * shape.dim;
-  const bool streaming = shape.dim % kLanes<T> == 0 &&
+  const bool streaming = shape.dim % kLanes<float> == 0 &&
                          streams<Element>(arguments.rest_gradient, arguments.rest_gradient_stride,
                                           rest_columns, arguments.batch);
 
@@ -151,12 +150,11 @@ void interaction_backward(const InteractionArguments& arguments, int64_t begin, 
       const int first = shape.num_vectors * tile / num_tiles;  // tiles of about the same height
       const int last = shape.num_vectors * (tile + 1) / num_tiles;
       multiply(
-          Product<T, const T* [kMaxVectors]> {
-            {matrix + first, stride}, rows, shape.num_vectors, {result, kMaxDim}, queue
-          },
+          Product<const float* [kMaxVectors]>{
+              {matrix + first, stride}, rows, shape.num_vectors, {result, kMaxDim}, queue},
           last - first, shape.dim);
       if (first == 0) {
-        for (int d = 0; d < shape.dim; d += kLanes<T>) {
+        for (int d = 0; d < shape.dim; d += kLanes<float>) {
           store(result + d, load(result + d) + load(gradient + d));
         }
       }
@@ -178,26 +176,7 @@ void interaction_backward(const InteractionArguments& arguments, int64_t begin, 
 template <typename Visit>
 void with_interaction_types(const InteractionArguments& arguments, const Visit& visit) {
   const bool is_gathered = arguments.table != nullptr;
-  const Dtype stored = is_gathered ? arguments.table_dtype : arguments.dtype;
-  const auto visit_stored = [&](auto element) {
-    if (stored == arguments.dtype) {
-      visit(element, element);
-    } else if (stored == Dtype::kFloat32) {
-      visit(element, float{});
-    } else {
-      visit(element, BFloat16{});
-    }
-  };
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return visit_stored(float{});
-    case Dtype::kBFloat16:
-      return visit_stored(BFloat16{});
-    case Dtype::kFloat64:
-      return visit(double{}, double{});
-    case Dtype::kFloat16:
-      return;  // refused by the ops
-  }
+  with_stored(arguments.dtype, is_gathered ? arguments.table_dtype : arguments.dtype, visit);
 }
 
 inline void interaction_forward_range(const InteractionArguments& arguments, int64_t begin,

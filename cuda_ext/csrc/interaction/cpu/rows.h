@@ -17,8 +17,6 @@ constexpr int kMaxDim = 256;
 template <typename Element, typename Stored>
 class SampleReader {
  public:
-  using Sum = Compute<Element>;
-
   explicit SampleReader(const InteractionArguments& arguments) : arguments_(arguments) {
     const int64_t bytes = arguments.num_vectors * arguments.dim * int64_t{sizeof(Stored)};
     samples_ahead_ = static_cast<int>(1 + kPrefetchBytes / bytes);
@@ -26,8 +24,8 @@ class SampleReader {
 
   // Sets rows[0..N-1], readable up to a multiple of a vector. Rows that are not so in memory are
   // converted and padded with zeros in `scratch`, [N][D rounded up].
-  void read(int64_t sample, Sum* scratch, const Sum** rows) const {
-    const int stride = round_up(arguments_.dim, kLanes<Sum>);
+  void read(int64_t sample, float* scratch, const float** rows) const {
+    const int stride = round_up(arguments_.dim, kLanes<float>);
     rows[0] = as_sums(first(sample), scratch);
     for (int i = 1; i < arguments_.num_vectors; ++i) {
       rows[i] = as_sums(other(sample, i - 1), scratch + i * stride);
@@ -76,10 +74,10 @@ class SampleReader {
   }
 
   template <typename From>
-  const Sum* as_sums(const From* from, Sum* scratch) const {
-    constexpr int kStepOfRow = kLanes<Sum>;
+  const float* as_sums(const From* from, float* scratch) const {
+    constexpr int kStepOfRow = kLanes<float>;
     const int dim = arguments_.dim;
-    if constexpr (sizeof(From) == sizeof(Sum) && sizeof(Element) == sizeof(Sum)) {
+    if constexpr (sizeof(From) == sizeof(float) && sizeof(Element) == sizeof(float)) {
       if (dim % kStepOfRow == 0) return from;
     }
     int k = 0;
@@ -92,8 +90,8 @@ class SampleReader {
 
   // Table rows enter as `Element`, as if they had been gathered first.
   template <typename From>
-  static Vector<Sum> rounded(Vector<Sum> values) {
-    if constexpr (sizeof(Element) < sizeof(Sum)) {
+  static Vector<float> rounded(Vector<float> values) {
+    if constexpr (sizeof(Element) < sizeof(float)) {
       return widen(narrow(values, Element{}), Element{});
     } else {
       return values;
@@ -106,8 +104,8 @@ class SampleReader {
 
 // Reads `count` elements, and some undefined ones up to a whole vector.
 template <typename Element>
-void read_row(const Element* from, int count, Compute<Element>* to) {
-  constexpr int kStepOfRow = kStep<Element>;
+void read_row(const Element* from, int count, float* to) {
+  constexpr int kStepOfRow = kLanes<float>;
   int k = 0;
   for (; k + kStepOfRow <= count; k += kStepOfRow) store(to + k, load(from + k));
   if (k < count) store(to + k, load_partial(from + k, count - k));
@@ -115,8 +113,8 @@ void read_row(const Element* from, int count, Compute<Element>* to) {
 
 // Writes a row of sums as Element, `count` of them, and zeros up to `width`.
 template <typename Element>
-void write_row(const Compute<Element>* sums, int count, int width, bool streaming, Element* to) {
-  constexpr int kStepOfRow = kStep<Element>;
+void write_row(const float* sums, int count, int width, bool streaming, Element* to) {
+  constexpr int kStepOfRow = kLanes<float>;
   int k = 0;
   if (streaming) {
     for (; k + kStepOfRow <= count; k += kStepOfRow) stream(to + k, load(sums + k));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot interaction without tensor cores: exact float32 and float64, and any size and alignment. One
+// Dot interaction without tensor cores: exact float32, and any size and alignment. One
 // block takes a sample, in chunks of columns that go through shared memory.
 #pragma once
 
@@ -27,7 +27,7 @@ __host__ __device__ __forceinline__ int forward_threads(int num_vectors) {
   return (triangle_tiles(num_vectors) + kWarpSize - 1) / kWarpSize * kWarpSize;
 }
 
-// Shared memory, in Sums: a chunk of all vectors, and in the backward pass the matrix of pairs.
+// Shared memory, in floats: a chunk of all vectors, and in the backward pass the matrix of pairs.
 __host__ __device__ __forceinline__ int forward_shared_numbers(int num_vectors) {
   return num_vectors * kSpacedRow;
 }
@@ -36,27 +36,23 @@ __host__ __device__ __forceinline__ int backward_shared_numbers(int num_vectors)
   return size * size + num_vectors * kChunkColumns;
 }
 
-// Element `i` of an array of any type. Sum is float or double.
-template <typename Sum>
-__device__ __forceinline__ Sum read_number(const void* data, Dtype dtype, int64_t i) {
+// Element `i` of an array of any type.
+__device__ __forceinline__ float read_number(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
     case Dtype::kFloat32:
-      return static_cast<Sum>(load_global(static_cast<const float*>(data) + i));
+      return load_global(static_cast<const float*>(data) + i);
     case Dtype::kFloat16:
-      return convert<Sum>(load_global(static_cast<const float16*>(data) + i));
+      return convert<float>(load_global(static_cast<const float16*>(data) + i));
     case Dtype::kBFloat16:
-      return convert<Sum>(load_global(static_cast<const bfloat16*>(data) + i));
-    case Dtype::kFloat64:
-      return static_cast<Sum>(load_global(static_cast<const double*>(data) + i));
+      return convert<float>(load_global(static_cast<const bfloat16*>(data) + i));
   }
   return 0;
 }
 
-template <typename Sum>
-__device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i, Sum value) {
+__device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i, float value) {
   switch (dtype) {
     case Dtype::kFloat32:
-      store_global(static_cast<float*>(data) + i, static_cast<float>(value));
+      store_global(static_cast<float*>(data) + i, value);
       return;
     case Dtype::kFloat16:
       store_global(static_cast<float16*>(data) + i, convert<float16>(value));
@@ -64,30 +60,24 @@ __device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i,
     case Dtype::kBFloat16:
       store_global(static_cast<bfloat16*>(data) + i, convert<bfloat16>(value));
       return;
-    case Dtype::kFloat64:
-      store_global(static_cast<double*>(data) + i, static_cast<double>(value));
-      return;
   }
 }
 
 // Whether a number is not finite once it is stored.
-template <typename Sum>
-__device__ __forceinline__ bool overflows(Dtype dtype, Sum value) {
-  const Sum stored = dtype == Dtype::kFloat16    ? convert<Sum>(convert<float16>(value))
-                     : dtype == Dtype::kBFloat16 ? convert<Sum>(convert<bfloat16>(value))
-                                                 : value;
+__device__ __forceinline__ bool overflows(Dtype dtype, float value) {
+  const float stored = dtype == Dtype::kFloat16    ? convert<float>(convert<float16>(value))
+                       : dtype == Dtype::kBFloat16 ? convert<float>(convert<bfloat16>(value))
+                                                   : value;
   return !(stored - stored == 0);
 }
 
-template <typename Sum>
-__device__ __forceinline__ Sum read_vector(const InteractionArguments& arguments, int64_t sample,
-                                           int vector, int column) {
+__device__ __forceinline__ float read_vector(const InteractionArguments& arguments, int64_t sample,
+                                             int vector, int column) {
   if (vector == 0) {
-    return read_number<Sum>(arguments.first, arguments.dtype,
-                            sample * arguments.first_stride + column);
+    return read_number(arguments.first, arguments.dtype, sample * arguments.first_stride + column);
   }
   if (arguments.rows == nullptr) {
-    return read_number<Sum>(
+    return read_number(
         arguments.rest, arguments.dtype,
         sample * arguments.rest_stride + static_cast<int64_t>(vector - 1) * arguments.dim + column);
   }
@@ -95,42 +85,42 @@ __device__ __forceinline__ Sum read_vector(const InteractionArguments& arguments
   if (row < 0) {
     return 0;
   }
-  const Sum value =
-      read_number<Sum>(arguments.table, arguments.table_dtype, row * arguments.dim + column);
+  const float value =
+      read_number(arguments.table, arguments.table_dtype, row * arguments.dim + column);
   switch (arguments.dtype) {
     case Dtype::kFloat16:
-      return convert<Sum>(convert<float16>(value));
+      return convert<float>(convert<float16>(value));
     case Dtype::kBFloat16:
-      return convert<Sum>(convert<bfloat16>(value));
+      return convert<float>(convert<bfloat16>(value));
     default:
       return value;
   }
 }
 
 // Columns [base, base + kChunkColumns) of all vectors to shared memory, zeros beyond the last.
-template <int kStride, typename Sum>
+template <int kStride>
 __device__ __forceinline__ void stage_chunk(const InteractionArguments& arguments, int64_t sample,
-                                            int base, SharedPointer<Sum> values) {
+                                            int base, SharedPointer<float> values) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < arguments.num_vectors * kChunkColumns; i += blockDim.x) {
     const int vector = i / kChunkColumns;
     const int column = base + i % kChunkColumns;
     values[vector * kStride + i % kChunkColumns] =
-        column < arguments.dim ? read_vector<Sum>(arguments, sample, vector, column) : Sum{0};
+        column < arguments.dim ? read_vector(arguments, sample, vector, column) : 0.0f;
   }
 }
 
 // Adds a chunk's products of vectors [row, row + 4) and [column, column + 4). What lies beyond the
 // last vector is not used, so the last is read instead. Chunks are added up by themselves first:
 // the rounding errors of a long sum stay as small as those of a blocked matrix product.
-template <typename Sum>
-__device__ __forceinline__ void add_tile(Sum (&products)[kTile][kTile], SharedPointer<Sum> values,
-                                         int row, int column, int last) {
-  Sum chunk[kTile][kTile] = {};
+__device__ __forceinline__ void add_tile(float (&products)[kTile][kTile],
+                                         SharedPointer<float> values, int row, int column,
+                                         int last) {
+  float chunk[kTile][kTile] = {};
 #pragma unroll 4
   for (int k = 0; k < kChunkColumns; ++k) {
-    Sum left[kTile];
-    Sum right[kTile];
+    float left[kTile];
+    float right[kTile];
 #pragma unroll
     for (int i = 0; i < kTile; ++i) {
       left[i] = values[(row + i < last ? row + i : last) * kSpacedRow + k];
@@ -150,12 +140,11 @@ __device__ __forceinline__ void add_tile(Sum (&products)[kTile][kTile], SharedPo
   }
 }
 
-template <typename Sum>
 __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
   const int thread = threadIdx.x;
   const bool has_tile = thread < triangle_tiles(arguments.num_vectors);
   const int pairs_end = arguments.dim + pair_count(arguments.num_vectors);
-  const SharedPointer<Sum> values = dynamic_shared<Sum>();
+  const SharedPointer<float> values = dynamic_shared<float>();
   int tile_row = 0;
   while ((tile_row + 1) * (tile_row + 2) / 2 <= thread) {
     ++tile_row;
@@ -164,7 +153,7 @@ __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
   const int column = kTile * (thread - tile_row * (tile_row + 1) / 2);
   for (int64_t sample = blockIdx.x; sample < arguments.batch; sample += gridDim.x) {
     const int64_t begin = sample * arguments.width;
-    Sum products[kTile][kTile] = {};
+    float products[kTile][kTile] = {};
     for (int base = 0; base < arguments.dim; base += kChunkColumns) {
       stage_chunk<kSpacedRow>(arguments, sample, base, values);
       __syncthreads();
@@ -172,7 +161,7 @@ __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
         add_tile(products, values, row, column, arguments.num_vectors - 1);
       }
       for (int i = thread; i < kChunkColumns && base + i < arguments.dim; i += blockDim.x) {
-        write_number<Sum>(arguments.output, arguments.dtype, begin + base + i, values[i]);
+        write_number(arguments.output, arguments.dtype, begin + base + i, values[i]);
       }
       __syncthreads();
     }
@@ -185,41 +174,39 @@ __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
       }
     }
     for (int i = pairs_end + thread; i < arguments.width; i += blockDim.x) {
-      write_number(arguments.output, arguments.dtype, begin + i, Sum{0});
+      write_number(arguments.output, arguments.dtype, begin + i, 0.0f);
     }
   }
 }
 
 // The symmetric matrix of the gradients of pairs, zeros beyond the last vector.
-template <typename Sum>
 __device__ __forceinline__ void stage_pair_gradients(const InteractionArguments& arguments,
-                                                     int64_t sample, SharedPointer<Sum> weights) {
+                                                     int64_t sample, SharedPointer<float> weights) {
   const int size = round_up_to_tile(arguments.num_vectors);
   for (int i = threadIdx.x; i < size * size; i += blockDim.x) {
     const int a = i / size > i % size ? i / size : i % size;
     const int b = i / size > i % size ? i % size : i / size;
-    Sum weight = 0;
+    float weight = 0;
     if (a < arguments.num_vectors && a != b) {
-      weight = read_number<Sum>(arguments.gradient, arguments.dtype,
-                                sample * arguments.width + arguments.dim + pair_index(a, b));
+      weight = read_number(arguments.gradient, arguments.dtype,
+                           sample * arguments.width + arguments.dim + pair_index(a, b));
     }
     weights[i] = weight;
   }
 }
 
 // Adds up and writes a chunk's gradients; a thread makes one column of four vectors at a time.
-template <typename Sum>
 __device__ __forceinline__ void write_chunk_gradients(const InteractionArguments& arguments,
                                                       int64_t sample, int base,
-                                                      SharedPointer<Sum> weights,
-                                                      SharedPointer<Sum> values) {
+                                                      SharedPointer<float> weights,
+                                                      SharedPointer<float> values) {
   const int size = round_up_to_tile(arguments.num_vectors);
   for (int i = threadIdx.x; i < size / kTile * kChunkColumns; i += blockDim.x) {
     const int first = i / kChunkColumns * kTile;
     const int column = base + i % kChunkColumns;
-    Sum sums[kTile] = {};
+    float sums[kTile] = {};
     for (int other = 0; other < arguments.num_vectors; ++other) {
-      const Sum value = values[other * kChunkColumns + i % kChunkColumns];
+      const float value = values[other * kChunkColumns + i % kChunkColumns];
 #pragma unroll
       for (int k = 0; k < kTile; ++k) {
         sums[k] += weights[other * size + first + k] * value;
@@ -229,8 +216,8 @@ __device__ __forceinline__ void write_chunk_gradients(const InteractionArguments
       const int vector = first + k;
       if (vector == 0) {
         // The first vector was copied to the output too.
-        const Sum copied = read_number<Sum>(arguments.gradient, arguments.dtype,
-                                            sample * arguments.width + column);
+        const float copied =
+            read_number(arguments.gradient, arguments.dtype, sample * arguments.width + column);
         write_number(arguments.first_gradient, arguments.dtype,
                      sample * arguments.first_gradient_stride + column, sums[k] + copied);
       } else if (vector < arguments.num_vectors) {
@@ -246,11 +233,10 @@ __device__ __forceinline__ void write_chunk_gradients(const InteractionArguments
   }
 }
 
-template <typename Sum>
 __global__ void interact_vectors_of_any_size_backward(InteractionArguments arguments) {
   const int size = round_up_to_tile(arguments.num_vectors);
-  const SharedPointer<Sum> weights = dynamic_shared<Sum>();
-  const SharedPointer<Sum> values = weights + size * size;
+  const SharedPointer<float> weights = dynamic_shared<float>();
+  const SharedPointer<float> values = weights + size * size;
   for (int64_t sample = blockIdx.x; sample < arguments.batch; sample += gridDim.x) {
     stage_pair_gradients(arguments, sample, weights);
     for (int base = 0; base < arguments.dim; base += kChunkColumns) {

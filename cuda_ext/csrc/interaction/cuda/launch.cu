@@ -70,14 +70,13 @@ int launch_table(const InteractionArguments& arguments, bool backward, void* str
                   : launch_blocks<Element, Element>(arguments, backward, stream);
 }
 
-template <typename Sum>
 int launch_any_size(const InteractionArguments& arguments, bool backward, void* stream) {
   const int threads = backward ? kBackwardThreads : forward_threads(arguments.num_vectors);
   const size_t shared_bytes =
-      sizeof(Sum) * (backward ? backward_shared_numbers(arguments.num_vectors)
-                              : forward_shared_numbers(arguments.num_vectors));
+      sizeof(float) * (backward ? backward_shared_numbers(arguments.num_vectors)
+                                : forward_shared_numbers(arguments.num_vectors));
   const auto kernel =
-      backward ? interact_vectors_of_any_size_backward<Sum> : interact_vectors_of_any_size<Sum>;
+      backward ? interact_vectors_of_any_size_backward : interact_vectors_of_any_size;
   const int64_t blocks = blocks_for(kernel, arguments.batch, 1, threads, shared_bytes);
   return launch(kernel, blocks, threads, shared_bytes, stream, arguments);
 }
@@ -87,8 +86,7 @@ int interact(const InteractionArguments& arguments, bool backward, void* stream)
     return 0;
   }
   if (!fits_tensor_cores(arguments)) {
-    return arguments.dtype == Dtype::kFloat64 ? launch_any_size<double>(arguments, backward, stream)
-                                              : launch_any_size<float>(arguments, backward, stream);
+    return launch_any_size(arguments, backward, stream);
   }
   switch (arguments.dtype) {
     case Dtype::kFloat16:

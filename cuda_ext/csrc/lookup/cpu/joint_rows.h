@@ -85,30 +85,16 @@ int64_t joint_rows_of_bags(const JointRowsArguments& arguments, int64_t begin, i
   return bad;
 }
 
-template <typename Id, typename Row>
-int64_t joint_rows_of_types(const JointRowsArguments& arguments, int64_t begin, int64_t end) {
-  return arguments.bag_offsets == nullptr ? joint_rows_one_hot<Id, Row>(arguments, begin, end)
-                                          : joint_rows_of_bags<Id, Row>(arguments, begin, end);
-}
-
-template <typename Id>
-int64_t joint_rows_of_id_type(const JointRowsArguments& arguments, int64_t begin, int64_t end) {
-  return arguments.row_type == IndexType::kInt32
-             ? joint_rows_of_types<Id, int32_t>(arguments, begin, end)
-             : joint_rows_of_types<Id, int64_t>(arguments, begin, end);
-}
-
 inline int64_t joint_rows_range(const JointRowsArguments& arguments, int64_t begin, int64_t end) {
-  switch (arguments.id_type) {
-    case IndexType::kInt8:
-      return joint_rows_of_id_type<int8_t>(arguments, begin, end);
-    case IndexType::kInt16:
-      return joint_rows_of_id_type<int16_t>(arguments, begin, end);
-    case IndexType::kInt32:
-      return joint_rows_of_id_type<int32_t>(arguments, begin, end);
-    default:
-      return joint_rows_of_id_type<int64_t>(arguments, begin, end);
-  }
+  return with_index_type(arguments.id_type, [&](auto id) {
+    const auto of_types = [&](auto row) {
+      using Id = decltype(id);
+      using Row = decltype(row);
+      return arguments.bag_offsets == nullptr ? joint_rows_one_hot<Id, Row>(arguments, begin, end)
+                                              : joint_rows_of_bags<Id, Row>(arguments, begin, end);
+    };
+    return arguments.row_type == IndexType::kInt32 ? of_types(int32_t{}) : of_types(int64_t{});
+  });
 }
 
 template <typename Row, typename Unsigned>

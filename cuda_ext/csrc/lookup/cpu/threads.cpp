@@ -34,23 +34,10 @@ template <typename Id>
 void stack_samples(const StackIdsArguments& arguments, int64_t begin, int64_t end) {
   Id* ids = static_cast<Id*>(arguments.ids) + begin * arguments.stride;
   for (int32_t i = 0; i < arguments.num_columns; ++i, ++ids) {
-    const auto stack = [&](auto* column) {
-      stack_column(column + begin, ids, arguments.stride, end - begin);
-    };
-    const void* column = arguments.columns[i];
-    switch (arguments.column_types[i]) {
-      case IndexType::kInt8:
-        stack(static_cast<const int8_t*>(column));
-        break;
-      case IndexType::kInt16:
-        stack(static_cast<const int16_t*>(column));
-        break;
-      case IndexType::kInt32:
-        stack(static_cast<const int32_t*>(column));
-        break;
-      case IndexType::kInt64:
-        stack(static_cast<const int64_t*>(column));
-    }
+    with_index_type(arguments.column_types[i], [&](auto id) {
+      const auto* column = static_cast<const decltype(id)*>(arguments.columns[i]) + begin;
+      stack_column(column, ids, arguments.stride, end - begin);
+    });
   }
 }
 
@@ -71,45 +58,34 @@ void stack_ids(const StackIdsArguments& arguments) {
 }
 
 void joint_rows(const JointRowsArguments& arguments) {
-  const LookupKernels& lookup = kernels().lookup;
   const bool one_hot = arguments.bag_offsets == nullptr;
   parallel_for(one_hot ? arguments.count : arguments.num_bags, kIdsPerTask,
                [&](int64_t begin, int64_t end) {
-                 lower(arguments.bad, lookup.joint_rows(arguments, begin, end));
+                 lower(arguments.bad, kernels().joint_rows(arguments, begin, end));
                });
 }
 
 int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t num_table_rows) {
-  const LookupKernels& lookup = kernels().lookup;
   int64_t bad = INT64_MAX;
   parallel_for(count, kIdsPerTask, [&](int64_t begin, int64_t end) {
-    lower(&bad, lookup.first_bad_row(rows, type, num_table_rows, begin, end));
+    lower(&bad, kernels().first_bad_row(rows, type, num_table_rows, begin, end));
   });
   return bad == INT64_MAX ? -1 : bad;
 }
 
 void embedding_gather(const GatherArguments& arguments) {
-  const LookupKernels& lookup = kernels().lookup;
   const int64_t row_bytes = arguments.dim * bytes_of(arguments.output_dtype);
   const bool whole_lines =
       row_bytes % 64 == 0 && reinterpret_cast<uintptr_t>(arguments.output) % 64 == 0;
   const bool streaming = whole_lines && arguments.count * row_bytes >= kStreamedBytes;
   parallel_for(arguments.count, lookups_per_task(arguments.dim), [&](int64_t begin, int64_t end) {
-    lookup.gather(arguments, streaming, begin, end);
+    kernels().gather(arguments, streaming, begin, end);
   });
 }
 
 void embedding_bag(const BagArguments& arguments) {
-  const LookupKernels& lookup = kernels().lookup;
   parallel_for(arguments.num_bags, lookups_per_task(arguments.lookup.dim),
-               [&](int64_t begin, int64_t end) { lookup.bag(arguments, begin, end); });
-}
-
-void embedding_bag_scale_backward(const BagScaleGradientArguments& arguments) {
-  const LookupKernels& lookup = kernels().lookup;
-  parallel_for(
-      arguments.lookup.count, lookups_per_task(arguments.lookup.dim),
-      [&](int64_t begin, int64_t end) { lookup.bag_scale_gradient(arguments, begin, end); });
+               [&](int64_t begin, int64_t end) { kernels().bag(arguments, begin, end); });
 }
 
 }  // namespace recsys::cpu

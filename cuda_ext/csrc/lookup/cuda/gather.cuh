@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows of the joint table: gather, sums over bags, and the gradient of a bag's scales. A row
-// outside the table reads as zeros.
+// Reads rows of the joint table: gather, and sums over bags. A row outside the table reads as
+// zeros.
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"
 #include "../kernels.h"
 
 namespace recsys::kernels {
-
-// Sums run in float32, of float64 tables in float64.
-template <typename Table>
-struct SumOf {
-  using type = float;
-};
-template <>
-struct SumOf<double> {
-  using type = double;
-};
 
 // Elements of a table that a lane reads at once: 16 bytes.
 template <typename Table>
@@ -81,7 +71,6 @@ __device__ __forceinline__ int64_t bag_limit(const BagArguments& arguments, int6
 // output[g] = sum over the bag of scale * row, in order; one team per bag.
 template <typename Table, typename Output, int Width>
 __global__ void sum_bags(BagArguments arguments, int lanes) {
-  using Sum = typename SumOf<Table>::type;
   const Team team(lanes);
   const int64_t bag = team.index();
   if (bag >= arguments.num_bags) {
@@ -92,10 +81,10 @@ __global__ void sum_bags(BagArguments arguments, int lanes) {
   const int64_t begin = bag_limit(arguments, bag);
   const int64_t end = bag_limit(arguments, bag + 1);
   for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
-    Sum sums[Width] = {};
+    float sums[Width] = {};
     for (int64_t base = begin; base < end; base += kRowsInFlight) {
       Columns<Table, Width> columns[kRowsInFlight];
-      Sum scales[kRowsInFlight];
+      float scales[kRowsInFlight];
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
         const bool inside = base + i < end;
@@ -107,7 +96,7 @@ __global__ void sum_bags(BagArguments arguments, int lanes) {
       for (int i = 0; i < kRowsInFlight; ++i) {
 #pragma unroll
         for (int j = 0; j < Width; ++j) {
-          sums[j] += scales[i] * convert<Sum>(columns[i].values[j]);
+          sums[j] += scales[i] * convert<float>(columns[i].values[j]);
         }
       }
     }
@@ -117,37 +106,6 @@ __global__ void sum_bags(BagArguments arguments, int lanes) {
       output.values[j] = convert<Output>(sums[j]);
     }
     store_columns(static_cast<Output*>(lookup.output) + bag * lookup.dim, column, output);
-  }
-}
-
-// output[l] = dot(gradient[source[l]], table[rows[l]]); one team per lookup. No thread leaves
-// early: the sum over a team takes whole warps.
-template <typename Table, typename Gradient, int Width>
-__global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
-  using Sum = typename SumOf<Table>::type;
-  const Team team(lanes);
-  const GatherArguments& lookup = arguments.lookup;
-  const int64_t position = team.index();
-  const bool inside = position < lookup.count;
-  const RowNumbers rows = row_numbers(lookup.rows, lookup.row_type);
-  const int64_t row = inside ? rows[position] : -1;
-  Sum product = 0;
-  if (is_row(row, lookup.num_table_rows)) {
-    const Gradient* gradient =
-        static_cast<const Gradient*>(arguments.gradient) +
-        static_cast<int64_t>(load_global(arguments.source + position)) * lookup.dim;
-    for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
-      const auto weights = load_row_columns<Width, Table>(lookup, row, column);
-      const auto factors = load_columns<Width>(gradient, column);
-#pragma unroll
-      for (int j = 0; j < Width; ++j) {
-        product += convert<Sum>(weights.values[j]) * convert<Sum>(factors.values[j]);
-      }
-    }
-  }
-  product = team.sum(product);
-  if (inside && team.lane == 0) {
-    store_global(static_cast<float*>(lookup.output) + position, static_cast<float>(product));
   }
 }
 

@@ -10,25 +10,13 @@ namespace recsys::device {
 using namespace kernels;
 
 int joint_rows(const JointRowsArguments& arguments, void* stream) {
-  const auto run = [&](auto id_type) {
-    using Id = typename decltype(id_type)::type;
-    return launch(number_joint_rows<Id>, blocks_for(arguments.count, kBlockThreads), kBlockThreads,
-                  0, stream, arguments);
-  };
   if (arguments.count == 0) {
     return 0;
   }
-  switch (arguments.id_type) {
-    case IndexType::kInt8:
-      return run(TypeTag<int8_t>{});
-    case IndexType::kInt16:
-      return run(TypeTag<int16_t>{});
-    case IndexType::kInt32:
-      return run(TypeTag<int32_t>{});
-    case IndexType::kInt64:
-      return run(TypeTag<int64_t>{});
-  }
-  return kInvalidValue;
+  return with_index_type(arguments.id_type, [&](auto id) {
+    return launch(number_joint_rows<decltype(id)>, blocks_for(arguments.count, kBlockThreads),
+                  kBlockThreads, 0, stream, arguments);
+  });
 }
 
 int stack_ids(const StackIdsArguments& arguments, void* stream) {
@@ -77,26 +65,6 @@ int embedding_bag(const BagArguments& arguments, void* stream) {
                                 arguments, lanes)
                        : launch(sum_bags<Table, Output, 1>, blocks, kBlockThreads, 0, stream,
                                 arguments, lanes);
-      });
-}
-
-int embedding_bag_scale_backward(const BagScaleGradientArguments& arguments, void* stream) {
-  const GatherArguments& lookup = arguments.lookup;
-  if (lookup.count == 0) {
-    return 0;
-  }
-  return with_table_and_type(
-      lookup.table_dtype, arguments.gradient_dtype, [&](auto table_type, auto gradient_type) {
-        using Table = typename decltype(table_type)::type;
-        using Gradient = typename decltype(gradient_type)::type;
-        constexpr int kWidth = kVectorWidth<Table>;
-        const bool vectors = fits_vectors(lookup.dim, kWidth, lookup.table, arguments.gradient);
-        const int lanes = team_lanes(lookup.dim, vectors ? kWidth : 1);
-        const int64_t blocks = blocks_for(lookup.count, kBlockThreads / lanes);
-        return vectors ? launch(dot_bag_scales<Table, Gradient, kWidth>, blocks, kBlockThreads, 0,
-                                stream, arguments, lanes)
-                       : launch(dot_bag_scales<Table, Gradient, 1>, blocks, kBlockThreads, 0,
-                                stream, arguments, lanes);
       });
 }
 

@@ -11,29 +11,28 @@ namespace recsys::cpu::RECSYS_ISA {
 // Sums of kRows outputs of kSamples samples; both are small enough to stay in registers.
 template <typename Stored, int kRows, int kSamples>
 RECSYS_INLINE void layer_block(const LayerArguments& arguments, int64_t row, int64_t sample) {
-  using T = Compute<Stored>;
   const int64_t columns = arguments.num_columns;
   const Stored* const weights = static_cast<const Stored*>(arguments.weights) + row * columns;
-  const T* const input = static_cast<const T*>(arguments.input) + sample * columns;
-  Vector<T> sums[kRows][kSamples];
+  const float* const input = arguments.input + sample * columns;
+  Vector<float> sums[kRows][kSamples];
   RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
-    RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) sums[r][s] = Vector<T>{};
+    RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) sums[r][s] = Vector<float>{};
   }
-  for (int64_t k = 0; k < columns; k += kLanes<T>) {
-    Vector<T> values[kSamples];
+  for (int64_t k = 0; k < columns; k += kLanes<float>) {
+    Vector<float> values[kSamples];
     RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) values[s] = load(input + s * columns + k);
     RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
-      const Vector<T> weight = load(weights + r * columns + k);
+      const Vector<float> weight = load(weights + r * columns + k);
       RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) sums[r][s] += weight * values[s];
     }
   }
-  const T* const bias = static_cast<const T*>(arguments.bias) + row;
-  T* const output = static_cast<T*>(arguments.output) + sample * arguments.output_stride + row;
+  const float* const bias = arguments.bias + row;
+  float* const output = arguments.output + sample * arguments.output_stride + row;
   RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
     RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) {
-      const T result = sum(sums[r][s]) + bias[r];
+      const float result = sum(sums[r][s]) + bias[r];
       // A NaN must stay one: it is not below zero.
-      output[s * arguments.output_stride + r] = arguments.relu && result < 0 ? T{0} : result;
+      output[s * arguments.output_stride + r] = arguments.relu && result < 0 ? 0.0f : result;
     }
   }
 }
@@ -65,36 +64,34 @@ inline void layer_range(const LayerArguments& arguments, int64_t begin, int64_t 
 }
 
 // The gradient where the output is not zero or below. A NaN of the output lets it pass.
-template <typename T>
-RECSYS_INLINE Vector<T> where_positive(Vector<T> gradient, Vector<T> output) {
-  return output <= Vector<T>{} ? Vector<T>{} : gradient;
+RECSYS_INLINE Vector<float> where_positive(Vector<float> gradient, Vector<float> output) {
+  return output <= Vector<float>{} ? Vector<float>{} : gradient;
 }
 
 template <typename Stored>
 void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_t end) {
-  using T = Compute<Stored>;
-  constexpr int kTile = kLanes<T>;
+  constexpr int kTile = kLanes<float>;
   const int64_t columns = arguments.num_columns;
   const int64_t rows = arguments.num_rows;
   const Stored* const gradient = static_cast<const Stored*>(arguments.gradient);
   const Stored* const output = static_cast<const Stored*>(arguments.output);
   Stored* const delta = static_cast<Stored*>(arguments.delta);
   Stored* const transposed = static_cast<Stored*>(arguments.transposed);
-  T* const sums = static_cast<T*>(arguments.block_sums) + begin / kReluBackwardRows * columns;
+  float* const sums = arguments.block_sums + begin / kReluBackwardRows * columns;
   const int64_t whole_rows = begin + (end - begin) / kTile * kTile;
   const int64_t whole_columns = columns / kTile * kTile;
   for (int64_t column = 0; column < whole_columns; column += kTile) {
-    Vector<T> sum = {};
+    Vector<float> sum = {};
     for (int64_t row = begin; row < whole_rows; row += kTile) {
-      Vector<T> tile[kTile];
+      Vector<float> tile[kTile];
       RECSYS_UNROLL for (int i = 0; i < kTile; ++i) {
         const int64_t at = (row + i) * columns + column;
-        tile[i] = where_positive<T>(load(gradient + at), load(output + at));
+        tile[i] = where_positive(load(gradient + at), load(output + at));
         store(delta + at, tile[i]);
         sum += tile[i];
       }
       if (transposed == nullptr) continue;
-      transpose<T>(tile);
+      transpose(tile);
       RECSYS_UNROLL for (int i = 0; i < kTile; ++i) {
         store(transposed + (column + i) * rows + row, tile[i]);
       }
@@ -103,14 +100,14 @@ void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_
   }
   const auto one = [&](int64_t row, int64_t column) {
     const int64_t at = row * columns + column;
-    const T value = widen(output[at]) <= 0 ? T{0} : widen(gradient[at]);
+    const float value = widen(output[at]) <= 0 ? 0.0f : widen(gradient[at]);
     narrow(value, delta[at]);
     if (transposed != nullptr) narrow(value, transposed[column * rows + row]);
     return value;
   };
   for (int64_t column = 0; column < columns; ++column) {
     const bool is_whole = column < whole_columns;
-    T sum = is_whole ? sums[column] : T{0};
+    float sum = is_whole ? sums[column] : 0.0f;
     for (int64_t row = is_whole ? whole_rows : begin; row < end; ++row) sum += one(row, column);
     sums[column] = sum;
   }

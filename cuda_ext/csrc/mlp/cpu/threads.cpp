@@ -17,15 +17,14 @@ int64_t grain(const LayerArguments& arguments) {
 }  // namespace
 
 void run_layer(const LayerArguments& arguments) {
-  const MlpKernels& chosen = kernels().mlp;
   parallel_for(arguments.num_rows, grain(arguments),
-               [&](int64_t begin, int64_t end) { chosen.layer(arguments, begin, end); });
+               [&](int64_t begin, int64_t end) { kernels().layer(arguments, begin, end); });
 }
 
 void relu_backward(const ReluBackwardArguments& arguments) {
-  const MlpKernels& chosen = kernels().mlp;
-  for_each_block(arguments.num_rows, kReluBackwardRows,
-                 [&](int64_t begin, int64_t end) { chosen.relu_backward(arguments, begin, end); });
+  for_each_block(arguments.num_rows, kReluBackwardRows, [&](int64_t begin, int64_t end) {
+    kernels().relu_backward(arguments, begin, end);
+  });
 }
 
 }  // namespace recsys::cpu

@@ -36,15 +36,14 @@ struct BlockRange {
 };
 
 // Adds what the teams of a block have for each of its columns, in the order of the teams.
-template <typename Sum>
-__device__ __forceinline__ void add_over_teams(SharedPointer<Sum> of_teams, int block_columns,
-                                               int64_t first, int64_t num_columns, Sum* totals) {
+__device__ __forceinline__ void add_over_teams(SharedPointer<float> of_teams, int block_columns,
+                                               int64_t first, int64_t num_columns, float* totals) {
   const int threads = static_cast<int>(blockDim.x);
   const int teams = threads / kSumLanes;
   __syncthreads();
   for (int column = threadIdx.x; column < block_columns; column += threads) {
     if (first + column < num_columns) {
-      Sum total = of_teams[column];
+      float total = of_teams[column];
       for (int team = 1; team < teams; ++team) {
         total += of_teams[team * block_columns + column];
       }
@@ -55,14 +54,13 @@ __device__ __forceinline__ void add_over_teams(SharedPointer<Sum> of_teams, int 
 
 // Sums of all blocks.
 struct BlockSums {
-  const void* of_blocks;  // [blocks, N]
-  void* sums;             // [N]
+  const float* of_blocks;  // [blocks, N]
+  float* sums;             // [N]
   int64_t num_blocks;
   int64_t num_columns;  // N
 };
 
 // sums = of_blocks added over the blocks. The teams of a block take turns at them.
-template <typename Sum>
 __global__ void add_block_sums(BlockSums arguments) {
   const int64_t num_columns = arguments.num_columns;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kSumLanes;
@@ -70,17 +68,17 @@ __global__ void add_block_sums(BlockSums arguments) {
   const int team = static_cast<int>(threadIdx.x) / kSumLanes;
   const int teams = static_cast<int>(blockDim.x) / kSumLanes;
   const int64_t column = first_column + lane;
-  const auto* of_blocks = static_cast<const Sum*>(arguments.of_blocks);
-  Sum sum{0};
+  const auto* of_blocks = arguments.of_blocks;
+  float sum = 0;
   if (column < num_columns) {
 #pragma unroll 4
     for (int64_t block = team; block < arguments.num_blocks; block += teams) {
       sum += of_blocks[block * num_columns + column];
     }
   }
-  const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();
+  const SharedPointer<float> of_teams = dynamic_shared<float>();
   of_teams[team * kSumLanes + lane] = sum;
-  add_over_teams(of_teams, kSumLanes, first_column, num_columns, static_cast<Sum*>(arguments.sums));
+  add_over_teams(of_teams, kSumLanes, first_column, num_columns, arguments.sums);
 }
 
 }  // namespace recsys::kernels

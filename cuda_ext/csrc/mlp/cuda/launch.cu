@@ -14,110 +14,81 @@ namespace {
 constexpr int kAddingThreads = 1024;
 constexpr int kTeams = kBlockThreads / kSumLanes;
 
-template <typename Sum>
-int launch_adding(const BlockSums& arguments, void* stream) {
-  return launch(add_block_sums<Sum>, blocks_for(arguments.num_columns, kSumLanes), kAddingThreads,
-                sizeof(Sum) * kAddingThreads, stream, arguments);
-}
-
-template <typename Element, typename Sum, int kWidth>
-int launch_relu_backward(const ReluBackwardArguments& arguments, void* stream) {
-  const int64_t rows = blocks_for(arguments.num_rows, kReluBackwardRows);
-  const int64_t across = blocks_for(arguments.num_columns, kSumLanes * kWidth);
-  const size_t shared_bytes = sizeof(Sum) * kTeams * kSumLanes * kWidth;
-  if (rows > 0) {
-    const int status = launch(mask_gradient<Element, Sum, kWidth>, rows * across, kBlockThreads,
-                              shared_bytes, stream, arguments);
+// Launches a kernel that leaves sums of each of `num_blocks` blocks of samples, if there are any,
+// and the one that adds them up.
+template <typename Kernel, typename Arguments>
+int launch_with_sums(Kernel kernel, const Arguments& arguments, int64_t num_blocks, int64_t across,
+                     int numbers_of_team, const BlockSums& sums, void* stream) {
+  if (num_blocks > 0) {
+    const int status = launch(kernel, num_blocks * across, kBlockThreads,
+                              sizeof(float) * kTeams * numbers_of_team, stream, arguments);
     if (status != 0) {
       return status;
     }
   }
-  return launch_adding<Sum>({arguments.block_sums, arguments.sums, rows, arguments.num_columns},
-                            stream);
+  return launch(add_block_sums, blocks_for(sums.num_columns, kSumLanes), kAddingThreads,
+                sizeof(float) * kAddingThreads, stream, sums);
 }
 
-template <typename Element, typename Sum>
-int launch_relu_backward(const ReluBackwardArguments& arguments, void* stream) {
-  constexpr int kWidth = static_cast<int>(sizeof(Vector) / sizeof(Element));
-  const bool vectors = arguments.num_columns % kWidth == 0 &&
-                       fits_vectors(0, 1, arguments.gradient, arguments.output, arguments.delta);
-  return vectors ? launch_relu_backward<Element, Sum, kWidth>(arguments, stream)
-                 : launch_relu_backward<Element, Sum, 1>(arguments, stream);
-}
-
-template <typename Element, typename Sum, int kWidth>
-int launch_output_layer(const OutputLayerArguments& arguments, bool backward, void* stream) {
-  if (!backward) {
-    const int64_t blocks = blocks_for(arguments.num_rows, kTeams * kRowsInFlight);
-    return blocks == 0 ? 0
-                       : launch(apply_output_layer<Element, Sum, kWidth>, blocks, kBlockThreads, 0,
-                                stream, arguments);
-  }
-  constexpr int kBlockColumns = kSumLanes * kWidth;
-  const int64_t rows = blocks_for(arguments.num_rows, kOutputLayerRows);
-  const int64_t across = blocks_for(arguments.num_columns, kBlockColumns);
-  const size_t shared_bytes = sizeof(Sum) * kTeams * (2 * kBlockColumns + 1);
-  if (rows > 0) {
-    const int status = launch(differentiate_output_layer<Element, Sum, kWidth>, rows * across,
-                              kBlockThreads, shared_bytes, stream, arguments);
-    if (status != 0) {
-      return status;
-    }
-  }
-  return launch_adding<Sum>(
-      {arguments.block_sums, arguments.sums, rows, 2 * arguments.num_columns + 1}, stream);
-}
-
-template <typename Element, typename Sum>
-int launch_output_layer(const OutputLayerArguments& arguments, bool backward, void* stream) {
-  constexpr int kWidth = static_cast<int>(sizeof(Vector) / sizeof(Element));
-  const bool vectors = arguments.num_columns % kWidth == 0 &&
-                       fits_vectors(0, 1, arguments.x, arguments.weight, arguments.delta);
-  return vectors ? launch_output_layer<Element, Sum, kWidth>(arguments, backward, stream)
-                 : launch_output_layer<Element, Sum, 1>(arguments, backward, stream);
-}
-
-int run_output_layer(const OutputLayerArguments& arguments, bool backward, void* stream) {
-  if (arguments.dtype == Dtype::kFloat64) {
-    return launch_output_layer<double, double>(arguments, backward, stream);
-  }
-  return with_float_type(arguments.dtype, [&](auto type) {
-    return launch_output_layer<typename decltype(type)::type, float>(arguments, backward, stream);
+// Calls f(element type, columns that a lane takes at once): a vector of them where rows allow it.
+template <typename Function, typename... Pointers>
+int with_element_and_width(Dtype dtype, int64_t num_columns, const Function& f,
+                           Pointers... pointers) {
+  return with_float_type(dtype, [&](auto type) {
+    constexpr int kWidth = static_cast<int>(sizeof(Vector) / sizeof(typename decltype(type)::type));
+    const bool vectors = num_columns % kWidth == 0 && fits_vectors(0, 1, pointers...);
+    return vectors ? f(type, std::integral_constant<int, kWidth>{})
+                   : f(type, std::integral_constant<int, 1>{});
   });
 }
 
 }  // namespace
 
 int relu_backward(const ReluBackwardArguments& arguments, void* stream) {
-  if (arguments.num_columns == 0) {
+  const int64_t columns = arguments.num_columns;
+  if (columns == 0) {
     return 0;
   }
-  if (arguments.dtype == Dtype::kFloat64) {
-    return launch_relu_backward<double, double>(arguments, stream);
-  }
-  return with_float_type(arguments.dtype, [&](auto type) {
-    return launch_relu_backward<typename decltype(type)::type, float>(arguments, stream);
-  });
+  const auto run = [&](auto type, auto width) {
+    constexpr int kBlockColumns = kSumLanes * decltype(width)::value;
+    const int64_t blocks = blocks_for(arguments.num_rows, kReluBackwardRows);
+    return launch_with_sums(mask_gradient<typename decltype(type)::type, decltype(width)::value>,
+                            arguments, blocks, blocks_for(columns, kBlockColumns), kBlockColumns,
+                            {arguments.block_sums, arguments.sums, blocks, columns}, stream);
+  };
+  return with_element_and_width(arguments.dtype, columns, run, arguments.gradient, arguments.output,
+                                arguments.delta);
 }
 
 int output_layer(const OutputLayerArguments& arguments, void* stream) {
-  return run_output_layer(arguments, false, stream);
+  const int64_t blocks = blocks_for(arguments.num_rows, kTeams * kRowsInFlight);
+  const auto run = [&](auto type, auto width) {
+    return launch(apply_output_layer<typename decltype(type)::type, decltype(width)::value>, blocks,
+                  kBlockThreads, 0, stream, arguments);
+  };
+  return blocks == 0 ? 0
+                     : with_element_and_width(arguments.dtype, arguments.num_columns, run,
+                                              arguments.x, arguments.weight);
 }
 
 int output_layer_backward(const OutputLayerArguments& arguments, void* stream) {
-  return run_output_layer(arguments, true, stream);
+  const int64_t columns = arguments.num_columns;
+  const auto run = [&](auto type, auto width) {
+    constexpr int kBlockColumns = kSumLanes * decltype(width)::value;
+    const int64_t blocks = blocks_for(arguments.num_rows, kOutputLayerRows);
+    return launch_with_sums(
+        differentiate_output_layer<typename decltype(type)::type, decltype(width)::value>,
+        arguments, blocks, blocks_for(columns, kBlockColumns), 2 * kBlockColumns + 1,
+        {arguments.block_sums, arguments.sums, blocks, 2 * columns + 1}, stream);
+  };
+  return with_element_and_width(arguments.dtype, columns, run, arguments.x, arguments.weight,
+                                arguments.delta);
 }
 
 int cross_entropy(const CrossEntropyArguments& arguments, void* stream) {
   const int64_t blocks = blocks_for(arguments.num_rows, kCrossEntropyRows);
-  if (blocks > 0) {
-    const int status = launch(kernels::cross_entropy, blocks, kBlockThreads, sizeof(float) * kTeams,
-                              stream, arguments);
-    if (status != 0) {
-      return status;
-    }
-  }
-  return launch_adding<float>({arguments.block_sums, arguments.sum, blocks, 1}, stream);
+  return launch_with_sums(kernels::cross_entropy, arguments, blocks, 1, 1,
+                          {arguments.block_sums, arguments.sum, blocks, 1}, stream);
 }
 
 }  // namespace recsys::device

@@ -9,16 +9,16 @@ namespace recsys::kernels {
 
 // output = x weight + bias. A warp takes kRowsInFlight samples, a lane kWidth neighbouring columns
 // at once.
-template <typename Element, typename Sum, int kWidth>
+template <typename Element, int kWidth>
 __global__ void apply_output_layer(OutputLayerArguments arguments) {
   const Team warp(kWarpLanes);
   const int64_t num_columns = arguments.num_columns;
   const int64_t first = warp.index() * kRowsInFlight;
   const auto* x = static_cast<const Element*>(arguments.x);
   const auto* weight = static_cast<const Element*>(arguments.weight);
-  const Sum bias = convert<Sum>(*static_cast<const Element*>(arguments.bias));
-  auto* output = static_cast<Sum*>(arguments.output);
-  Sum sums[kRowsInFlight] = {};
+  const float bias = convert<float>(*static_cast<const Element*>(arguments.bias));
+  auto* output = arguments.output;
+  float sums[kRowsInFlight] = {};
   for (int64_t column = warp.lane * kWidth; column < num_columns; column += kWarpLanes * kWidth) {
     const Columns<Element, kWidth> weights = load_columns<kWidth>(weight, column);
 #pragma unroll
@@ -28,14 +28,14 @@ __global__ void apply_output_layer(OutputLayerArguments arguments) {
             load_columns<kWidth>(x, (first + i) * num_columns + column);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          sums[i] += convert<Sum>(values.values[k]) * convert<Sum>(weights.values[k]);
+          sums[i] += convert<float>(values.values[k]) * convert<float>(weights.values[k]);
         }
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < kRowsInFlight; ++i) {
-    const Sum sum = warp.sum(sums[i]);
+    const float sum = warp.sum(sums[i]);
     if (warp.lane == 0 && first + i < arguments.num_rows) {
       output[first + i] = sum + bias;
     }
@@ -45,7 +45,7 @@ __global__ void apply_output_layer(OutputLayerArguments arguments) {
 // delta = gradient x weight^T, 0 where a ReLU's output x is not positive; block_sums has, of each
 // block's samples, the sums of delta, of gradient * x and of the gradient. The teams of a block, a
 // warp each, take turns at its samples. kWidth neighbouring columns a lane.
-template <typename Element, typename Sum, int kWidth>
+template <typename Element, int kWidth>
 __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   const int64_t num_columns = arguments.num_columns;
   const BlockRange<kWidth, kOutputLayerRows> range(arguments.num_rows, num_columns);
@@ -54,17 +54,17 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   const int64_t last = range.last;
   const int teams = range.teams;
   const auto* x = static_cast<const Element*>(arguments.x);
-  const auto* gradient = static_cast<const Sum*>(arguments.gradient);
+  const auto* gradient = arguments.gradient;
   auto* delta = static_cast<Element*>(arguments.delta);
-  Sum of_delta[kWidth] = {};
-  Sum of_products[kWidth] = {};
-  Sum of_gradient{0};
+  float of_delta[kWidth] = {};
+  float of_products[kWidth] = {};
+  float of_gradient = 0;
   if (column < num_columns) {
     const Columns<Element, kWidth> weights =
         load_columns<kWidth>(static_cast<const Element*>(arguments.weight), column);
     for (int64_t row = range.first + range.team; row < last; row += kRowsInFlight * teams) {
       Columns<Element, kWidth> values[kRowsInFlight];
-      Sum upstream[kRowsInFlight];
+      float upstream[kRowsInFlight];
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
         if (row + i * teams < last) {
@@ -77,9 +77,9 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
         if (row + i * teams < last) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
-            const Sum value = convert<Sum>(values[i].values[k]);
-            const bool passes = !(arguments.relu && value <= Sum{0});  // a NaN does
-            const Sum product = passes ? upstream[i] * convert<Sum>(weights.values[k]) : Sum{0};
+            const float value = convert<float>(values[i].values[k]);
+            const bool passes = !(arguments.relu && value <= 0.0f);  // a NaN does
+            const float product = passes ? upstream[i] * convert<float>(weights.values[k]) : 0.0f;
             of_delta[k] += product;
             of_products[k] += upstream[i] * value;
             values[i].values[k] = convert<Element>(product);
@@ -91,9 +91,9 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
       }
     }
   }
-  const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();
-  const SharedPointer<Sum> products_of_teams = of_teams + teams * kBlockColumns;
-  const SharedPointer<Sum> gradient_of_teams = products_of_teams + teams * kBlockColumns;
+  const SharedPointer<float> of_teams = dynamic_shared<float>();
+  const SharedPointer<float> products_of_teams = of_teams + teams * kBlockColumns;
+  const SharedPointer<float> gradient_of_teams = products_of_teams + teams * kBlockColumns;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     of_teams[range.team * kBlockColumns + range.lane * kWidth + k] = of_delta[k];
@@ -102,7 +102,7 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   if (range.lane == 0) {
     gradient_of_teams[range.team] = of_gradient;
   }
-  Sum* totals = static_cast<Sum*>(arguments.block_sums) + range.block * (2 * num_columns + 1);
+  float* totals = arguments.block_sums + range.block * (2 * num_columns + 1);
   add_over_teams(of_teams, kBlockColumns, range.first_column, num_columns, totals);
   add_over_teams(products_of_teams, kBlockColumns, range.first_column, num_columns,
                  totals + num_columns);

@@ -9,7 +9,7 @@ namespace recsys::kernels {
 
 // delta = 0 where output <= 0, else gradient; block_sums has the sums of each block's samples. The
 // teams of a block, a warp each, take turns at its samples. kWidth neighbouring columns a lane.
-template <typename Element, typename Sum, int kWidth>
+template <typename Element, int kWidth>
 __global__ void mask_gradient(ReluBackwardArguments arguments) {
   const int64_t num_columns = arguments.num_columns;
   const BlockRange<kWidth, kReluBackwardRows> range(arguments.num_rows, num_columns);
@@ -20,7 +20,7 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
   const auto* gradient = static_cast<const Element*>(arguments.gradient);
   const auto* output = static_cast<const Element*>(arguments.output);
   auto* delta = static_cast<Element*>(arguments.delta);
-  Sum sums[kWidth] = {};
+  float sums[kWidth] = {};
   if (column < num_columns) {
     for (int64_t row = range.first + range.team; row < last; row += kRowsInFlight * teams) {
       Columns<Element, kWidth> values[kRowsInFlight];
@@ -38,10 +38,10 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
         if (row + i * teams < last) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
-            if (convert<Sum>(outputs[i].values[k]) <= Sum{0}) {  // a NaN is not
+            if (convert<float>(outputs[i].values[k]) <= 0.0f) {  // a NaN is not
               values[i].values[k] = Element{};
             }
-            sums[k] += convert<Sum>(values[i].values[k]);
+            sums[k] += convert<float>(values[i].values[k]);
           }
           store_columns<Element, kWidth>(delta, (row + i * teams) * num_columns + column,
                                          values[i]);
@@ -49,13 +49,13 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
       }
     }
   }
-  const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();
+  const SharedPointer<float> of_teams = dynamic_shared<float>();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     of_teams[range.team * kBlockColumns + range.lane * kWidth + k] = sums[k];
   }
   add_over_teams(of_teams, kBlockColumns, range.first_column, num_columns,
-                 static_cast<Sum*>(arguments.block_sums) + range.block * num_columns);
+                 arguments.block_sums + range.block * num_columns);
 }
 
 }  // namespace recsys::kernels

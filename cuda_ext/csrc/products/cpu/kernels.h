@@ -10,29 +10,20 @@ namespace recsys::cpu::RECSYS_ISA {
 
 // Nothing is packed or transposed: a tile takes the factors of its rows from one cache line of `a`,
 // and rows of both matrices stay in the first cache for all tiles.
-template <typename T>
-void transposed_product(const TransposedProductArguments& arguments, int64_t begin, int64_t end) {
-  const T* const a = static_cast<const T*>(arguments.a);
-  const T* const b = static_cast<const T*>(arguments.b);
-  T* const block =
-      static_cast<T*>(arguments.blocks) + begin / kProductRows * arguments.rows * arguments.columns;
+inline void transposed_product(const TransposedProductArguments& arguments, int64_t begin,
+                               int64_t end) {
+  const float* const a = arguments.a;
+  const float* const b = arguments.b;
+  float* const block = arguments.blocks + begin / kProductRows * arguments.rows * arguments.columns;
   PrefetchQueue queue;
   const int a_stride = static_cast<int>(arguments.a_stride);
   const int b_stride = static_cast<int>(arguments.b_stride);
   const int columns = static_cast<int>(arguments.columns);
   for (int64_t k = begin; k < end; k += kSumBlock) {
     const int depth = static_cast<int>(end - k < kSumBlock ? end - k : kSumBlock);
-    multiply_all<T>({a + k * a_stride, a_stride}, {b + k * b_stride, b_stride}, depth,
-                    {block, columns}, arguments.rows, columns, queue, k > begin);
+    multiply_all({a + k * a_stride, a_stride}, {b + k * b_stride, b_stride}, depth,
+                 {block, columns}, arguments.rows, columns, queue, k > begin);
   }
-}
-
-inline void transposed_product_rows(const TransposedProductArguments& arguments, int64_t begin,
-                                    int64_t end) {
-  if (arguments.dtype == Dtype::kFloat64) {
-    return transposed_product<double>(arguments, begin, end);
-  }
-  transposed_product<float>(arguments, begin, end);
 }
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -5,9 +5,8 @@
 namespace recsys::cpu {
 
 void run_transposed_product(const TransposedProductArguments& arguments) {
-  const ProductKernels& chosen = kernels().products;
   for_each_block(arguments.num_rows, kProductRows, [&](int64_t begin, int64_t end) {
-    chosen.transposed_product(arguments, begin, end);
+    kernels().transposed_product(arguments, begin, end);
   });
 }
 

@@ -80,7 +80,7 @@ struct PackedQuery {
 };
 
 PackedQuery pack_query(const TopRowsArguments& arguments, const float* query,
-                       const SearchKernels& chosen) {
+                       const KernelTable& chosen) {
   const int64_t column_groups = (arguments.dim + 3) / 4;
   double largest = 0, squares = 0, lost_squares = 0;
   for (int64_t column = 0; column < arguments.dim; ++column) {
@@ -144,7 +144,7 @@ void write_best(const TopRowsArguments& arguments, int64_t query,
 
 // Finds the rows of queries [first, last).
 void search(const TopRowsArguments& arguments, int64_t first, int64_t last) {
-  const SearchKernels& chosen = kernels().search;
+  const KernelTable& chosen = kernels();
   const int64_t column_groups = (arguments.dim + 3) / 4;
   const ScanRows rows{column_groups, arguments.codes, arguments.scales, arguments.biases};
   std::vector<PackedQuery> queries;

@@ -69,7 +69,7 @@ inline void apply_rule(const UpdateArguments& arguments, const StepScalars& of_s
   float rate = scalars.lr;
   if constexpr (Rule::kRowStates > 0) {
     Vector<float> terms = {};
-    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+    for_each_columns(0, arguments.dim, [&](auto columns) {
       const Vector<float> sums = columns.read(gradients);
       terms += Rule::row_term(scalars, row.read(columns), sums);
     });
@@ -80,7 +80,7 @@ inline void apply_rule(const UpdateArguments& arguments, const StepScalars& of_s
   for (int i = 0; i < kStates; ++i) {
     stored[i] = arguments.state[Rule::kRowStates + i] + row_number * arguments.dim;
   }
-  for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+  for_each_columns(0, arguments.dim, [&](auto columns) {
     Vector<float> state[kStates + 1];
     RECSYS_UNROLL for (int i = 0; i < kStates; ++i) { state[i] = columns.read(stored[i]); }
     const Vector<float> weights = row.read(columns);

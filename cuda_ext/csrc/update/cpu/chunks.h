@@ -125,7 +125,7 @@ void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, in
     do {
       ++later;
       const float* head = head_sum(arguments, later);
-      for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      for_each_columns(0, arguments.dim, [&](auto columns) {
         columns.write(total, columns.read(total) + columns.read(head));
       });
     } while (rows[end_of_chunk(arguments, later) - 1] == row && continues(later));

@@ -16,12 +16,11 @@ void update_rows(const UpdateArguments& arguments) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
-  const UpdateKernels& chosen = kernels().update;
   const int64_t chunks = (arguments.count + kUpdateChunk - 1) / kUpdateChunk;
   parallel_for(chunks, 1,
-               [&](int64_t begin, int64_t end) { chosen.update_chunks(arguments, begin, end); });
+               [&](int64_t begin, int64_t end) { kernels().update_chunks(arguments, begin, end); });
   parallel_for(chunks, 16, [&](int64_t begin, int64_t end) {
-    chosen.update_crossing_rows(arguments, begin, end);
+    kernels().update_crossing_rows(arguments, begin, end);
   });
 }
 
@@ -29,12 +28,11 @@ void sgd_rows_unsorted(const UpdateArguments& arguments) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
-  const UpdateKernels& chosen = kernels().update;
   const bool is_small = arguments.count <= 2 * lookups_per_task(arguments.dim);
   const int owners = is_small ? 1 : num_threads();
   parallel_for(owners, 1, [&](int64_t begin, int64_t end) {
     for (int64_t owner = begin; owner < end; ++owner) {
-      chosen.sgd_unsorted(arguments, static_cast<int>(owner), owners);
+      kernels().sgd_unsorted(arguments, static_cast<int>(owner), owners);
     }
   });
 }

@@ -58,29 +58,20 @@ void sgd_unsorted_of(const UpdateArguments& arguments, uint32_t owner, uint32_t 
       const Gradient* gradient = gradient_of(i);
       float* weights = table + rows[i] * int64_t{dim};
       const float factor = arguments.scale == nullptr ? rate : rate * arguments.scale[i];
-      for_each_columns<kLanes<float>>(0, dim, [&](auto columns) {
+      for_each_columns(0, dim, [&](auto columns) {
         columns.write(weights, columns.read(weights) - columns.read(gradient) * factor);
       });
     }
   }
 }
 
-template <typename Gradient>
-void sgd_unsorted_of_gradient(const UpdateArguments& arguments, uint32_t owner,
-                              uint32_t num_owners) {
-  if (arguments.row_type == IndexType::kInt32) {
-    sgd_unsorted_of<Gradient, int32_t>(arguments, owner, num_owners);
-  } else {
-    sgd_unsorted_of<Gradient, int64_t>(arguments, owner, num_owners);
-  }
-}
-
 inline void sgd_unsorted(const UpdateArguments& arguments, int owner, int num_owners) {
-  const auto number = static_cast<uint32_t>(owner);
-  const auto count = static_cast<uint32_t>(num_owners);
-  return arguments.gradient_dtype == Dtype::kBFloat16
-             ? sgd_unsorted_of_gradient<BFloat16>(arguments, number, count)
-             : sgd_unsorted_of_gradient<float>(arguments, number, count);
+  with_stored(arguments.gradient_dtype, [&](auto gradient) {
+    const auto run = arguments.row_type == IndexType::kInt32
+                         ? sgd_unsorted_of<decltype(gradient), int32_t>
+                         : sgd_unsorted_of<decltype(gradient), int64_t>;
+    run(arguments, static_cast<uint32_t>(owner), static_cast<uint32_t>(num_owners));
+  });
 }
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -35,16 +35,13 @@ ChunkSums chunk_sums_in(const UpdateArguments& arguments) {
 }
 
 template <typename Function>
-int with_format(const UpdateArguments& arguments, const Function& f) {
-  if (arguments.table_dtype == Dtype::kFloat32) {
-    return f(TypeTag<Float32Format>{});
-  }
-  return arguments.table_dtype == Dtype::kBFloat16 ? f(TypeTag<BFloat16Format>{}) : kInvalidValue;
+int with_format(Dtype table, const Function& f) {
+  return table == Dtype::kFloat32 ? f(TypeTag<Float32Format>{}) : f(TypeTag<BFloat16Format>{});
 }
 
 template <typename Rule>
 int launch_chunks(const UpdateArguments& arguments, const ChunkSums& chunk_sums, void* stream) {
-  return with_format(arguments, [&](auto format_type) {
+  return with_format(arguments.table_dtype, [&](auto format_type) {
     return with_float_type(arguments.gradient_dtype, [&](auto gradient_type) {
       using Format = typename decltype(format_type)::type;
       using Gradient = typename decltype(gradient_type)::type;
@@ -79,11 +76,6 @@ int launch_fix_up(const UpdateArguments& arguments, const ChunkSums& chunk_sums,
                 chunk_sums, lanes);
 }
 
-bool has_known_types(const UpdateArguments& arguments) {
-  return (arguments.table_dtype == Dtype::kFloat32 || arguments.table_dtype == Dtype::kBFloat16) &&
-         arguments.gradient_dtype != Dtype::kFloat64;
-}
-
 }  // namespace
 
 size_t update_workspace_bytes(const UpdateArguments& arguments) {
@@ -94,9 +86,6 @@ size_t update_workspace_bytes(const UpdateArguments& arguments) {
 int update_rows(const UpdateArguments& arguments, void* stream) {
   if (arguments.count == 0 || arguments.dim == 0) {
     return 0;
-  }
-  if (!has_known_types(arguments)) {
-    return kInvalidValue;
   }
   const ChunkSums chunk_sums = chunk_sums_in(arguments);
   const bool vectors = takes_vectors(arguments);

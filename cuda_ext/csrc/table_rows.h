@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of a table that lookups name: what gathers, interactions and updates all have.
+#pragma once
+
+#include <cstdint>
+
+#include "dtypes.h"
+
+namespace recsys {
+
+// Table is void where the rows change, else const void.
+template <typename Table>
+struct TableRows {
+  Table* table;  // [R, D] float32 or bfloat16
+  Dtype table_dtype;
+  int64_t num_table_rows;  // R
+  int32_t dim;             // D
+  const void* rows;        // [count] numbers of rows
+  IndexType row_type;      // kInt32 or kInt64
+  int64_t count;           // L
+};
+
+}  // namespace recsys
