@@ -2,16 +2,14 @@
 """The parts of a DLRM run on the fake device, built as the program builds them."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, ModelConfig, OptimizerConfig
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch, BatchSource, NarrowBatch
 from dlrm.data.loader import to_device
 from dlrm.data.open_split import SplitPass
@@ -35,16 +33,6 @@ PRECISIONS = {
     "float16": Precision(device_type="cuda", dtype=torch.float16, loss_scale=1024.0),
     "bfloat16": Precision(device_type="cuda", dtype=torch.bfloat16),
 }
-
-STEPS = [
-    ({"optimizer": rule, "embedding_storage": storage}, precision)
-    for (rule, storage), precision in zip(
-        itertools.product(ROW_RULES, get_args(EmbeddingStorage)),
-        itertools.cycle(PRECISIONS),
-        strict=False,
-    )
-]
-"""Every row optimizer with every storage, and all precisions among them."""
 
 
 @dataclasses.dataclass(frozen=True)

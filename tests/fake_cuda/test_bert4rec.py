@@ -61,8 +61,6 @@ def record_steps(precision: str, **settings: object) -> Recorder:
         ("bfloat16", {"loss": "gbce"}),
         ("bfloat16", {"loss": "sampled", "clip_norm": 0.01}),
         ("bfloat16", {"loss": "sampled", "head": "tied"}),
-        ("bfloat16", {"attention_dropout": 0.0}),
-        ("bfloat16", {"attention_dropout": 0.0, "emb_dim": 50}),
         ("bfloat16", {"accumulation_steps": 2, "train_batch_size": 16}),
         ("bfloat16", {"activation_checkpointing": True}),
         ("bfloat16", {"popularity_correction": 0.5}),
