@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuda_ext import compile_report
+from cuda_ext import compile_report, library
 from cuda_ext.emu import build
 from tests import harness
 from tests.tools import needs
@@ -67,7 +67,7 @@ def test_built_without_a_compiler_the_ops_run_in_plain_pytorch_and_say_so_once(s
     assert "cpu: plain PyTorch, without compiled kernels: they are not built" in described
 
 
-def test_a_build_says_what_it_compiles_and_how_long_that_takes(sources, tmp_path):
+def test_a_build_says_what_it_compiles_how_long_that_takes_and_what_it_lacks(sources, tmp_path):
     """With a compiler that writes empty files; unchanged files are not compiled again."""
     compiler = tmp_path / "c++"
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; : > "$2"\n')
@@ -81,35 +81,20 @@ def test_a_build_says_what_it_compiles_and_how_long_that_takes(sources, tmp_path
     assert len(heads) == 3
     compiled = [line for line in said if re.fullmatch(r"  [\w/]+\.cpp: \d+ s", line)]
     assert len(compiled) + len(heads) == len(said) > 20
-    for library in sources.rglob("*.so"):
-        library.unlink()
+    for built in sources.rglob("*.so"):
+        built.unlink()
     shutil.rmtree(sources / "build")
     assert python(sources, *build, **options).stdout.splitlines() == heads
+    options |= {"FORCE_CUDA": "1", "CUDA_HOME": str(sources / "nowhere")}
+    refused = python(sources, *build, "--force", status=1, **options)
+    assert "there is no nvcc" in refused.stderr + refused.stdout
 
 
-def test_a_library_that_does_not_load_is_named(sources):
-    (sources / "cuda_ext" / "_kernels.so").write_bytes(b"no library")
-    answer = run_example(sources)
-    assert answer.stdout.split()[-1] == "reference"
-    assert "do not load into torch" in answer.stderr
-
-
-def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
-    nowhere = str(sources / "nowhere")
-    done = python(sources, *BUILD, FORCE_CUDA="1", CUDA_HOME=nowhere, status=1)
-    assert "there is no nvcc" in done.stderr + done.stdout
-
-
-@needs("compiled cuda_ext kernels")
-def test_an_op_refuses_with_a_cpp_library_of_its_own(sources):
-    linker = f"{build.compiler()} -shared -static-libstdc++"
-    python(sources, *BUILD, FORCE_CUDA="0", LDSHARED=linker, LDCXXSHARED=linker)
-    script = """
-from cuda_ext.ops.registration import kernels, torch
-kernels.relu_backward(torch.ones(2, 3), torch.ones(3, 2), False)
-"""
-    refused = python(sources, "-c", script, status=1)
-    assert refused.stderr.endswith("gradient and output must be [B, N], of the same size\n")
+def test_a_library_that_does_not_load_is_named(tmp_path, monkeypatch):
+    damaged = tmp_path / "_kernels.so"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setattr(library, "KERNELS", damaged)
+    assert "do not load into torch" in library._load()
 
 
 CSRC = build.PACKAGE / "csrc"
@@ -137,7 +122,7 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
 
     They load into a torch without CUDA too. Compilers need not optimize, which takes most of the
     time: the kernels of `make build` are those that all other tests run. A build elsewhere finds
-    the objects of the first.
+    the objects of the first. An op refuses with a C++ library of its own linked in.
     """
     devices = ["cpu"] if shutil.which("nvcc") is None else ["cpu", "cuda"]
     compiler, calls = tmp_path / "c++", tmp_path / "calls"
@@ -148,6 +133,7 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     settings = {
         "CC": str(compiler),
         "CXX": str(compiler),
+        **dict.fromkeys(("LDSHARED", "LDCXXSHARED"), f"{compiler} -shared -static-libstdc++"),
         "FORCE_CUDA": str(int("cuda" in devices)),
         "TORCH_CUDA_ARCH_LIST": "9.0",
         "NVCC_APPEND_FLAGS": "-Xptxas=-O0",
@@ -178,6 +164,10 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     assert run_example(installed).stdout.split()[-1] == "compiled"
     script = "from cuda_ext import library; print(sorted(library.COMPILED_FOR))"
     assert python(installed, "-c", script).stdout == f"{devices}\n"
+    script = "import torch; from cuda_ext.ops.registration import kernels as ops\n"
+    script += "ops.relu_backward(torch.ones(2, 3), torch.ones(3, 2), False)"
+    refused = python(installed, "-c", script, status=1)
+    assert refused.stderr.endswith("gradient and output must be [B, N], of the same size\n")
 
 
 PTXAS = """\
