@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
+from pathlib import Path
+
 import torch
 
 from dlrm.distributed.batches import ExchangedBatches
@@ -20,6 +22,12 @@ PLACEMENTS = {
     "all on one": (1,) * 6,
     "all by rows": ("rows",) * 6,
 }
+
+
+def torchrun(launcher, module):
+    """Returns the arguments of Python that start a module on ranks which the launcher forks."""
+    script = Path(__file__).with_name("forked_rank.py")
+    return (*launcher, "--start_method=fork", "--run_path", script, module)
 
 
 def placement(name, world_size):

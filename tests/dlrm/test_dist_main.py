@@ -17,7 +17,7 @@ from dlrm.scripts import main
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
 from tests.checkpoints import assert_same
-from tests.dlrm.ranks import figures
+from tests.dlrm.ranks import figures, torchrun
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
@@ -39,6 +39,11 @@ MODEL = (
 PROGRAM = ("-m", "dlrm.scripts.dist_main", *MODEL)
 
 
+def forking(processes, *options):
+    """Returns the arguments of Python for the program on ranks that torchrun forks."""
+    return (*torchrun(harness.torchrun(processes, *options), "dlrm.scripts.dist_main"), *MODEL)
+
+
 def run(processes, *arguments, status=0):
     """Runs the program as torchrun would, without the defaults of dist_main; returns its output."""
     if processes == 1:
@@ -49,9 +54,9 @@ def run(processes, *arguments, status=0):
 
 def run_on_two_nodes(*arguments):
     """Runs a process under each of two torchruns, as on two machines."""
-    node = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
-    node += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{harness.free_port()}"]
-    node += ["--rdzv_id=two", *PROGRAM, *arguments]
+    launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
+    launcher += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{harness.free_port()}"]
+    node = [*torchrun(launcher, "dlrm.scripts.dist_main"), *MODEL, *arguments]
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(harness.started_forked(*node)) for _ in range(2)]
         assert [running.wait(harness.PATIENCE_S) for running in nodes] == [0, 0]
@@ -132,35 +137,33 @@ def children(pid):
     return sorted(int(number) for file in files for number in file.read_text().split())
 
 
-def disturb(arguments, sign, which, when, delay_s=0.0, max_restarts=1):
+def disturb(job, sign, which, when, delay_s=0.0):
     """Runs two ranks, of which one gets a signal.
 
     Returns exit status, output, and seconds from the signal to the message about a silent rank, or
     to the end where there is none.
 
     Args:
-        arguments: of the run.
+        job: arguments of Python.
         sign: the signal.
         which: rank that gets it.
         when: what the line contains after which it comes.
         delay_s: seconds later.
-        max_restarts: of the job.
     """
-    launcher = harness.torchrun(2, f"--max-restarts={max_restarts}")
-    with harness.started_forked(*launcher, *PROGRAM, *arguments) as job:
+    with harness.started_forked(*job) as running:
         lines, sent, named = [], 0.0, 0.0
-        for line in job.stdout:
+        for line in running.stdout:
             lines.append(line)
             if when in line and not sent:
                 time.sleep(delay_s)
-                target = children(job.pid)[which]
+                target = children(running.pid)[which]
                 os.kill(target, sign)
                 sent = time.monotonic()
             if "gave no sign of life" in line and not named:
                 named = time.monotonic()
                 # torchrun does so half a minute after its SIGTERM, which a stopped one never sees.
                 os.kill(target, signal.SIGKILL)
-        status = job.wait(harness.PATIENCE_S)
+        status = running.wait(harness.PATIENCE_S)
     assert sent, "".join(lines)
     return status, "".join(lines), (named or time.monotonic()) - sent
 
@@ -170,7 +173,7 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
     draw = random.Random(seed)
     which, step, delay_s = draw.randrange(2), draw.randint(1, 10), draw.uniform(0, 0.02)
     status, text, _ = disturb(
-        from_first(dataset, tmp_path, "--save_freq=2"),
+        (*forking(2, "--max-restarts=1"), *from_first(dataset, tmp_path, "--save_freq=2")),
         signal.SIGKILL, which, f"[{step}/30]", delay_s,
     )  # fmt: skip
     assert status == 0, text
@@ -186,20 +189,20 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
 def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
     dataset, two, tmp_path
 ):
-    status, text, seconds = disturb(
-        from_first(dataset, tmp_path, "--save_freq=2", "--process_timeout=10"),
-        signal.SIGSTOP, 1, "[7/30]",
-    )  # fmt: skip
+    arguments = from_first(dataset, tmp_path, "--save_freq=2", "--process_timeout=6")
+    job = (*forking(2, "--max-restarts=1"), *arguments)
+    status, text, seconds = disturb(job, signal.SIGSTOP, 1, "[7/30]")
     assert status == 0, text
-    assert re.search(r"error: rank 1 \(process \d+ on .*\) gave no sign of life for 10 s", text)
-    assert 9 < seconds < 300
+    assert re.search(r"error: rank 1 \(process \d+ on .*\) gave no sign of life for 6 s", text)
+    assert 5 < seconds < 300
     assert "Resumed from" in text
     assert_same(tmp_path / "run", two / "run")
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "--process_timeout=1000")
-    status, text, seconds = disturb(arguments, signal.SIGKILL, 1, "[3/30]", max_restarts=0)
+    job = (*harness.torchrun(2), *PROGRAM, *arguments)
+    status, text, seconds = disturb(job, signal.SIGKILL, 1, "[3/30]")
     assert status != 0
     assert seconds < 600
     assert re.search(r"local_rank: 1|rank +: 1", text), text
@@ -220,8 +223,8 @@ def test_a_signal_to_every_process_of_a_job_saves(dataset, tmp_path):
 
 def test_a_refusal_that_torchrun_repeats_is_none_the_less_one(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "--max_steps=3", f"--log_path={tmp_path / 'log'}")
-    harness.forked(*PROGRAM, *arguments, TORCHELASTIC_RESTART_COUNT="x")
-    done = harness.forked(*harness.torchrun(1, "--max-restarts=1"), *PROGRAM, *arguments, status=1)
+    run(1, *arguments)
+    done = harness.forked(*forking(1, "--max-restarts=1"), *arguments, status=1)
     assert done.stderr.count("holds a run already") == 2
 
 
@@ -238,7 +241,7 @@ def test_what_several_processes_cannot_do_is_refused(dataset, tmp_path, more, me
 
 def test_torchrun_shows_what_is_refused(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "--placement=/nowhere.json")
-    done = harness.forked(*harness.torchrun(2), *PROGRAM, *arguments, status=1)
+    done = harness.forked(*forking(2), *arguments, status=1)
     assert "nowhere.json: not readable" in done.stderr + done.stdout
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A DLRM on several gloo processes computes and saves what one process does."""
 
-import time
+import shutil
 from typing import get_args
 
 import pytest
@@ -36,7 +36,7 @@ from tests.dlrm.ranks import (
     placement_of,
     single,
 )
-from tests.harness import run_ranks
+from tests.harness import run_ranks, wait_for
 
 pytestmark = pytest.mark.multiprocess
 
@@ -50,15 +50,15 @@ BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
 SCALED = Precision(device_type="cpu", loss_scale=64.0)
 
 
-def results(tmp_path, world_size, function, *arguments):
-    """Returns what each rank stored: function(rank, *arguments, file)."""
+def results(tmp_path, world_size, *calls):
+    """Returns what each rank returned of each call: function(rank, *arguments)."""
     files = [tmp_path / f"{rank}.pt" for rank in range(world_size)]
-    run_ranks(world_size, _store, function, arguments, files)
-    return [torch.load(file) for file in files]
+    run_ranks(world_size, _store, calls, files)
+    return list(zip(*(torch.load(file) for file in files), strict=True))
 
 
-def _store(rank, function, arguments, files):
-    torch.save(function(rank, *arguments), files[rank])
+def _store(rank, calls, files):
+    torch.save([function(rank, *arguments) for function, *arguments in calls], files[rank])
 
 
 def parts_of(model):
@@ -115,44 +115,67 @@ def start_at_zero(rank, placed):
     return {"parts": parts_of(model)}
 
 
-def test_the_first_row_of_each_table_starts_at_zero_if_asked_for(tmp_path):
-    for rank in results(tmp_path, 2, start_at_zero, placement("mixed", 2)):
+def start_differently(rank, placed):
+    torch.manual_seed(100 + rank)
+    model = DistributedDlrm(networks.config(embedding_type="joint_fused", **MODEL), placed, rank)
+
+    def copies_of_what_all_have():
+        tables = model.sharded.replicated.stored_tables()
+        return [p.detach().clone() for p in (*model.mlp_parameters(), *(t.values for t in tables))]
+
+    model.broadcast_replicated()
+    first = copies_of_what_all_have()
+    model.reset_embeddings()
+    return first + copies_of_what_all_have()
+
+
+def test_ranks_start_with_zeros_where_asked_for_and_alike_where_all_have_a_copy(tmp_path):
+    """After a reset of the embeddings too."""
+    placed = placement("mixed", 2)
+    zeros, (first, second) = results(
+        tmp_path, 2, (start_at_zero, placed), (start_differently, placed)
+    )
+    for rank in zeros:
         for start, _, rows in rank["parts"].values():
             is_zero = [not row.any() for row in rows]
             assert is_zero == [start == 0 and i == 0 for i in range(len(rows))]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "world_size", "rule", "precision", "source"),
-    [
-        *(("mixed", 2, rule, FLOAT32, BATCHES) for rule in RATES),
-        *(("mixed", 4, rule, FLOAT32, BATCHES) for rule in RATES),
-        ("mixed", 3, "sgd", FLOAT32, BATCHES),
-        ("all by rows", 4, "sgd", FLOAT32, BATCHES),  # a table has fewer rows
-        # A step that overflows on one rank is left out on all.
-        ("mixed", 2, "sgd", SCALED, Poisoned(BATCH, range(STEPS))),
-        ("all on one", 2, "sgd", SCALED, Poisoned(BATCH, range(STEPS))),
+POISONED = Poisoned(BATCH, range(STEPS))
+CASES = {  # other ones, as whole runs: test_distributed_runs.py
+    # A step that overflows on one rank is left out on all.
+    2: [
+        ("mixed", "sgd", SCALED, POISONED),
+        ("all on one", "sgd", SCALED, POISONED),
+        ("mixed", "sgd", BFLOAT16, BATCHES),
     ],
-)
-def test_ranks_train_as_one_process(tmp_path, name, world_size, rule, precision, source):
-    placed = placement(name, world_size)
-    ranks = results(tmp_path, world_size, train, placed, rule, precision, source)
-    losses, reference = train_alone(rule, precision, source)
-    for rank in ranks:
-        torch.testing.assert_close(rank["losses"], losses, rtol=1e-5, atol=1e-5, equal_nan=True)
-        for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
-            assert torch.isfinite(mine).all()
+    4: [  # a table has fewer rows
+        *(("mixed", rule, FLOAT32, BATCHES) for rule in RATES),
+        ("all by rows", "sgd", FLOAT32, BATCHES),
+    ],
+}
+
+
+@pytest.mark.parametrize("world_size", CASES)
+def test_ranks_train_as_one_process(tmp_path, world_size):
+    cases = CASES[world_size]
+    calls = [(train, placement(name, world_size), *how) for name, *how in cases]
+    for (_, *how), ranks in zip(cases, results(tmp_path, world_size, *calls), strict=True):
+        losses, reference = train_alone(*how)
+        limit = 2e-3 if BFLOAT16 in how else 1e-5
+        for rank in ranks:
+            torch.testing.assert_close(
+                rank["losses"], losses, rtol=limit, atol=limit, equal_nan=True
+            )
+            for mine, first in zip(rank["dense"], ranks[0]["dense"], strict=True):
+                assert torch.isfinite(mine).all()
+                assert torch.equal(mine, first)
+        if BFLOAT16 in how:
+            continue
+        for mine, theirs in zip(ranks[0]["dense"], reference.mlp_parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
-        for mine, first in zip(rank["dense"], ranks[0]["dense"], strict=True):
-            assert torch.equal(mine, first)
-    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
-
-
-def test_ranks_train_in_half_precision(tmp_path):
-    ranks = results(tmp_path, 2, train, placement("mixed", 2), "sgd", BFLOAT16, BATCHES)
-    losses, _ = train_alone("sgd", BFLOAT16, BATCHES)
-    for rank in ranks:
-        torch.testing.assert_close(rank["losses"], losses, rtol=2e-3, atol=2e-3)
+        assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -178,26 +201,6 @@ def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
         assert values.mean().abs() < 0.1 * bound
 
 
-def start_differently(rank, placed):
-    torch.manual_seed(100 + rank)
-    model = DistributedDlrm(networks.config(embedding_type="joint_fused", **MODEL), placed, rank)
-
-    def copies_of_what_all_have():
-        tables = model.sharded.replicated.stored_tables()
-        return [p.detach().clone() for p in (*model.mlp_parameters(), *(t.values for t in tables))]
-
-    model.broadcast_replicated()
-    first = copies_of_what_all_have()
-    model.reset_embeddings()
-    return first + copies_of_what_all_have()
-
-
-def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path):
-    """After a reset of the embeddings too."""
-    first, second = results(tmp_path, 2, start_differently, placement("mixed", 2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
 def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
     placed = placement("mixed", 2)
 
@@ -215,22 +218,27 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
         assert torch.equal(plain.replicated, hashed.replicated)
 
 
-def keep_waiting(rank):
+def keep_waiting(rank, told):
     """Rank 1 lives, but is busy for longer than the other one waits for it."""
     distributed_processes._WAITS_PER_TIMEOUT = 0.5
     if rank == 1:
         with distributed_processes.join_processes("cpu", 1, process_timeout=6):
-            time.sleep(15)
+            wait_for(told.exists, "the other rank to give up")
         return
-    with (
-        pytest.raises(ProcessLostError, match=r"rank 1 \(process \d+ on .*\) did not come to an"),
-        distributed_processes.join_processes("cpu", 1, process_timeout=6) as processes,
-    ):
-        processes.barrier()
+
+    def wait_in_vain():
+        with distributed_processes.join_processes("cpu", 1, process_timeout=6) as processes:
+            processes.barrier()
+
+    try:
+        with pytest.raises(ProcessLostError, match=r"rank 1 \(process \d+ on .*\) did not come"):
+            wait_in_vain()
+    finally:
+        told.touch()
 
 
-def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named():
-    run_ranks(2, keep_waiting, joined=False)
+def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named(tmp_path):
+    run_ranks(2, keep_waiting, tmp_path / "told", joined=False)
 
 
 def config():
@@ -270,9 +278,16 @@ def go_on(folder, model, step, batches, processes=ALONE):
                                   shards=saved.shards, processes=processes)  # fmt: skip
 
 
-def test_runs_go_on_with_other_numbers_of_ranks(tmp_path):
-    folder = tmp_path / "changing"
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The folder of a run that two ranks began, with a checkpoint of step 2."""
+    folder = tmp_path_factory.mktemp("begun")
     run_ranks(2, continue_on_ranks, placement("mixed", 2), folder, 0, 2)
+    return folder
+
+
+def test_runs_go_on_with_other_numbers_of_ranks(begun, tmp_path):
+    folder = shutil.copytree(begun, tmp_path / "changing")
     names = {p.name for p in (folder / "step_000000002").iterdir()}
     assert {"mlp.safetensors", "embedding_0.safetensors", "embedding_1.safetensors"} <= names
     assert {"embedding_2.0_of_2.safetensors", "embedding_2.1_of_2.safetensors"} <= names
@@ -285,19 +300,18 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path):
     assert_same(folder, alone, rtol=1e-5, atol=1e-6)
 
 
-def test_a_part_that_is_missing_is_found_out(tmp_path):
-    run_ranks(2, continue_on_ranks, placement("mixed", 2), tmp_path, 0, 1)
-    stored = OpenedCheckpoint.open(tmp_path)
-    assert stored.table_sizes == SIZES
-    step = tmp_path / "step_000000001"
+def test_a_part_that_is_missing_is_found_out(begun, tmp_path):
+    folder = shutil.copytree(begun, tmp_path / "run")
+    assert OpenedCheckpoint.open(folder).table_sizes == SIZES
+    step = folder / "step_000000002"
     (step / "embedding_5.1_of_2.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"embedding_5.1_of_2.safetensors: missing"):
-        OpenedCheckpoint.open(tmp_path).load_into(single("joint_fused"))
+        OpenedCheckpoint.open(folder).load_into(single("joint_fused"))
     manifest = step / "manifest.json"
     text = manifest.read_text()
     manifest.write_text(text.replace('"embedding_5.1_of_2.safetensors"', '"other.safetensors"'))
     with pytest.raises(CheckpointError, match="1 parts of embedding_5, but they are 2"):
-        OpenedCheckpoint.open(tmp_path).load_into(single("joint_fused"))
+        OpenedCheckpoint.open(folder).load_into(single("joint_fused"))
 
 
 NAMES = ("mixed", "all by rows", "all on one", "all copies")
