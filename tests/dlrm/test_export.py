@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A deployed DLRM answers as its checkpoint, in every format and kind of model."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -67,10 +68,8 @@ def checkpoint(small):
         ("eager", {"num_numerical_features": 0}),
         ("torchscript", {"num_numerical_features": 0}),
         ("onnx", {"num_numerical_features": 0}),
-        ("torchscript", {}),
         ("torchscript", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
         ("torchscript", {"batch_norm": True}),
-        ("onnx", {}),
         ("onnx", {"batch_norm": True}),
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
     ],
@@ -132,29 +131,25 @@ def test_8_bit_tables_can_be_exported(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
 @pytest.mark.parametrize("policy", ["error", "zero"])
-@pytest.mark.parametrize("bad_id", [-1, TABLE_SIZES[1], 2**40])
-def test_an_id_outside_its_table_follows_the_policy(
-    small, tmp_path, artifact_format, policy, bad_id
-):
+def test_an_id_outside_its_table_follows_the_policy(small, tmp_path, artifact_format, policy):
     checkpoint, model = small
     serving = ServingSettings(format=artifact_format)
     _, served = deployed(checkpoint, tmp_path / "models", serving=serving, out_of_range=policy)
-    request = draw(6)
-    request["categorical"][3, 1] = bad_id
-    unknown = {**request, "categorical": request["categorical"].copy()}
-    unknown["categorical"][3, 1] = 0
-    expected = logits_of(model, unknown)
-    if policy == "error":
-        with pytest.raises(
-            BadRequestError,
-            match=rf"'categorical', row 3, feature 1: {bad_id} is not in \[0, {TABLE_SIZES[1]}\)",
-        ):
+    for bad_id in (-1, TABLE_SIZES[1], 2**40):
+        request = draw(6)
+        request["categorical"][3, 1] = bad_id
+        unknown = {**request, "categorical": request["categorical"].copy()}
+        unknown["categorical"][3, 1] = 0
+        expected = logits_of(model, unknown)
+        if policy == "error":
+            said = f"'categorical', row 3, feature 1: {bad_id} is not in [0, {TABLE_SIZES[1]})"
+            with pytest.raises(BadRequestError, match=re.escape(said)):
+                served.check(request)
+            expected[3] = np.nan  # the network itself, where nothing checks before it
+        else:
             served.check(request)
-        expected[3] = np.nan  # the network itself, where nothing checks before it
-    else:
-        served.check(request)
-    (answer,) = served.predict([request])
-    np.testing.assert_allclose(answer["logit"], expected, rtol=0, atol=1e-5)
+        (answer,) = served.predict([request])
+        np.testing.assert_allclose(answer["logit"], expected, rtol=0, atol=1e-5)
 
 
 def test_rows_are_rounded_to_within_half_a_step():

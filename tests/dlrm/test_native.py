@@ -86,10 +86,11 @@ np.save(answer_file, one["logit"])
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels, tmp_path):
-    request, answer = tmp_path / "request.npz", tmp_path / "logit.npy"
+    request, answer, script = (tmp_path / name for name in ("in.npz", "logit.npy", "respond.py"))
     np.savez(request, **draw(150))
-    arguments = ("-c", RESPOND, version, kernels, request, answer)
-    done = harness.python(*arguments, status=None, RECSYS_CPU_KERNELS=kernels)
+    script.write_text(RESPOND)
+    arguments = (script, version, kernels, request, answer)
+    done = harness.forked(*arguments, status=None, RECSYS_CPU_KERNELS=kernels)
     if "a CPU that has it" in done.stderr:
         assert kernels != "portable"
         return
@@ -115,8 +116,9 @@ NativeDlrm(folder, 3)
 """
 
 
-def test_more_threads_than_the_system_gives_are_ended_and_refused_by_name(version):
-    said = harness.python("-c", LIMITED, version).stdout
+def test_more_threads_than_the_system_gives_are_ended_and_refused_by_name(version, tmp_path):
+    (tmp_path / "limited.py").write_text(LIMITED)
+    said = harness.forked(tmp_path / "limited.py", version).stdout
     assert re.match(r"`threads` 1000: the system gives this process \d+ \(Resource", said), said
 
 

@@ -51,7 +51,8 @@ def tested(folder):
 @pytest.mark.parametrize("mode", ["train", "test", "inference_benchmark"])
 def test_a_dataset_prepared_otherwise_is_refused(program, folder, mode):
     options = (f"--mode={mode}", f"--load_checkpoint_path={folder / 'run'}", "--max_steps=2",
-               "--inference_benchmark_batch_sizes=1", f"--dataset={folder / 'offset'}")  # fmt: skip
+               "--inference_benchmark_batch_sizes=1", "--inference_benchmark_steps=5",
+               f"--dataset={folder / 'offset'}")  # fmt: skip
     error = program.refused(*options, model=HASHED)
     assert "was trained on numerical_offset 2, " in error
     assert f"{folder / 'offset'} has numerical_offset 4; name the dataset" in error

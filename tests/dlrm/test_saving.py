@@ -10,7 +10,6 @@ import shutil
 import signal
 import stat
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,21 +118,27 @@ def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     assert f"{number.name}: stopped after step 2. Continue with:" in rest
 
 
-def ignore_hangups():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+NOHUP = """
+import runpy, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 def test_a_hangup_saves_as_sigterm_does_and_is_ignored_under_nohup(dataset, tmp_path):
-    for folder, prefix in ((tmp_path / "a", ()), (tmp_path / "b", ("--max_steps=150",))):
-        run = command(dataset, folder, "--save_freq=100000", *prefix)
-        nohup = partial(harness.started, preexec_fn=ignore_hangups)
-        with (nohup if prefix else harness.started_forked)(*run) as process:
+    nohup = tmp_path / "nohup.py"
+    nohup.write_text(NOHUP)
+    for folder, is_ignored in ((tmp_path / "a", False), (tmp_path / "b", True)):
+        run = command(dataset, folder, "--save_freq=100000")
+        run = (nohup, *run[1:], "--max_steps=50") if is_ignored else run
+        with harness.started_forked(*run) as process:
             wait_for_step(process, 5)
             process.send_signal(signal.SIGHUP)
             rest = process.stdout.read()
             assert process.wait(harness.PATIENCE_S) == 0, rest
-        assert ("SIGHUP: stopped after step" in rest) != bool(prefix)
-        assert (latest(folder).state["step"] == 150) == bool(prefix)
+        assert ("SIGHUP: stopped after step" in rest) != is_ignored
+        assert (latest(folder).state["step"] == 50) == is_ignored
 
 
 def test_a_closed_output_does_not_end_the_training(dataset, tmp_path):
@@ -192,20 +197,22 @@ def test_an_earlier_checkpoint_survives_a_full_disk(dataset, tmp_path):
         assert latest(disk / "run").state["step"] == 4
 
 
-def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(dataset, tmp_path):
+def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(
+    program, dataset, tmp_path
+):
     folder = tmp_path / "run"
-    run = command(dataset, folder, "--resume")
     before = os.umask(0o027)
     try:
-        harness.python(*run, "--max_steps=3")
+        program.train(dataset, folder, "--resume", "--max_steps=3", "--test_after=9")
         # As if killed between the two renames that replace a checkpoint.
         (folder / "step_000000003").rename(folder / "step_000000003.old")
         for name in ("step_000000003.tmp", "step_000000009.tmp"):
             (folder / name).mkdir()
             (folder / name / "mlp.safetensors").write_bytes(b"cut")
-        assert "at step 3" in harness.python(*run, "--max_steps=4").stdout
+        program.train(dataset, folder, "--resume", "--max_steps=4", "--test_after=9")
     finally:
         os.umask(before)
+    assert "at step 3" in program.stdout
     assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000004"]
     modes = {stat.S_IMODE(file.stat().st_mode) for file in folder.glob("step_*/*")}
     assert modes == {0o640}

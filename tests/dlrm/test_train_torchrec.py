@@ -3,8 +3,8 @@
 
 import json
 import re
+import resource
 import shlex
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from recsys.program import new_flags
 from recsys.train.optimizers.dense import dense_rule_beside
 from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, CheckedProgram, losses
+from tests.dlrm.ranks import torchrun
 
 TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
 ROWS = {"train": 6400, "validation": 1280, "test": 1000}
@@ -255,10 +256,10 @@ def test_torchrun_trains_as_one_process(train, common, tmp_path, world_size, mor
         "--change_lr", "--lr_change_point=0.2", "--lr_after_change_point=0.1", *more,
     )  # fmt: skip
     expected = train(*flags, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone)
+    launcher = torchrun(harness.torchrun(world_size), "dlrm.scripts.train_torchrec")
     done = harness.forked(
-        *harness.torchrun(world_size), "-m", "dlrm.scripts.train_torchrec",
-        *flags, "--batch_size", BATCH_SIZE // world_size, "--save_checkpoint_path", found,
-        "--base_device=cpu", "--num_threads=1", f"--log_path={tmp_path / 'ranks.json'}",
+        *launcher, *flags, "--batch_size", BATCH_SIZE // world_size, "--base_device=cpu",
+        "--save_checkpoint_path", found, "--num_threads=1", f"--log_path={tmp_path / 'ranks.json'}",
     )  # fmt: skip
     records = harness.read_log(tmp_path / "ranks.json")
     assert losses(records) == pytest.approx(losses(expected), abs=1e-5)
@@ -287,7 +288,7 @@ def test_an_interrupted_run_continues_with_the_same_losses(train, common, tmp_pa
     assert "no throughput measured in training" in train.stdout
 
 
-def test_the_documents_command_says_what_memory_its_tables_need(binary_path, tmp_path):
+def test_the_documents_command_says_what_memory_its_tables_need(train, binary_path):
     text = (harness.REPOSITORY / "docs" / "training_input.md").read_text()
     command = (
         text.split("\npython -m dlrm.scripts.train_torchrec", 1)[1]
@@ -295,8 +296,11 @@ def test_the_documents_command_says_what_memory_its_tables_need(binary_path, tmp
         .replace("\\\n", " ")
     )
     words = shlex.split(command.replace("/data/criteo_binary/split/", str(binary_path)))
-    words += [f"--log_path={tmp_path / 'log.json'}", "--base_device=cpu"]
-    limited = ("bash", "-c", 'ulimit -v 40000000; exec "$@"', "bash", sys.executable)
-    done = harness.run(*limited, "-m", "dlrm.scripts.train_torchrec", *words, status=2)
-    assert re.search(r"the model needs 97\.\d GiB of memory: 97\.\d GiB of tables", done.stderr)
-    assert "Traceback" not in done.stderr
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (40_000_000 << 10, limits[1]))
+    try:
+        error = train.refused(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert re.search(r"the model needs 97\.\d GiB of memory: 97\.\d GiB of tables", error)
+    assert "Traceback" not in error

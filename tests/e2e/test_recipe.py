@@ -37,7 +37,7 @@ def final(log):
 def test_generated_logs_to_auc(tmp_path):
     raw, dataset = tmp_path / "raw", tmp_path / "dataset"
     program(
-        *("preproc.generate_criteo", f"--output={raw}", "--rows=120000", "--days=4", "--gzip=true")
+        *("preproc.generate_criteo", f"--output={raw}", "--rows=60000", "--days=4", "--gzip=true")
     )
     harness.run(
         *("bash", "preproc/prepare_dataset.sh", "5", "CPU", "native", "--format=split,parquet"),
