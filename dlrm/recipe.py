@@ -152,14 +152,8 @@ class DlrmRecipe:
             )
         train_step = build_train_step(self.config, self.model, self.machine.precision)
         batch_size = self.config.data.batch_size
-        source = self._batches(
-            SplitPass(
-                split="train",
-                batch_size=batch_size,
-                train=True,
-                drop_last=self.config.data.drop_last,
-            )
-        )
+        drop_last = self.config.data.drop_last
+        source = self._batches("train", batch_size, train=True, drop_last=drop_last)
         num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
             refuse_batch_of_one(num_rows, batch_size)
@@ -172,7 +166,11 @@ class DlrmRecipe:
         step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
         return DlrmTraining(self, source, train_step, step, num_rows, metric)
 
-    def _batches(self, wanted: SplitPass) -> BatchSource[Any]:
+    def _batches(self, split: str, batch_size: int | None = None, **how: bool) -> BatchSource[Any]:
+        """Opens the batches of a split; see `SplitPass`. None takes `test_batch_size`."""
+        wanted = SplitPass(
+            split=split, batch_size=batch_size or self.config.data.test_batch_size, **how
+        )
         return open_batches(self.config, self.dataset, wanted, self.model, self.machine.device)
 
     def _check_splits(self, training_rows: int) -> tuple[int, Metric]:
@@ -218,11 +216,9 @@ class DlrmRecipe:
             split: None takes `eval_split`.
             groups_of: groups for the AUC within them.
         """
-        data = self.config.data
-        wanted = SplitPass(split=split or data.eval_split, batch_size=data.test_batch_size)
         return score_split(
             self.model,
-            self._batches(wanted).batches(),
+            self._batches(split or self.config.data.eval_split).batches(),
             self.machine.precision,
             self.machine.device,
             self.machine.processes,
@@ -236,9 +232,7 @@ class DlrmRecipe:
         """
         if not isinstance(self.model, Dlrm) or self.dataset.spec.lists:
             return {}
-        data = self.config.data
-        wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
-        batches = self._batches(wanted).batches()
+        batches = self._batches(self.config.data.eval_split).batches()
         return explain(self.model, batches, self.dataset.spec, self.machine.precision)
 
     def test(self) -> Mapping[str, Any]:
@@ -337,8 +331,7 @@ class DlrmRecipe:
         check_predictions_path(path)
         for line in self.prepare_inference():
             machine.print_line(line)
-        wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
-        source = self._batches(wanted)
+        source = self._batches(data.eval_split)
         lines = raw_lines(self.dataset)
         started = time.perf_counter()
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
@@ -369,10 +362,8 @@ class DlrmRecipe:
 
     def _quantize(self) -> str:
         """Turns the model into one of 8 bits; returns a message."""
-        data = self.config.data
-        wanted = SplitPass(split="train", batch_size=data.test_batch_size)
         assert isinstance(self.model, Dlrm)
-        tables = quantize(self.model, self._batches(wanted).batches())
+        tables = quantize(self.model, self._batches("train").batches())
         return (
             f"8 bits: tables take {tables.after / 2**20:,.1f} MiB instead of "
             f"{tables.before / 2**20:,.1f}; activations are calibrated on training rows"
@@ -386,9 +377,8 @@ class DlrmRecipe:
         """Returns calls that each predict a batch of the evaluation split."""
         self.model.eval()
         split = self.config.data.eval_split
-        wanted = SplitPass(split=split, batch_size=batch_size, drop_last=True)
         try:
-            source = self._batches(wanted)
+            source = self._batches(split, batch_size, drop_last=True)
         except NoBatchError as error:
             raise UserError(
                 f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows"

@@ -33,10 +33,9 @@ from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import CutBatches, RankColumns
-from dlrm.distributed.cost import machine_here, workload_of
 from dlrm.distributed.exchange import rank_bounds
 from dlrm.distributed.gradients import AllReducedGradients
-from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.network import DistributedDlrm, machine_here, workload_of
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
 from dlrm.model.network import Dlrm

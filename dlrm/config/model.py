@@ -96,6 +96,11 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a number in a table."""
+        return 2 if self.embedding_storage == "bfloat16" else 4
+
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
         """Returns the rows of each table under `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of samples, in storage dtypes and in the model's dtypes."""
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -54,6 +55,33 @@ class BatchSource(Protocol[LookupsT_co]):
         ...
 
 
+class HostBatch(abc.ABC):
+    """A batch on the host, that may be copied to a device."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Returns the batch with each tensor changed."""
+
+    def pinned(self) -> Self:
+        """Copies the batch into pinned memory of its own."""
+        return self.map(Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> Self:
+        """Queues the copy to a device, on the current stream."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+
+        def record(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self.map(record)
+
+
 class ReusedBuffers(Protocol):
     """Buffers that hold another batch, once this one is copied."""
 
@@ -63,7 +91,7 @@ class ReusedBuffers(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NarrowBatch:
+class NarrowBatch(HostBatch):
     """A batch in storage dtypes: 89 bytes per Criteo sample, not 264.
 
     Attributes:
@@ -97,11 +125,8 @@ class NarrowBatch:
             torch.from_numpy(np.array(columns.label)),
         )
 
-    def pinned(self) -> "NarrowBatch":
-        """Copies the batch into pinned memory of its own."""
-        return self._map(Tensor.pin_memory)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "NarrowBatch":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "NarrowBatch":
+        """Returns the batch with each tensor changed, in memory of its own."""
         return NarrowBatch(
             change(self.numerical),
             tuple((features, change(ids)) for features, ids in self.ids),
@@ -111,16 +136,10 @@ class NarrowBatch:
 
     def to(self, device: torch.device) -> "NarrowBatch":
         """Queues the copy to a device, on the current stream."""
-        batch = self._map(lambda t: t.to(device, non_blocking=True))
+        batch = HostBatch.to(self, device)
         if self.buffers is not None:
             self.buffers.was_copied(torch.cuda.current_stream(device).record_event())
         return batch
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
-        of_bags = () if self.bags is None else (self.bags.ids, self.bags.offsets, self.bags.scale)
-        for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids), *of_bags):
-            tensor.record_stream(stream)
 
     def widen(self) -> Batch[Any]:
         """Converts the batch to the model's dtypes, on its device."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, mixed_seed
+from dlrm.data.loader import count_batches
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest, fingerprint
@@ -75,9 +76,7 @@ class SyntheticBatches:
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
-        if self.drop_last:
-            return self.num_rows // self.batch_size
-        return -(-self.num_rows // self.batch_size)
+        return count_batches(self.num_rows, self.batch_size, self.drop_last, None)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
         """Yields an epoch's batches from number `start` on."""
@@ -155,6 +154,19 @@ def _columns(
     )
 
 
+def write_dataset_of(config: DlrmConfig) -> None:
+    """Writes the synthetic dataset that settings describe; see `write_synthetic_dataset`."""
+    data = config.data
+    sizes, num_numerical = data.synthetic_dataset_table_sizes, config.model.num_numerical_features
+    write_synthetic_dataset(
+        Path(data.synthetic_dataset_dir),
+        FeatureSpec.criteo(sizes, num_numerical),
+        data.synthetic_dataset_num_entries,
+        data.synthetic_distribution,
+        config.run.seed,
+    )
+
+
 def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], None]) -> None:
     """Writes a run's synthetic dataset, unless its folder exists."""
     root = Path(config.data.synthetic_dataset_dir)
@@ -162,12 +174,4 @@ def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], Non
         print_line(f"Using the synthetic dataset in {root}; remove it to make another one")
         return
     print_line(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
-    write_synthetic_dataset(
-        root,
-        FeatureSpec.criteo(
-            config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
-        ),
-        config.data.synthetic_dataset_num_entries,
-        config.data.synthetic_distribution,
-        config.run.seed,
-    )
+    write_dataset_of(config)

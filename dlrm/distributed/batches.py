@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import Batch, BatchSource, HostBatch
 from dlrm.distributed.columns import RankIds
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
@@ -18,26 +18,13 @@ from recsys.train.memory import copy_ahead
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _PlannedBatch:
+class _PlannedBatch(HostBatch):
     """A local batch, planned on the host, to copy to a GPU."""
 
     batch: Batch[ExchangedLookups]
 
-    def pinned(self) -> "_PlannedBatch":
-        """Copies the batch into pinned memory."""
-        return self._map(Tensor.pin_memory)
-
-    def to(self, device: torch.device) -> "_PlannedBatch":
-        """Queues the copy to a device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
-        batch, ids = self.batch, self.batch.ids
-        for tensor in (batch.numerical, batch.label, ids.rows, ids.output_rows, ids.replicated):
-            tensor.record_stream(stream)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "_PlannedBatch":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "_PlannedBatch":
+        """Returns the batch with each tensor changed."""
         batch = self.batch
         return _PlannedBatch(
             Batch(change(batch.numerical), batch.ids.map(change), change(batch.label))

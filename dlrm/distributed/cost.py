@@ -11,15 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DlrmConfig
+from dlrm.config import ModelConfig
 from dlrm.distributed.placement import Placement
-from dlrm.model.memory import weight_bytes
 from recsys.data.feature_spec import index_dtype
-from recsys.resources import memory_limits
-from recsys.train.processes import Processes
 
 GIB = 2**30
 
@@ -101,58 +96,49 @@ class Workload:
     table_sizes: tuple[int, ...]
     embedding_dim: int
     global_batch: int
-    weight_bytes: int = 4
-    state_bytes_per_row: int = 0
-    wire_bytes: int = 4
+    weight_bytes: int
+    state_bytes_per_row: int
+    wire_bytes: int
     unique_share: float = 0.15
     dense_parameters: int
     dense_flop: float
     dense_activation_bytes: float
 
     @classmethod
-    def of_network(
+    def of(
         cls,
+        model: ModelConfig,
         table_sizes: Sequence[int],
-        *,
-        num_numerical: int,
-        bottom_mlp_sizes: Sequence[int],
-        top_mlp_sizes: Sequence[int],
-        embedding_dim: int,
         global_batch: int,
-        **sizes: float,
+        *,
+        state_bytes_per_row: int = 0,
+        wire_bytes: int = 4,
     ) -> "Workload":
-        """Computes the workload of a DLRM with dot interactions.
-
-        Args:
-            table_sizes: rows of each table.
-            num_numerical: number of numerical features.
-            bottom_mlp_sizes: outputs of each layer of the bottom MLP.
-            top_mlp_sizes: outputs of each layer of the top MLP.
-            embedding_dim: D.
-            global_batch: B.
-            sizes: further fields of the workload.
-        """
+        """Computes the workload of a DLRM with dot interactions."""
+        dim = model.embedding_dim
         features = len(table_sizes) + 1
-        joined = embedding_dim + features * (features - 1) // 2
+        joined = dim + features * (features - 1) // 2
         products = parameters = 0
         for layers in (
-            (max(num_numerical, 1), *bottom_mlp_sizes),
-            (joined, *top_mlp_sizes),
+            (max(model.num_numerical_features, 1), *model.bottom_mlp_sizes),
+            (joined, *model.top_mlp_sizes),
         ):
             for inputs, outputs in itertools.pairwise(layers):
                 products += inputs * outputs
                 parameters += (inputs + 1) * outputs
-        interaction = features * (features - 1) // 2 * embedding_dim
+        interaction = features * (features - 1) // 2 * dim
         # Inputs and outputs of each layer, in two bytes: once forward, twice backward.
-        values = sum(bottom_mlp_sizes) + sum(top_mlp_sizes) + joined + features * embedding_dim
+        values = sum(model.bottom_mlp_sizes) + sum(model.top_mlp_sizes) + joined + features * dim
         return cls(
             table_sizes=tuple(table_sizes),
-            embedding_dim=embedding_dim,
+            embedding_dim=dim,
             global_batch=global_batch,
+            weight_bytes=model.weight_bytes,
+            state_bytes_per_row=state_bytes_per_row,
+            wire_bytes=wire_bytes,
             dense_parameters=parameters,
             dense_flop=6.0 * (products + interaction),
             dense_activation_bytes=2.0 * 2 * 3 * values,
-            **sizes,  # type: ignore[arg-type]
         )
 
     def table_bytes(self, rows: int) -> int:
@@ -234,42 +220,3 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
     )
     step = compute + exchange * (1 - machine.overlap)
     return StepCost(memory, lookups, id_bytes, out, compute, exchange, step)
-
-
-def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
-    """Computes the workload of a run's training step."""
-    model = config.model
-    rule = ROW_RULES[config.optimizer.optimizer]
-    return Workload.of_network(
-        table_sizes,
-        num_numerical=model.num_numerical_features,
-        bottom_mlp_sizes=model.bottom_mlp_sizes,
-        top_mlp_sizes=model.top_mlp_sizes,
-        embedding_dim=model.embedding_dim,
-        global_batch=config.data.batch_size,
-        weight_bytes=weight_bytes(model),
-        state_bytes_per_row=rule.state_bytes_per_row(model.embedding_dim),
-        wire_bytes=2 if config.precision.amp else 4,
-    )
-
-
-def machine_here(processes: Processes, device: torch.device) -> Machine:
-    """Describes the devices of this run, with typical rates."""
-    per_node = processes.on_this_machine
-    if device.type == "cuda":
-        memory = float(torch.cuda.get_device_properties(device).total_memory)
-        rates = {"memory": 2e12, "node": 300e9, "network": 40e9, "flop": 2e14, "latency": 2e-5}
-    else:
-        memory = memory_limits()[0].available / per_node
-        rates = {"memory": 1e10, "node": 2e9, "network": 1e9, "flop": 5e10, "latency": 2e-4}
-    return Machine(
-        world_size=processes.world_size,
-        ranks_per_node=per_node,
-        # All plan for the same memory: it may differ between machines, the plan must not.
-        memory_bytes=min(processes.gather_values(memory)),
-        memory_bytes_per_s=rates["memory"],
-        node_bytes_per_s=rates["node"],
-        network_bytes_per_s=rates["network"],
-        flop_per_s=rates["flop"],
-        latency_s=rates["latency"],
-    )

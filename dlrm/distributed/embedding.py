@@ -15,7 +15,7 @@ from dlrm.distributed.placement import Placement
 from dlrm.nn.embedding import (
     Embeddings,
     JointFusedEmbedding,
-    JointTable,
+    JointRows,
     Shard,
     build_embeddings,
 )
@@ -186,11 +186,11 @@ class _SideBySide(torch.autograd.Function):
 
 def _joint(
     embedding_type: str, sizes: Sequence[int], dim: int, storage: EmbeddingStorage
-) -> JointTable:
+) -> JointRows:
     tables = build_embeddings(
         embedding_type, sizes, dim, hash_indices=False, storage=storage, draws=False
     )
-    if not isinstance(tables, JointTable):
+    if not isinstance(tables, JointRows):
         raise UserError(
             f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "
             "joint_sparse or joint"

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
-from dlrm.distributed.cost import machine_here, predict, workload_of
+from dlrm.distributed.cost import Machine, Workload, predict
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
@@ -16,6 +17,7 @@ from dlrm.distributed.planner import PlannedPlacement, describe, plan
 from dlrm.model.memory import TableRows
 from dlrm.model.network import DlrmNetwork
 from recsys.data.feature_spec import FeatureSpec
+from recsys.resources import memory_limits
 from recsys.train.processes import Processes
 
 
@@ -56,6 +58,41 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
             dist.broadcast(parameter.data, 0)
         for table in self.sharded.replicated.stored_tables():
             dist.broadcast(table.values.view(torch.uint8), 0)  # bytes, of any type
+
+
+def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
+    """Computes the workload of a run's training step."""
+    return Workload.of(
+        config.model,
+        table_sizes,
+        config.data.batch_size,
+        state_bytes_per_row=ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(
+            config.model.embedding_dim
+        ),
+        wire_bytes=2 if config.precision.amp else 4,
+    )
+
+
+def machine_here(processes: Processes, device: torch.device) -> Machine:
+    """Describes the devices of this run, with typical rates."""
+    per_node = processes.on_this_machine
+    if device.type == "cuda":
+        memory = float(torch.cuda.get_device_properties(device).total_memory)
+        rates = {"memory": 2e12, "node": 300e9, "network": 40e9, "flop": 2e14, "latency": 2e-5}
+    else:
+        memory = memory_limits()[0].available / per_node
+        rates = {"memory": 1e10, "node": 2e9, "network": 1e9, "flop": 5e10, "latency": 2e-4}
+    return Machine(
+        world_size=processes.world_size,
+        ranks_per_node=per_node,
+        # All plan for the same memory: it may differ between machines, the plan must not.
+        memory_bytes=min(processes.gather_values(memory)),
+        memory_bytes_per_s=rates["memory"],
+        node_bytes_per_s=rates["node"],
+        network_bytes_per_s=rates["network"],
+        flop_per_s=rates["flop"],
+        latency_s=rates["latency"],
+    )
 
 
 def place_tables(

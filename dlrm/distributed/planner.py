@@ -29,24 +29,18 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
     Raises:
         PlacementError: no placement fits; the message says how many devices are needed.
     """
-    ranks = machine.world_size
-    if ranks == 1:
-        kinds: list[PlacementKind] = ["whole"] * len(workload.table_sizes)
-        planned = _try(kinds, workload, machine)
-        if planned is None:
-            raise PlacementError(_too_large(workload, machine))
-        return planned
-    replicated = [_is_better_replicated(rows, workload, ranks) for rows in workload.table_sizes]
+    sizes = workload.table_sizes
+    replicated = [_is_better_replicated(rows, workload, machine.world_size) for rows in sizes]
     by_size = sorted(
         (i for i, everywhere in enumerate(replicated) if not everywhere),
-        key=lambda i: (-workload.table_sizes[i], i),
+        key=lambda i: (-sizes[i], i),
     )
     best: PlannedPlacement | None = None
     for by_rows in range(len(by_size) + 1):
         spread = set(by_size[:by_rows])
-        kinds = [
+        kinds: list[PlacementKind] = [
             "replicate" if replicated[i] else "rows" if i in spread else "whole"
-            for i in range(len(workload.table_sizes))
+            for i in range(len(sizes))
         ]
         planned = _try(kinds, workload, machine)
         # A margin of one millionth, so that rounding does not decide.
@@ -58,6 +52,8 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
 
 
 def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
+    if ranks == 1:
+        return False
     gradient = rows * workload.embedding_dim * 4 * 2
     vectors = workload.global_batch / ranks * workload.embedding_dim * workload.wire_bytes * 2
     return gradient <= vectors
@@ -68,29 +64,29 @@ def _try(
 ) -> PlannedPlacement | None:
     """Assigns table-wise tables to ranks; returns None if they do not fit."""
     ranks = machine.world_size
-    tables = [TablePlacement(rows, "replicate") for rows in workload.table_sizes]
+    sizes = workload.table_sizes
+    owners: dict[int, int] = {}
     free = np.full(ranks, machine.table_bytes)
     count = np.zeros(ranks, np.int64)
-    for i, kind in enumerate(kinds):
+    for rows, kind in zip(sizes, kinds, strict=True):
         if kind != "whole":
-            rows = workload.table_sizes[i]
-            tables[i] = TablePlacement(rows, kind)
             free -= workload.table_bytes(rows if kind == "replicate" else -(-rows // ranks))
     whole = [i for i, kind in enumerate(kinds) if kind == "whole"]
-    for i in sorted(whole, key=lambda i: (-workload.table_sizes[i], i)):
+    for i in sorted(whole, key=lambda i: (-sizes[i], i)):
+        size = workload.table_bytes(sizes[i])
+        fitting = [r for r in range(ranks) if free[r] >= size]
+        if not fitting:
+            return None
         # Every table is looked up equally often: balance their number, then the memory.
-        rank = min(range(ranks), key=lambda r: (count[r], -free[r], r))
-        size = workload.table_bytes(workload.table_sizes[i])
-        if free[rank] < size:
-            fitting = [r for r in range(ranks) if free[r] >= size]
-            if not fitting:
-                return None
-            rank = min(fitting, key=lambda r: (count[r], -free[r], r))
-        tables[i] = TablePlacement(workload.table_sizes[i], "whole", rank)
+        owners[i] = rank = min(fitting, key=lambda r: (count[r], -free[r], r))
         free[rank] -= size
         count[rank] += 1
     if free.min() < 0:
         return None
+    tables = (
+        TablePlacement(rows, kind, owners.get(i))
+        for i, (rows, kind) in enumerate(zip(sizes, kinds, strict=True))
+    )
     placement = Placement(ranks, tuple(tables))
     return PlannedPlacement(placement, predict(placement, workload, machine))
 

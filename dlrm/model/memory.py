@@ -38,11 +38,6 @@ class TableRows:
         return {**self.own, **self.copies}
 
 
-def weight_bytes(config: ModelConfig) -> int:
-    """Returns the bytes of a number in a table."""
-    return 2 if config.embedding_storage == "bfloat16" else _FLOAT
-
-
 def mlp_bytes(config: ModelConfig, num_tables: int) -> int:
     """Returns the bytes of all parameters but the tables."""
     plain = dataclasses.replace(config, embedding_storage="float32", optimized_mlp=False)
@@ -58,7 +53,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
         rows: rows of the tables on this process.
         num_tables: tables of the model.
     """
-    row = config.embedding_dim * weight_bytes(config)
+    row = config.embedding_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
     parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
     if config.embedding_storage != "float32":

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from cuda_ext import ops, reference
-from dlrm.config import ModelConfig
-from dlrm.nn.embedding import Embeddings, JointFusedEmbedding, Shard
+from dlrm.config import EmbeddingStorage, ModelConfig
+from dlrm.nn.embedding import JointTable
 from recsys.data.click_columns import ClickColumns
-from recsys.errors import UserError
-from recsys.train.optimizers.rows import RowGradients, StoredTable
+from recsys.train.optimizers.rows import RowGradients
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,29 +88,34 @@ class Bags:
         return self.ids[self.offsets[feature : -1 : self.num_features]]
 
 
-class BaggedEmbedding(Embeddings[Bags]):
+class BaggedEmbedding(JointTable[Bags]):
     """A joint table whose rows are summed per feature, updated in place.
 
     Args:
-        table: the joint table.
+        table_sizes: rows of each table.
+        embedding_dim: D, columns of each table.
+        hash_indices: take ids modulo the table size.
+        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
     """
 
-    def __init__(self, table: JointFusedEmbedding) -> None:
-        super().__init__(table.table_sizes, table.embedding_dim, table.hash_indices)
-        self._table = table
+    def __init__(
+        self,
+        table_sizes: Sequence[int],
+        embedding_dim: int,
+        hash_indices: bool,
+        storage: EmbeddingStorage = "float32",
+    ) -> None:
+        super().__init__(table_sizes, embedding_dim, hash_indices, getattr(torch, storage))
+        self.weight.requires_grad_(False)
         self._pending: tuple[Tensor, Tensor, Bags] | None = None
 
     @classmethod
     def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":
         """Builds the tables of a model, with random values."""
-        table = JointFusedEmbedding(
-            config.capped(table_sizes),
-            config.embedding_dim,
-            config.hash_indices,
-            config.embedding_storage,
-        )
-        table.reset_parameters()
-        return cls(table)
+        dim, sizes = config.embedding_dim, config.capped(table_sizes)
+        tables = cls(sizes, dim, config.hash_indices, config.embedding_storage)
+        tables.reset_parameters()
+        return tables
 
     def forward(self, ids: Bags, dtype: torch.dtype) -> Tensor:
         """Sums the scaled rows of each feature; zeros for an empty list.
@@ -123,24 +127,16 @@ class BaggedEmbedding(Embeddings[Bags]):
         Returns:
             [B, F, D] vectors.
         """
-        rows, weight = self._table.table_rows(ids.ids, ids.offsets), self._table.weight
+        rows = self.table_rows(ids.ids, ids.offsets)
         anchor = None
         if self.trainable and torch.is_grad_enabled():
             shape = (len(ids.offsets) - 1, self.embedding_dim)
             anchor = ops.row_gradient_anchor(shape, dtype, rows.device)
             self._pending = (rows, anchor, ids)
         vectors = ops.embedding_bag(
-            weight, rows, ids.offsets, dtype, scale=ids.scale, anchor=anchor
+            self.weight, rows, ids.offsets, dtype, scale=ids.scale, anchor=anchor
         )
         return vectors.view(-1, len(self.table_sizes), self.embedding_dim)
-
-    def stored_tables(self) -> list[StoredTable]:
-        """Returns the joint table."""
-        return self._table.stored_tables()
-
-    def shards(self) -> dict[int, Shard]:
-        """Returns the rows of the joint table that belong to each feature."""
-        return self._table.shards()
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the row gradients of the last backward pass and clears them."""
@@ -152,10 +148,5 @@ class BaggedEmbedding(Embeddings[Bags]):
         source = reference.bag_of_lookup(bags.offsets, len(rows))
         return [RowGradients(0, rows, gradient, source=source, scale=bags.scale)]
 
-    def raise_bad_ids(self) -> None:
-        """Refuses ids outside their tables in earlier batches; waits for the device."""
-        if self._table.met_bad_id():
-            raise UserError(
-                "a batch held an id outside the rows of its table; the dataset and its feature "
-                "spec differ, or `hash_indices` is missing"
-            )
+    def _describe_bad_id(self, lookup: int) -> str:  # noqa: ARG002  (its feature is not told)
+        return "a batch held an id outside the rows of its table"

@@ -173,7 +173,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """
 
 
-class JointTable(Embeddings[Tensor]):
+class JointTable(Embeddings[LookupsT]):
     """One [R, D] table for all features, one after the other."""
 
     def __init__(
@@ -194,22 +194,6 @@ class JointTable(Embeddings[Tensor]):
             ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
         )
 
-    @abc.abstractmethod
-    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Looks up rows of the joint table.
-
-        Args:
-            rows: [...] int32 or int64 row numbers.
-            dtype: dtype of the vectors.
-
-        Returns:
-            [..., D] vectors.
-        """
-
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] to [B, F, D]."""
-        return self.lookup(self.table_rows(ids), dtype)
-
     def stored_tables(self) -> list[StoredTable]:
         """Returns the joint table."""
         return [StoredTable(self.weight.data)]
@@ -229,20 +213,22 @@ class JointTable(Embeddings[Tensor]):
             bad=self._bad_id if ids.is_cuda else None,
         )
 
-    def met_bad_id(self) -> bool:
-        """Returns True if a GPU met an id outside its table."""
-        return int(self._bad_id) != ops.NO_BAD_ID
-
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device."""
         lookup = int(self._bad_id)
         if lookup != ops.NO_BAD_ID:
-            feature = lookup % len(self.table_sizes)
             raise UserError(
-                f"categorical feature {feature}: a batch held an id outside [0, "
-                f"{self.table_sizes[feature]}), the rows of its table; the dataset and its feature "
-                "spec differ, or `hash_indices` is missing"
+                f"{self._describe_bad_id(lookup)}; the dataset and its feature spec differ, or "
+                "`hash_indices` is missing"
             )
+
+    def _describe_bad_id(self, lookup: int) -> str:
+        """Describes an id outside its table, by its number in a batch."""
+        feature = lookup % len(self.table_sizes)
+        return (
+            f"categorical feature {feature}: a batch held an id outside [0, "
+            f"{self.table_sizes[feature]}), the rows of its table"
+        )
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the sparse gradient of the last backward pass and clears it."""
@@ -250,7 +236,27 @@ class JointTable(Embeddings[Tensor]):
         return [] if gradient is None else [_from_sparse(0, gradient)]
 
 
-class JointEmbedding(JointTable):
+class JointRows(JointTable[Tensor]):
+    """A joint table that gives a row for each id."""
+
+    @abc.abstractmethod
+    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Looks up rows of the joint table.
+
+        Args:
+            rows: [...] int32 or int64 row numbers.
+            dtype: dtype of the vectors.
+
+        Returns:
+            [..., D] vectors.
+        """
+
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
+        return self.lookup(self.table_rows(ids), dtype)
+
+
+class JointEmbedding(JointRows):
     """A joint table in plain PyTorch, with a sparse gradient (`joint`)."""
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -258,7 +264,7 @@ class JointEmbedding(JointTable):
         return nn.functional.embedding(rows, self.weight, sparse=self.trainable).to(dtype)
 
 
-class JointSparseEmbedding(JointTable):
+class JointSparseEmbedding(JointRows):
     """A joint table with the extension's lookup and a sparse gradient (`joint_sparse`).
 
     The gradient is an ordinary sparse tensor in `weight.grad`, so any optimizer can use it.
@@ -269,7 +275,7 @@ class JointSparseEmbedding(JointTable):
         return ops.sparse_embedding(self.weight, rows, dtype)
 
 
-class JointFusedEmbedding(JointTable):
+class JointFusedEmbedding(JointRows):
     """A joint table outside autograd, updated in place by rows (`joint_fused`).
 
     The table has no gradient tensor, dense or sparse: autograd delivers the row gradients through
@@ -296,10 +302,6 @@ class JointFusedEmbedding(JointTable):
         self.weight.requires_grad_(False)
         self.sorts_early = True
         self._lookups = RowLookups()
-
-    def stored_tables(self) -> list[StoredTable]:
-        """Returns the joint table."""
-        return [StoredTable(self.weight.data)]
 
     def _trains(self) -> bool:
         return self.trainable and torch.is_grad_enabled()
@@ -426,7 +428,7 @@ def _from_sparse(table: int, gradient: Tensor) -> RowGradients:
     return RowGradients(table, gradient._indices()[0], gradient._values())
 
 
-_TYPES: dict[str, type[JointTable | MultiTableEmbedding]] = {
+_TYPES: dict[str, type[JointRows | MultiTableEmbedding]] = {
     "joint": JointEmbedding,
     "joint_sparse": JointSparseEmbedding,
     "multi_table": MultiTableEmbedding,

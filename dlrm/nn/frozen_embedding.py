@@ -47,6 +47,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
         scale: [R] float32 scale of each row; None for a floating-point table.
         table_sizes: rows of each feature.
         hash_indices: take ids modulo the table size.
+        checks_ids: refuse ids outside their tables, which no exporter takes.
     """
 
     def __init__(
@@ -55,16 +56,19 @@ class FrozenEmbedding(Embeddings[Tensor]):
         scale: Tensor | None,
         table_sizes: Sequence[int],
         hash_indices: bool,
+        *,
+        checks_ids: bool = False,
     ) -> None:
         super().__init__(table_sizes, table.shape[1], hash_indices)
-        starts = list(itertools.accumulate(self.table_sizes, initial=0))[:-1]
+        offsets = torch.tensor(list(itertools.accumulate(self.table_sizes, initial=0)))
+        self._offsets = offsets if checks_ids else None
         self.table: Tensor
         self.scale: Tensor | None
         self._starts: Tensor
         self._sizes: Tensor
         self.register_buffer("table", table)
         self.register_buffer("scale", scale)
-        self.register_buffer("_starts", torch.tensor(starts))
+        self.register_buffer("_starts", offsets[:-1].clone())
         self.register_buffer("_sizes", torch.tensor(self.table_sizes))
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -78,6 +82,8 @@ class FrozenEmbedding(Embeddings[Tensor]):
         return vectors.view(-1, len(self.table_sizes), self.embedding_dim).to(dtype)
 
     def _rows(self, ids: Tensor) -> Tensor:
+        if self._offsets is not None:
+            return ops.joint_rows(ids, self._offsets, hash_indices=self.hash_indices)
         if self.hash_indices:
             ids = torch.remainder(ids, self._sizes)
         return ids + self._starts
@@ -95,28 +101,3 @@ class FrozenEmbedding(Embeddings[Tensor]):
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns an empty list: the table is not trained."""
         return []
-
-
-class CheckedFrozenEmbedding(FrozenEmbedding):
-    """A read-only joint table that refuses ids outside their tables.
-
-    Args:
-        table: [R, D] float32, bfloat16 or int8; not copied.
-        scale: [R] float32 scale of each row; None for a floating-point table.
-        table_sizes: rows of each feature.
-        hash_indices: take ids modulo the table size.
-    """
-
-    def __init__(
-        self,
-        table: Tensor,
-        scale: Tensor | None,
-        table_sizes: Sequence[int],
-        hash_indices: bool,
-    ) -> None:
-        super().__init__(table, scale, table_sizes, hash_indices)
-        self._offsets: Tensor
-        self.register_buffer("_offsets", torch.cat([self._starts, torch.tensor([len(table)])]))
-
-    def _rows(self, ids: Tensor) -> Tensor:
-        return ops.joint_rows(ids, self._offsets, hash_indices=self.hash_indices)

@@ -8,20 +8,18 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from dlrm.config import ModelConfig
+from dlrm.distributed.cost import GIB, Machine, Workload
+from dlrm.distributed.planner import describe, plan
 from recsys import program
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.settings import section_from_dict, setting
-
-if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
-    from dlrm.distributed.cost import Machine, Workload
 
 CRITEO_LIMIT_15 = (
     *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),
@@ -84,45 +82,6 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     define_settings(flag_values, SECTIONS)
 
 
-def workload_of(options: PlanOptions) -> "Workload":
-    """Builds the workload of a training step from the command line.
-
-    Raises:
-        UserError: a list of sizes holds something that is no integer.
-    """
-    from dlrm.distributed.cost import Workload
-
-    if options.dataset is not None:
-        sizes = FeatureSpec.load(options.dataset).table_sizes
-    else:
-        sizes = KNOWN_TABLES.get(options.tables) or _sizes(options.tables)
-    model = ModelConfig()
-    return Workload.of_network(
-        sizes,
-        num_numerical=model.num_numerical_features,
-        embedding_dim=model.embedding_dim,
-        bottom_mlp_sizes=model.bottom_mlp_sizes,
-        top_mlp_sizes=model.top_mlp_sizes,
-        global_batch=options.batch_size,
-        wire_bytes=options.wire_bytes,
-    )
-
-
-def machine_of(options: PlanOptions) -> "Machine":
-    """Builds the machine that the command line describes."""
-    from dlrm.distributed.cost import GIB, Machine
-
-    return Machine(
-        world_size=options.world_size,
-        ranks_per_node=options.ranks_per_node,
-        memory_bytes=options.hbm_gib * GIB,
-        memory_bytes_per_s=options.hbm_gb_per_s * 1e9,
-        node_bytes_per_s=options.node_gb_per_s * 1e9,
-        network_bytes_per_s=options.network_gb_per_s * 1e9,
-        flop_per_s=options.tflop_per_s * 1e12,
-    )
-
-
 def _sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
@@ -142,10 +101,22 @@ def config_from_flags(flag_values: flags.FlagValues) -> PlanOptions:
 def run(flag_values: flags.FlagValues) -> None:
     """Prints the plan that the flags describe."""
     options = config_from_flags(flag_values)
-    from dlrm.distributed.planner import describe, plan
-
-    workload = workload_of(options)
-    planned = plan(workload, machine_of(options))
+    if options.dataset is not None:
+        sizes = FeatureSpec.load(options.dataset).table_sizes
+    else:
+        sizes = KNOWN_TABLES.get(options.tables) or _sizes(options.tables)
+    model = ModelConfig()
+    workload = Workload.of(model, sizes, options.batch_size, wire_bytes=options.wire_bytes)
+    machine = Machine(
+        world_size=options.world_size,
+        ranks_per_node=options.ranks_per_node,
+        memory_bytes=options.hbm_gib * GIB,
+        memory_bytes_per_s=options.hbm_gb_per_s * 1e9,
+        node_bytes_per_s=options.node_gb_per_s * 1e9,
+        network_bytes_per_s=options.network_gb_per_s * 1e9,
+        flop_per_s=options.tflop_per_s * 1e12,
+    )
+    planned = plan(workload, machine)
     if options.placement is not None:
         planned.placement.save(options.placement)
     for line in describe(planned, workload):

@@ -10,21 +10,16 @@ from absl import flags
 
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
-from recsys.data.feature_spec import FeatureSpec
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Writes the dataset of the --synthetic_* flags; never into an existing folder."""
     config = config_from_flags(flag_values)
-    from dlrm.data.synthetic import write_synthetic_dataset  # with torch
+    from dlrm.data.synthetic import write_dataset_of  # with torch
 
-    root = Path(config.data.synthetic_dataset_dir)
-    spec = FeatureSpec.criteo(
-        config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
-    )
-    rows = config.data.synthetic_dataset_num_entries
-    write_synthetic_dataset(root, spec, rows, config.data.synthetic_distribution, config.run.seed)
-    program.print_line(f"Wrote {rows} rows to {root}")
+    write_dataset_of(config)
+    rows, folder = config.data.synthetic_dataset_num_entries, config.data.synthetic_dataset_dir
+    program.print_line(f"Wrote {rows} rows to {Path(folder)}")
 
 
 if __name__ == "__main__":

@@ -124,9 +124,10 @@ def build_network(
         embeddings = FrozenEmbedding(table, scale, table_sizes, config.hash_indices)
     else:
         storage: EmbeddingStorage = "bfloat16" if table.dtype == torch.bfloat16 else "float32"
-        joint = JointFusedEmbedding(table_sizes, config.embedding_dim, config.hash_indices, storage)
+        kind = JointFusedEmbedding if widths is None else BaggedEmbedding
+        joint = kind(table_sizes, config.embedding_dim, config.hash_indices, storage)
         joint.weight = nn.Parameter(table, requires_grad=False)
-        embeddings = joint if widths is None else BaggedEmbedding(joint)
+        embeddings = joint
     if portable and config.interaction_op == "cuda_dot":
         config = dataclasses.replace(config, interaction_op="dot")
     model = Dlrm(config, table_sizes, embeddings)

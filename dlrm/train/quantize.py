@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
-from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, one_table, quantize_rows
+from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
 from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
 from recsys.errors import UserError
 
@@ -54,5 +54,5 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
     values, scale = quantize_rows(table)
     sizes, hashes = model.embeddings.table_sizes, model.embeddings.hash_indices
     model.run_instead(Int8Mlp(model.bottom_mlp, of_bottom), Int8Mlp(model.top_mlp, of_top))
-    model.embeddings = CheckedFrozenEmbedding(values, scale, sizes, hashes)
+    model.embeddings = FrozenEmbedding(values, scale, sizes, hashes, checks_ids=True)
     return TableBytes(before, values.numel() + 4 * scale.numel())

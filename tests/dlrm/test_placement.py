@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dlrm.config import ModelConfig
 from dlrm.distributed.cost import GIB, Machine, Workload, predict
 from dlrm.distributed.placement import KINDS, Placement, PlacementError, TablePlacement
 from dlrm.distributed.planner import plan
@@ -18,15 +19,7 @@ from tests.dlrm.ranks import placement_of
 
 
 def workload(sizes, batch=8192, **more):
-    return Workload.of_network(
-        sizes,
-        num_numerical=13,
-        embedding_dim=128,
-        bottom_mlp_sizes=(512, 256, 128),
-        top_mlp_sizes=(1024, 1024, 512, 256, 1),
-        global_batch=batch,
-        **more,
-    )
+    return Workload.of(ModelConfig(), sizes, batch, **more)
 
 
 def machine(world_size, gib=80.0, **more):

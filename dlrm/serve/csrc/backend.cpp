@@ -264,6 +264,7 @@ void execute(TRITONBACKEND_ModelInstance* triton_instance, Instance& instance,
 }  // namespace recsys::serve
 
 using recsys::serve::check;
+using recsys::serve::Features;
 using recsys::serve::guarded;
 using recsys::serve::Instance;
 using recsys::serve::Model;
@@ -307,7 +308,9 @@ TRITON_ENTRY TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(
     check(TRITONBACKEND_ModelState(triton_model, &state));
     const Model& model = *static_cast<Model*>(state);
     auto instance = std::make_unique<Instance>(model.version, model.num_threads);
-    instance->answer(instance->zeros(model.warmup_rows));
+    Features zeros;
+    zeros.resize(model.version->deployment, model.warmup_rows);
+    instance->answer(zeros);
     check(TRITONBACKEND_ModelInstanceSetState(triton_instance, instance.get()));
     instance.release();
   });

@@ -19,6 +19,13 @@ BadRequest refused(uint64_t row, const std::string& reason) {
 
 }  // namespace
 
+void Features::resize(const Deployment& deployment, int64_t count) {
+  rows = count;
+  numerical.resize(static_cast<size_t>(count * deployment.num_numerical));
+  ids.resize(static_cast<size_t>(count * deployment.num_slots));
+  scale.resize(static_cast<size_t>(count * deployment.num_list_slots));
+}
+
 RawRows::RawRows(const std::string& path, const Deployment& deployment) : deployment_(deployment) {
   try {
     transform_ = std::make_unique<clicks::LineTransform>(path);
@@ -59,19 +66,16 @@ void RawRows::read(const Request& request, Features& features) {
                                  : ExpectedTensor{"fields", "string", num_fields}},
                 request);
   const std::string text = line != nullptr ? text_of_lines(*line) : text_of_fields(request[0]);
-  const int64_t rows = request[0].rows();
-  const auto numbers_before = features.numerical.size();
-  const auto ids_before = features.ids.size(), scale_before = features.scale.size();
-  features.numerical.resize(numbers_before + static_cast<size_t>(rows * deployment_.num_numerical));
-  features.ids.resize(ids_before + static_cast<size_t>(rows * deployment_.num_slots));
-  features.scale.resize(scale_before + static_cast<size_t>(rows * deployment_.num_list_slots));
+  const int64_t rows = request[0].rows(), before = features.rows;
+  features.resize(deployment_, before + rows);
   try {
     clicks::RejectedLine rejected{};
     const auto form = line != nullptr ? clicks::RowForm::kLine : clicks::RowForm::kFields;
     if (!transform_->run(form, reinterpret_cast<const uint8_t*>(text.data()), text.size(),
-                         static_cast<uint64_t>(rows), features.numerical.data() + numbers_before,
-                         features.ids.data() + ids_before, features.scale.data() + scale_before,
-                         &rejected)) {
+                         static_cast<uint64_t>(rows),
+                         features.numerical.data() + before * deployment_.num_numerical,
+                         features.ids.data() + before * deployment_.num_slots,
+                         features.scale.data() + before * deployment_.num_list_slots, &rejected)) {
       throw refused(rejected.line, rejected.message);
     }
   } catch (const clicks::LineTooLong& error) {
@@ -79,7 +83,6 @@ void RawRows::read(const Request& request, Features& features) {
         std::count(text.begin(), text.begin() + static_cast<int64_t>(error.offset), '\n');
     throw refused(static_cast<uint64_t>(row), "is longer than any row");
   }
-  features.rows += rows;
 }
 
 std::string RawRows::text_of_lines(const InputTensor& lines) const {

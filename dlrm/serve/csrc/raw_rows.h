@@ -23,6 +23,9 @@ struct Features {
   std::vector<float> numerical;  // [rows, M]
   std::vector<int64_t> ids;      // [rows, slots]
   std::vector<float> scale;      // [rows, list slots]
+
+  // Makes room for more rows, or forgets the last ones.
+  void resize(const Deployment& deployment, int64_t count);
 };
 
 // Transforms raw rows by the rules and dictionaries of a dataset; not for two threads at a time.
@@ -37,7 +40,7 @@ class RawRows {
   // Returns whether a request has anything but transformed features.
   static bool has_raw(const Request& request);
 
-  // Checks a request of lines or fields, and appends its features; where it throws, a part of them.
+  // Checks a request of lines or fields, and appends its features; where it throws, some of them.
   void read(const Request& request, Features& features);
 
  private:

@@ -11,11 +11,9 @@ namespace {
 // Samples of a task where threads share a batch; fewer make products with few columns.
 constexpr int64_t kLeastSamples = 16;
 
-void append_floats(const InputTensor* tensor, std::vector<float>& values) {
-  if (tensor == nullptr) return;
-  const size_t before = values.size();
-  values.resize(before + tensor->bytes / sizeof(float));
-  std::memcpy(values.data() + before, tensor->data, tensor->bytes);
+// Copies a checked tensor, if there is one.
+void copy_values(const InputTensor* tensor, void* to) {
+  if (tensor != nullptr) std::memcpy(to, tensor->data, tensor->bytes);
 }
 
 }  // namespace
@@ -33,23 +31,18 @@ Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads
 
 void Instance::add(const Request& request, Features& features) {
   const int64_t rows = features.rows;
-  const size_t numbers = features.numerical.size();
-  const size_t ids = features.ids.size(), scale = features.scale.size();
   try {
     append(request, features);
   } catch (...) {  // also where memory ran out between two columns: the next request begins here
-    features.rows = rows;
-    features.numerical.resize(numbers);
-    features.ids.resize(ids);
-    features.scale.resize(scale);
+    features.resize(version_->deployment, rows);
     throw;
   }
 }
 
 void Instance::append(const Request& request, Features& features) {
   const Deployment& deployment = version_->deployment;
-  const int64_t rows_before = features.rows;
-  const auto ids_before = features.ids.size();
+  const int64_t before = features.rows;
+  const int64_t ids_before = before * deployment.num_slots;
   if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
     raw_rows_->read(request, features);
   } else {
@@ -62,27 +55,18 @@ void Instance::append(const Request& request, Features& features) {
       expected.push_back({"factors", "float32", deployment.num_list_slots});
     }
     check_tensors(expected, request);
-    const InputTensor& categorical = *find_input(request, "categorical");
-    features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
-    std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
-    append_floats(find_input(request, "numerical"), features.numerical);
-    append_floats(find_input(request, "factors"), features.scale);
-    features.rows += categorical.rows();
+    const InputTensor* const categorical = find_input(request, "categorical");
+    features.resize(deployment, before + categorical->rows());
+    copy_values(categorical, features.ids.data() + ids_before);
+    copy_values(find_input(request, "numerical"),
+                features.numerical.data() + before * deployment.num_numerical);
+    copy_values(find_input(request, "factors"),
+                features.scale.data() + before * deployment.num_list_slots);
   }
   if (deployment.refuses_bad_ids) {
-    check_ids(features.ids.data() + ids_before, features.rows - rows_before, deployment.table_sizes,
+    check_ids(features.ids.data() + ids_before, features.rows - before, deployment.table_sizes,
               deployment.widths);
   }
-}
-
-Features Instance::zeros(int64_t rows) const {
-  const Deployment& deployment = version_->deployment;
-  Features features;
-  features.rows = rows;
-  features.numerical.resize(static_cast<size_t>(rows * deployment.num_numerical));
-  features.ids.resize(static_cast<size_t>(rows * deployment.num_slots));
-  features.scale.resize(static_cast<size_t>(rows * deployment.num_list_slots));
-  return features;
 }
 
 Answers Instance::answer(const Features& features) {

@@ -40,9 +40,6 @@ class Instance {
   // nothing is appended.
   void add(const Request& request, Features& features);
 
-  // Returns the features of a warm-up.
-  Features zeros(int64_t rows) const;
-
   // Runs the network.
   Answers answer(const Features& features);
 
