@@ -103,7 +103,9 @@ def read_ratings(
     add: Sink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
 ) -> ReadRows:
-    """Passes the rows of a file to `add`, but those that `keep` drops or below `min_rating`.
+    """Reads a whole file; passes rows that reach `min_rating` to a sink.
+
+    Rows that `keep` drops count nowhere.
 
     Raises:
         PreprocError: the file cannot be read, or has no valid row, or none is left.
