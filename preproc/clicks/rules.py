@@ -328,9 +328,9 @@ def order_dictionary(
 
 
 def order_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
-    """Returns the categories that are kept, texts or integers, in id order from 1.
+    """Returns the categories that are kept, in id order from 1.
 
-    Of equal counts smaller integers come first, or shorter texts, then
+    They are texts or integers. Of equal counts smaller integers come first, or shorter texts, then
     those of smaller bytes.
     """
     kept = [(key, count) for key, count in counts.items() if count >= frequency_limit]

@@ -53,7 +53,7 @@ def nothing(*_: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threads:
-    """Works on units in threads of this process; the Spark engine has a cluster's.
+    """Works on units in threads of this process.
 
     Attributes:
         threads: at least 1; fewer are used if memory is short.

@@ -162,7 +162,7 @@ def read_rows(
 
 
 def _keys(text: bytes, column: Column, buckets: int) -> list[int | bytes | None]:
-    """Returns the categories of a field: one, or the features of a time; None if missing."""
+    """Returns the category or time features of a field, None if missing."""
     if column.role == "categorical":
         return [read_category(text, column.type, buckets) if text else None]
     time = column.time.milliseconds(text) if column.time else None
@@ -180,11 +180,11 @@ def _elements(text: bytes, column: Column) -> object:
 def split_values(
     rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
 ) -> npt.NDArray[np.uint64]:
-    """Returns what gives valid rows to their splits: times or hashes; else 0.
+    """Returns what gives valid rows to their splits, else 0.
 
     Args:
         rows: bytes of each row, and its fields.
-        row_format: may have a rule for splits.
+        row_format: may have a rule for splits, by times or hashes.
     """
     rule = row_format.split
     if rule is None:

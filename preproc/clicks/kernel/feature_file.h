@@ -63,8 +63,8 @@ class StoredDictionary {
         id_shift_(8 * column.remainder_bytes),
         id_mask_((uint64_t{1} << (8 * column.id_bytes)) - 1) {}
 
-  // hash: of a category of 32 bits its key in the highest ones.
   uint64_t categories() const { return categories_; }
+  // hash: of a category of 32 bits its key in the highest ones.
   void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(bucket(hash)); }
   void prefetch_entries(uint64_t hash) const { __builtin_prefetch(entry(load32(bucket(hash)))); }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the fields of a row for the kernel, as row_format.h has them.
+"""Packs the fields of a row as row_format.h has them.
 
 They are a header, a record of each field, and all texts: each is a byte with its length, then its
 bytes; a group of texts is their number, then each. Integers are little endian. Their fields are
@@ -27,7 +27,7 @@ _NO_LIST = ListRule("\0", max_length=0)
 
 
 def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
-    """Returns the fields of a row, and how numbers and categories are read."""
+    """Returns the fields of a row, and how they are read."""
     fields, texts = b"", b""
     for column, number in zip(row_format.columns, row_format.numbers, strict=True):
         name = _text(column.name.encode()[:255])

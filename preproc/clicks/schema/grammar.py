@@ -69,7 +69,9 @@ def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
 
 
 def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason:
-    """Returns the fields of a row, missing ones empty, or the reason to reject it.
+    """Returns the fields of a row, or the reason to reject it.
+
+    Missing ones are empty.
 
     Args:
         row: bytes without the line end.
@@ -84,7 +86,7 @@ def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason
 
 
 def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
-    """Returns the reason to reject a row, None if it is valid; see `read_fields`."""
+    """Returns the reason to reject a row, None if it is valid."""
     read = read_fields(row, row_format)
     return None if isinstance(read, list) else read
 
@@ -102,7 +104,7 @@ def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[R
 def _reason(
     field: bytes, number: int, column: Column, row_format: RowFormat
 ) -> RejectReason | None:
-    """Returns the reason to reject a field, None if it is one of its column."""
+    """Returns the reason to reject a field, None if it is valid."""
     if column.role == "label":
         negative = row_format.negative
         is_label = field in row_format.positive or negative is None or field in negative

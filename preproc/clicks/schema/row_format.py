@@ -160,7 +160,7 @@ class RowFormat:
         return tuple(column.name for column in self.columns if column.role != "ignored")
 
     def count(self, role: Role) -> int:
-        """Returns the number of features of a role; those of times are categorical."""
+        """Returns how many features a role has, categorical ones of times too."""
         features = (each for c in self.columns for each in (c, *c.time_features))
         return sum(feature.role == role for feature in features)
 

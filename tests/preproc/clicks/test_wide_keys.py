@@ -11,6 +11,7 @@ import xxhash
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
+from tests.preproc.clicks.rows import assert_same
 from tests.preproc.clicks.schema_log import columns_of, prepare, write_log, write_schema
 from tests.tools import needs
 
@@ -89,3 +90,31 @@ def test_texts_of_one_hash_are_told_apart(engine, tmp_path):
         with LineTransform(tmp_path / "features.bin") as transform:
             served = transform.transform([*given, b"kettle and a pot"]).ids[:, 0].tolist()
             assert served == [*given.values(), 0]
+
+
+@needs("compiled Criteo kernel")
+def test_texts_in_the_columns_of_a_criteo_log(tmp_path):
+    """Such a log has the roles of Criteo's, whose parser would take hexadecimal numbers alone."""
+    lines = (
+        "\t".join(["01"[i % 2], *("7" for _ in range(13)), *(["red", "blue"][i % 2],) * 26])
+        for i in range(20)
+    )
+    (tmp_path / "log.tsv").write_text("\n".join(lines))
+    schema = write_schema(
+        tmp_path,
+        dialect={"delimiter": "\t", "header": False},
+        missing=[],
+        label={"column": "y"},
+        columns=[
+            {"name": "y", "role": "label"},
+            {"name": "I{1..13}", "role": "numerical", "type": "int"},
+            {"name": "C{1..26}", "role": "categorical", "type": "string"},
+        ],
+    )
+    made, expected = (
+        prepare(tmp_path, tmp_path / "log.tsv", schema, engine, engine=engine)
+        for engine in ("native", "reference")
+    )
+    assert_same(made, expected)
+    assert made.rejected["hex"] == 0
+    assert (tmp_path / "native" / "dictionaries" / "cat_25.bin").read_bytes() == b"redblue"
