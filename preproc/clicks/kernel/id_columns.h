@@ -90,11 +90,11 @@ class IdColumns {
   // Copies the narrow categories of a column in rows [from, from + count) of a batch.
   void copy(const RowBatch& batch, int from, int count, int column, uint32_t* categories) const {
     if (column >= categoricals_) {
-      const int32_t* values = batch.numerical + from * numericals_ + column - categoricals_;
+      const int32_t* values = batch.numerical.data() + from * numericals_ + column - categoricals_;
       for (int r = 0; r < count; ++r) categories[r] = bins_(values[r * numericals_]);
       return;
     }
-    const uint32_t* values = batch.categorical + from * categoricals_ + column;
+    const uint32_t* values = batch.categorical.data() + from * categoricals_ + column;
     for (int r = 0; r < count; ++r) categories[r] = values[r * categoricals_];
     if (modulus_.changes_nothing()) return;
     for (int r = 0; r < count; ++r) categories[r] = modulus_(categories[r]);

@@ -284,13 +284,13 @@ class RowEncoder final : public EncodingSink {
     for (int r = 0; r < count; ++r) {
       const size_t out = (at + static_cast<size_t>(r)) * numericals_;
       const uint64_t present = batch.numerical_present[from + r];
-      const int32_t* raw = batch.numerical + static_cast<size_t>(from + r) * numericals_;
+      const int32_t* raw = batch.numerical.data() + static_cast<size_t>(from + r) * numericals_;
       for (size_t c = 0; c < numericals_; ++c) {
         const auto value = transform_(raw[c], (present >> c) & 1);
         float16_[out + c] = value.float16;
         if (want_float32) float32_[out + c] = value.float32;
       }
-      const double* numbers = batch.decimal + static_cast<size_t>(from + r) * numericals_;
+      const double* numbers = batch.decimal.data() + static_cast<size_t>(from + r) * numericals_;
       for (const auto& [c, rule] : decimals_) {
         float32_[out + c] = rule((present >> c) & 1 ? numbers[c] : 0.0);
       }
@@ -408,8 +408,8 @@ class SplitEncoder final : public EncodingSink {
       for (int r = 0; r < batch.rows; ++r) {
         if (rule_.split_of(batch.split_value[r]) == split) part_.copy_row(batch, r, count++);
       }
-      part_.batch().rows = count;
-      if (encoders_[split] != nullptr) encoders_[split]->rows(part_.batch());
+      part_.rows = count;
+      if (encoders_[split] != nullptr) encoders_[split]->rows(part_);
     }
     seen_ += static_cast<uint64_t>(batch.rows);
     return true;
@@ -425,7 +425,7 @@ class SplitEncoder final : public EncodingSink {
 
  private:
   SplitRule rule_;
-  BatchBuffers part_;
+  RowBatch part_;
   std::unique_ptr<RowEncoder> encoders_[kNumSplits];
   uint64_t seen_ = 0;
 };

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "digits.h"
+#include "memory.h"
 #include "row_format.h"
 #include "typed_fields.h"
 
@@ -55,19 +56,61 @@ struct ListColumn {
   uint32_t end[kBatchRows];
 };
 
+// Rows of a format, with room for kBatchRows.
 struct RowBatch {
   int rows = 0;
-  uint8_t label[kBatchRows];
-  uint64_t numerical_present[kBatchRows];  // bit c: column c is not empty
-  uint64_t id_present[kBatchRows];         // of categorical columns, then of the bins of numbers
-  int32_t* numerical;                      // [kBatchRows, num_numerical]
-  double* decimal;                         // as `numerical`, of columns of decimal numbers
-  uint32_t* categorical;                   // [kBatchRows, num_categorical]
-  WideKey* keys;                     // as `categorical`, of columns of wide keys, each of value 1
-  KeyArena* unquoted;                // fields with quotes in them
-  ListColumn* lists;                 // [num_lists]
-  uint64_t split_value[kBatchRows];  // see SplitRule; not read where it has no kind
-  int64_t group[kBatchRows];         // 63 bits of a hash, -1 if missing; likewise
+  uint8_t label[kBatchRows] = {};
+  uint64_t numerical_present[kBatchRows] = {};  // bit c: column c is not empty
+  uint64_t id_present[kBatchRows] = {};   // of categorical columns, then of the bins of numbers
+  uint64_t split_value[kBatchRows] = {};  // see SplitRule; not read where it has no kind
+  int64_t group[kBatchRows] = {};         // 63 bits of a hash, -1 if missing; likewise
+  size_t numericals;                      // columns of the next ones
+  size_t categoricals;
+  Pages<int32_t> numerical;     // [kBatchRows, numericals]
+  Pages<double> decimal;        // as `numerical`, of columns of decimal numbers
+  Pages<uint32_t> categorical;  // [kBatchRows, categoricals]
+  Pages<WideKey> keys;          // as `categorical`, of columns of wide keys, each of value 1
+  KeyArena unquoted;            // fields with quotes in them
+  std::vector<ListElements> elements;
+  std::vector<ListColumn> lists;  // [num_lists], of these elements or another batch's
+
+  explicit RowBatch(const RowFormat& format)
+      : numericals(format.num_numerical),
+        categoricals(format.num_categorical),
+        numerical(kBatchRows * numericals + 1),
+        decimal(kBatchRows * numericals + 1),
+        categorical(kBatchRows * categoricals + 1),
+        keys(kBatchRows * categoricals + 1, Pages<WideKey>::kOnUse),
+        elements(format.num_lists),
+        lists(format.num_lists) {
+    for (size_t l = 0; l < lists.size(); ++l) lists[l].elements = &elements[l];
+  }
+
+  // Copies row `from` of a batch, which may be this one, to row `to`.
+  void copy_row(const RowBatch& source, int from, int to) {
+    label[to] = source.label[from];
+    numerical_present[to] = source.numerical_present[from];
+    id_present[to] = source.id_present[from];
+    split_value[to] = source.split_value[from];
+    group[to] = source.group[from];
+    for (size_t l = 0; l < lists.size(); ++l) {
+      lists[l].elements = source.lists[l].elements;
+      lists[l].begin[to] = source.lists[l].begin[from];
+      lists[l].end[to] = source.lists[l].end[from];
+    }
+    copy_values(source.numerical, numerical, numericals, from, to);
+    copy_values(source.decimal, decimal, numericals, from, to);
+    copy_values(source.categorical, categorical, categoricals, from, to);
+    copy_values(source.keys, keys, categoricals, from, to);
+  }
+
+ private:
+  template <typename T>
+  static void copy_values(const Pages<T>& source, Pages<T>& target, size_t width, int from,
+                          int to) {
+    std::memcpy(target.data() + static_cast<size_t>(to) * width,
+                source.data() + static_cast<size_t>(from) * width, width * sizeof(T));
+  }
 };
 
 // Offsets of the fields in those rows of a batch that have the right number of fields.
@@ -292,7 +335,7 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
     const uint8_t* field = text + begin;
     uint32_t length = ends[f] - begin;
     if (format.quote != 0 && length > 0 && *field == format.quote) {
-      unquote(field, length, format.quote, *batch.unquoted);
+      unquote(field, length, format.quote, batch.unquoted);
     }
     if (is_missing(field, length, format, format.fields[f])) return false;
     hash = TextHash::of(field, length);
@@ -325,7 +368,7 @@ CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFor
   int64_t time = 0;
   uint64_t present = 0;
   uint32_t* const categories =
-      batch.categorical + static_cast<size_t>(r) * format.num_categorical + column;
+      batch.categorical.data() + static_cast<size_t>(r) * format.num_categorical + column;
   if (!is_present && splits) return false;
   if (!read_time(field, length, is_present, declared.time, time, categories, present)) {
     return false;
@@ -341,15 +384,15 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
                                         uint8_t* rejected) {
   bool all_valid = true;
   batch.rows = fields.rows;
-  batch.unquoted->clear();
+  batch.unquoted.clear();
   for (uint32_t l = 0; l < format.num_lists; ++l) batch.lists[l].elements->clear();
   const bool is_random = format.split.kind == SplitRule::kAtRandom;
   const bool has_hashes = is_random || format.group_field != kNoField;
   const Field* const declared_fields = format.fields.data();
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
-    int32_t* numerical = batch.numerical + static_cast<size_t>(r) * format.num_numerical;
-    double* decimal = batch.decimal + static_cast<size_t>(r) * format.num_numerical;
+    int32_t* numerical = batch.numerical.data() + static_cast<size_t>(r) * format.num_numerical;
+    double* decimal = batch.decimal.data() + static_cast<size_t>(r) * format.num_numerical;
     const size_t first_category = static_cast<size_t>(r) * format.num_categorical;
     uint64_t digits = repeat(0x80), numerical_present = 0, id_present = 0;
     bool valid = true;
@@ -361,7 +404,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       const uint8_t* field = text + begin;
       const uint32_t column = declared.column;
       if (format.quote != 0 && length > 0 && *field == format.quote) {
-        unquote(field, length, format.quote, *batch.unquoted);
+        unquote(field, length, format.quote, batch.unquoted);
       }
       begin = ends[f] + 1;
       switch (declared.role) {
@@ -419,11 +462,11 @@ CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, cons
     const uint8_t label = text[fields.start[r]];
     bool valid = !has_label || (ends[0] - fields.start[r] == 1 && (label | 1) == '1');
     batch.label[r] = label & has_label;
-    valid &= Steps::parse_numericals(text, ends, batch.numerical + r * kNumericals,
+    valid &= Steps::parse_numericals(text, ends, batch.numerical.data() + r * kNumericals,
                                      batch.numerical_present[r]);
     uint32_t present;
     valid &= Steps::parse_categoricals(text, ends + kNumericals,
-                                       batch.categorical + r * kCategoricals, present);
+                                       batch.categorical.data() + r * kCategoricals, present);
     batch.id_present[r] = batch.numerical_present[r] << kCategoricals | present;
     rejected[r] = !valid;
     all_valid &= valid;

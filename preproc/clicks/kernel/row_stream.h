@@ -52,68 +52,6 @@ class RowSink {
   virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
 };
 
-// A batch with room for rows of a format.
-class BatchBuffers {
- public:
-  explicit BatchBuffers(const RowFormat& format)
-      : numericals_(format.num_numerical),
-        categoricals_(format.num_categorical),
-        numerical_(kBatchRows * numericals_ + 1),
-        decimal_(kBatchRows * numericals_ + 1),
-        categorical_(kBatchRows * categoricals_ + 1),
-        keys_(kBatchRows * categoricals_ + 1, Pages<WideKey>::kOnUse),
-        elements_(format.num_lists),
-        lists_(format.num_lists),
-        batch_(1) {
-    for (size_t l = 0; l < lists_.size(); ++l) lists_[l].elements = &elements_[l];
-    batch_[0].lists = lists_.data();
-    batch_[0].numerical = numerical_.data();
-    batch_[0].decimal = decimal_.data();
-    batch_[0].categorical = categorical_.data();
-    batch_[0].keys = keys_.data();
-    batch_[0].unquoted = &unquoted_;
-  }
-
-  RowBatch& batch() { return batch_[0]; }
-
-  // Copies row `from` of a batch, which may be this one, to row `to`.
-  void copy_row(const RowBatch& source, int from, int to) {
-    RowBatch& batch = batch_[0];
-    batch.label[to] = source.label[from];
-    batch.numerical_present[to] = source.numerical_present[from];
-    batch.id_present[to] = source.id_present[from];
-    batch.split_value[to] = source.split_value[from];
-    batch.group[to] = source.group[from];
-    for (size_t l = 0; l < lists_.size(); ++l) {
-      lists_[l].elements = source.lists[l].elements;
-      lists_[l].begin[to] = source.lists[l].begin[from];
-      lists_[l].end[to] = source.lists[l].end[from];
-    }
-    copy_values(source.numerical, batch.numerical, numericals_, from, to);
-    copy_values(source.decimal, batch.decimal, numericals_, from, to);
-    copy_values(source.categorical, batch.categorical, categoricals_, from, to);
-    copy_values(source.keys, batch.keys, categoricals_, from, to);
-  }
-
- private:
-  template <typename T>
-  static void copy_values(const T* source, T* target, size_t width, int from, int to) {
-    std::memcpy(target + static_cast<size_t>(to) * width,
-                source + static_cast<size_t>(from) * width, width * sizeof(T));
-  }
-
-  size_t numericals_;
-  size_t categoricals_;
-  Pages<int32_t> numerical_;
-  Pages<double> decimal_;
-  Pages<uint32_t> categorical_;
-  Pages<WideKey> keys_;
-  std::vector<ListElements> elements_;
-  std::vector<ListColumn> lists_;
-  KeyArena unquoted_;
-  Pages<RowBatch> batch_;
-};
-
 class RowStream {
  public:
   // offset: byte of the file at which the text begins.
@@ -126,8 +64,7 @@ class RowStream {
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         ends_(size_of_ends(format.num_fields)),
         fields_(1),
-        buffers_(format),
-        batch_(buffers_.batch()) {
+        batch_(format) {
     fields_[0].ends = ends_.data();
   }
 
@@ -233,7 +170,7 @@ class RowStream {
                              wrong.reason, wrong.field});
         continue;
       }
-      if (kept != r) buffers_.copy_row(batch_, r, kept);
+      if (kept != r) batch_.copy_row(batch_, r, kept);
       ++kept;
     }
     batch_.rows = kept;
@@ -260,8 +197,7 @@ class RowStream {
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;
   Pages<FieldEnds> fields_;
-  BatchBuffers buffers_;
-  RowBatch& batch_;
+  RowBatch batch_;
   uint8_t is_rejected_[kBatchRows];
   std::vector<RejectedRow> rejected_;
   size_t filled_ = 0;
