@@ -31,7 +31,8 @@ RANDOM = (
     "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
     "--random_size=2000", "--emb_dim=16", "--max_len=12", "--train_batch_size=8",
     "--dupe_factor=1", "--num_epochs=1", "--num_eval_negatives=50",
-    "--base_device=cpu", "--windows=recent", "--lr=0.01",
+    "--base_device=cpu", "--windows=recent", "--lr=0.01", "--val_batch_size=16",
+    "--test_batch_size=16",
 )  # fmt: skip
 
 
@@ -125,6 +126,12 @@ def cases(names: Iterable[str] = tuple(TWO_AND_ONE)):
         yield pytest.param(name, marks=needs("TorchRec") if "torchrec" in name else ())
 
 
+def writing_files(folder: Path) -> list[str]:
+    """Returns the flags of a run that learns nothing and writes ranks and lists."""
+    names = [f"--{name}_file={folder / name}.csv" for name in ("ranks", "lists")]
+    return settings_of(folder, ("--max_steps=1", "--lr=0", *names))
+
+
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory) -> Path:
     """Runs of all cases in the same two processes: importing TorchRec takes seconds.
@@ -140,6 +147,7 @@ def of_two(tmp_path_factory) -> Path:
         if case in RESUMED:
             parts = folder / f"{case}-parts"
             runs += [settings_of(parts, (*flags, more)) for more in ("--max_steps=2", "--resume")]
+    runs.append(writing_files(folder / "files"))
     try:
         ports = [(harness.free_port(), settings) for settings in runs]
         harness.run_ranks(2, train_all, str(folder), ports, joined=False)
@@ -178,6 +186,13 @@ def test_two_processes_repeat_their_bits_and_resume(of_two, case):
     moment = stored.get("item_optimizer.embedding.first_moment")
     assert moment is None or moment.shape == (202, 16)
     assert any(name.startswith("item_optimizer.") for name in stored)
+
+
+def test_two_processes_write_each_user_once(of_two, tmp_path):
+    assert harness.call(main, *writing_files(tmp_path)) == 0
+    for name in ("ranks.csv", "lists.csv"):
+        assert (of_two / "files" / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert len((tmp_path / "lists.csv").read_text().splitlines()) == 60 * 10 + 1
 
 
 @pytest.mark.slow
