@@ -112,7 +112,7 @@ def test_texts_in_the_columns_of_a_criteo_log(tmp_path):
         ],
     )
     made, expected = (
-        prepare(tmp_path, tmp_path / "log.tsv", schema, engine, engine=engine)
+        prepare(tmp_path / "log.tsv", schema, tmp_path / engine, engine=engine)
         for engine in ("native", "reference")
     )
     assert_same(made, expected)
