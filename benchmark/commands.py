@@ -24,7 +24,7 @@ from benchmark.case import Case, Group, Key, Values
 from benchmark.processes import run_process
 from benchmark.programs import read_figures
 from benchmark.record import Direction, config_hash, parse_threshold
-from recsys.data.whole_file import whole_file
+from recsys.durable import whole_file
 from recsys.errors import UserError
 
 Source = Literal["log", "process"]

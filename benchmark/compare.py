@@ -28,7 +28,7 @@ from benchmark.record import (
     read_records,
     spread_of_median,
 )
-from recsys.data.whole_file import whole_file
+from recsys.durable import whole_file
 from recsys.errors import FAILED, UserError
 from recsys.settings import setting
 

@@ -25,7 +25,7 @@ from bert4rec.train.metrics import (
     ranking_metrics,
 )
 from recsys.data.sequences import Sequences, TemporalSplit
-from recsys.data.whole_file import whole_file
+from recsys.durable import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.whole_file import write_whole_file
+from recsys.durable import write_whole_file
 from recsys.errors import UserError
 from recsys.settings import checked
 

@@ -25,7 +25,7 @@ from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.infer import infer_schema
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
-from recsys.data.whole_file import write_whole_file
+from recsys.durable import write_whole_file
 from recsys.flags import define_flags as define_settings
 from recsys.flags import title, values_from_flags
 from recsys.program import new_flags, print_line

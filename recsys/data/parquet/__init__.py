@@ -33,7 +33,7 @@ from recsys.data.parquet.schema import (
 from recsys.data.positioned_io import require_regular
 from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import SPLIT_FOLDERS
-from recsys.data.whole_file import whole_file
+from recsys.durable import whole_file
 from recsys.errors import show_names
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.data.whole_file import whole_file
+from recsys.durable import whole_file
 from recsys.serve.client.requests import Array, Arrays
 
 
