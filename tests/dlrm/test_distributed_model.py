@@ -51,7 +51,7 @@ SCALED = Precision(device_type="cpu", loss_scale=64.0)
 
 
 def results(tmp_path, world_size, *calls):
-    """Returns what each rank returned of each call: function(rank, *arguments)."""
+    """Returns the results of each rank for each call: function(rank, *arguments)."""
     files = [tmp_path / f"{rank}.pt" for rank in range(world_size)]
     run_ranks(world_size, _store, calls, files)
     return list(zip(*(torch.load(file) for file in files), strict=True))
@@ -198,7 +198,7 @@ def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
         assert len(values) == 2 * size * 32
         bound = (1 / size) ** 0.5 * (1 + 2**-8)  # bfloat16 rounds up
         assert 0.95 * bound < values.abs().max() <= bound
-        assert values.mean().abs() < 0.1 * bound
+        assert values.mean().abs() < 5 * bound / (3 * len(values)) ** 0.5  # standard deviations
 
 
 def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
