@@ -93,7 +93,7 @@ def cuda_toolkit():
 
 
 def wants_cuda(torch):
-    """Returns whether the CUDA kernels are to be compiled."""
+    """Returns True if the CUDA kernels are to be compiled."""
     forced = os.environ.get("FORCE_CUDA", "")
     if forced:
         return forced != "0"

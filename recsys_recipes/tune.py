@@ -61,7 +61,7 @@ def parse_search(texts: list[str]) -> Searched:
 
 
 def suggestion(values: str) -> Suggest:
-    """Returns what draws from a range or a list.
+    """Returns the function that draws from a range or a list.
 
     Raises:
         UserError: the ends of a range are no numbers, or its low end is not below the high one.

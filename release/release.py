@@ -78,7 +78,7 @@ def notes_of(repository: Path) -> str:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Returns what a git command of the repository prints."""
+    """Returns the output of a git command in the repository."""
     command = ["git", "-C", str(repository), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 

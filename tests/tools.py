@@ -121,7 +121,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
 
 @functools.cache
 def is_here(tool: str) -> bool:
-    """Tells whether this machine has a tool."""
+    """Returns True if this machine has a tool."""
     return HIDDEN not in os.environ and TOOLS[tool]()
 
 

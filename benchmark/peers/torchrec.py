@@ -19,7 +19,7 @@ from dlrm.nn.embedding import read_tables
 
 
 def has_torchrec() -> bool:
-    """Returns whether TorchRec and FBGEMM are installed (`make torchrec`)."""
+    """Returns True if TorchRec and FBGEMM are installed (`make torchrec`)."""
     return all(importlib.util.find_spec(name) for name in ("torchrec", "fbgemm_gpu"))
 
 

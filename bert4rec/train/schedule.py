@@ -23,7 +23,7 @@ def warmup_steps(config: Bert4RecConfig, steps_per_epoch: int) -> int:
 
 
 def depends_on_length(config: Bert4RecConfig) -> bool:
-    """Tells whether rates depend on the length of the run."""
+    """Returns True if rates depend on the length of the run."""
     optimizer = config.optimizer
     return optimizer.lr_schedule != "step" or 0 < optimizer.warmup_steps < 1
 

@@ -38,7 +38,7 @@ _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
 
 def kernel_sources(package: Path = PACKAGE) -> list[Path]:
-    """Returns what every emulator build compiles: the scheduler and the launches."""
+    """Returns the sources of every emulator build: the scheduler and the launches."""
     return [*sorted((package / "emu").glob("*.cpp")), *sorted((package / "csrc").rglob("*.cu"))]
 
 
@@ -131,5 +131,5 @@ def set_seed(seed: int) -> None:
 
 
 def last_error() -> str:
-    """Returns what the last launch that failed did wrong."""
+    """Returns the message of the last launch that failed."""
     return bytes(load().emulator_last_error()).decode()

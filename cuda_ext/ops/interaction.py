@@ -23,7 +23,7 @@ MAX_DIM = 256
 
 
 def fits_kernels(num_vectors: int, dim: int) -> bool:
-    """Returns whether the compiled kernels take samples of this size."""
+    """Returns True if the compiled kernels take samples of this size."""
     return num_vectors <= MAX_VECTORS and dim <= MAX_DIM
 
 

@@ -62,7 +62,7 @@ def linear(
 
 
 def takes_perceptron(x: Tensor) -> bool:
-    """Returns whether `perceptron` takes an input."""
+    """Returns True if `perceptron` takes an input."""
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return (
         torch.is_grad_enabled()

@@ -38,12 +38,12 @@ _HAS_WIDER = (
 
 
 def has_wider_products() -> bool:
-    """Returns whether oneDNN uses wider vectors than MKL on this processor."""
+    """Returns True if oneDNN uses wider vectors than MKL here."""
     return _HAS_WIDER
 
 
 def is_round(rows: int) -> bool:
-    """Returns whether oneDNN multiplies matrices of so many rows in one call.
+    """Returns True if oneDNN multiplies so many rows in one call.
 
     oneDNN generates code for each size and keeps it, a MiB and a millisecond: batches of any number
     of tokens would fill the memory. Four sizes for each power of two are round: 1, 3, 5 and 7
@@ -103,7 +103,7 @@ def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
 
 
 def takes_onednn(x: Tensor, columns: int) -> bool:
-    """Returns whether oneDNN multiplies a matrix with one of so many columns."""
+    """Returns True if oneDNN multiplies by matrices of so many columns."""
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return (
         not tracing

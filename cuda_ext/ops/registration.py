@@ -29,7 +29,7 @@ _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
 def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether compiled kernels take a tensor and make results of `dtype`.
+    """Returns True if kernels take a tensor and give results of `dtype`.
 
     That is the type of the tensor by default. Float16 is for GPUs, float64 for definitions.
     """
@@ -39,12 +39,12 @@ def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
 
 
 def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns whether a tensor is float16 on a CPU."""
+    """Returns True if a tensor is float16 on a CPU."""
     return tensor.device.type == "cpu" and (dtype or tensor.dtype) == torch.float16
 
 
 def allow_tf32(tensor: Tensor) -> bool:
-    """Returns whether PyTorch's settings let products of float32 read TF32."""
+    """Returns True if PyTorch's settings let products of float32 read TF32."""
     # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
     return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
 

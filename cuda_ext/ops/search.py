@@ -55,7 +55,7 @@ class PackedRows:
 
 
 def scans_rows(table: Tensor) -> bool:
-    """Returns whether compiled kernels search the rows of a table [R, D]."""
+    """Returns True if kernels search the rows of a table [R, D]."""
     return (
         table.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and 1 <= table.shape[1] <= MOST_COLUMNS

@@ -111,7 +111,7 @@ ABSENT_ROW = -1
 
 
 def skips_absent_rows(table: Tensor) -> bool:
-    """Returns whether `update_rows` takes lookups without a row, and skips them."""
+    """Returns True if `update_rows` takes lookups without a row, and skips them."""
     return table.is_cuda and is_compiled_for(table)
 
 

@@ -67,7 +67,7 @@ class Bags:
         return cls(len(widths), ids.flatten(), offsets, factors.flatten())
 
     def to_slots(self, widths: Sequence[int], num_list_slots: int) -> tuple[Tensor, Tensor]:
-        """Returns what `from_slots` takes, ids as int64."""
+        """Returns the tensors that `from_slots` takes, ids as int64."""
         lengths, num_slots = self.offsets.diff(), sum(widths)
         num_rows = len(lengths) // len(widths)
         ends = torch.tensor(widths).cumsum(0)

@@ -33,7 +33,7 @@ _SHOWN_CHARACTERS, _SHOWN_OF_ROW = 40, 120
 
 
 def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
-    """Returns what is wrong in a row, and the remedy."""
+    """Returns the fault of a row, and the remedy."""
     fields, shown = row_format.fields(row), excerpt(row, _SHOWN_OF_ROW)
     if row_format.is_criteo or fields is None:
         return f"{reason}: {shown}"
@@ -84,7 +84,7 @@ class EngineJob:
             file.check_unchanged()
 
     def explained(self, row: RejectedRow) -> str:
-        """Returns what is wrong in a row of the input."""
+        """Returns the fault of a row of the input, and the remedy."""
         names = (file.path.name for file in self.inputs)
         return explained(row.row, row.reason, dict(zip(names, self.formats, strict=True))[row.file])
 

@@ -201,7 +201,7 @@ def deploy(
 
 
 def _card(export: "CheckpointExport", settings: DeploySettings) -> dict[str, Any]:
-    """Returns what readers of deployment.json want to know, and no server."""
+    """Returns the facts of deployment.json that no server reads."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"deployed": now, "release": settings.release, "training": export.training}
 

@@ -94,7 +94,7 @@ def make_update(
 
 
 def bounds(update, in_chunks):
-    """Returns what weights and state may be: the truth in float64, and a bound of the error."""
+    """Returns weights and state in float64, and bounds of their errors."""
     options = dict(update.options)
     options.pop("overflow", None)
     if "inverse_scale" in options:

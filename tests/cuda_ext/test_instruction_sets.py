@@ -23,7 +23,7 @@ FLOAT, BRAIN = torch.float32, torch.bfloat16
 
 
 def other_instruction_sets():
-    """Returns what lies below the best one; torch names it the same way."""
+    """Returns the instruction sets below the best one, by their names in torch."""
     best = NAME_OF_CAPABILITY.get(torch.backends.cpu.get_cpu_capability(), "portable")
     return BEST_LAST[: BEST_LAST.index(best)]
 

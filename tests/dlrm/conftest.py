@@ -147,7 +147,7 @@ def trained(dataset, tmp_path_factory) -> Path:
 
 
 def final(records):
-    """Returns what a log tells about the whole run."""
+    """Returns the figures of a log about the whole run."""
     assert records[-1]["step"] == []
     return records[-1]["data"]
 

@@ -29,7 +29,7 @@ def fake_device():
 
 @pytest.fixture(scope="session")
 def split_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Returns what gives a dataset with a training split of so many rows."""
+    """Returns a function that makes a dataset with so many training rows."""
     written: dict[int, Path] = {}
 
     def split(rows: int) -> Path:

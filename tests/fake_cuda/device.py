@@ -27,7 +27,7 @@ PROPERTIES = types.SimpleNamespace(uuid="fake", major=9, minor=0, total_memory=M
 
 
 def is_loaded() -> bool:
-    """Returns whether this process has the fake device."""
+    """Returns True if this process has the fake device."""
     return torch.version.cuda is None and torch._C._get_accelerator().type == "cuda"
 
 
@@ -79,7 +79,7 @@ class Stream:
         return self.number, self._clock[self.number]
 
     def has_seen(self, op: tuple[int, int]) -> bool:
-        """Returns whether an op is over before whatever comes next here."""
+        """Returns True if an op is over before whatever comes next here."""
         number, count = op
         return self._clock.get(number, 0) >= count
 

@@ -184,7 +184,7 @@ class Recorder(TorchDispatchMode):
             self._freed.setdefault(stream.number, []).append((result, uses))
 
     def kernels(self) -> list[Kernels]:
-        """Returns what was recorded, in the order of its first occurrence."""
+        """Returns the records, in the order of their first occurrence."""
         return [Kernels(*key, *totals) for key, totals in self._counts.items()]
 
 

@@ -53,7 +53,7 @@ def raw(real_data, tmp_path):
 
 
 def printed(command, folder, raw):
-    """Returns what a command prints, run as a reader of the tutorial would."""
+    """Returns the output of a command, run as a reader of the tutorial would."""
     environment = {
         "RECSYS_DATA": str(raw),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

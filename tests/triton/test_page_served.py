@@ -140,7 +140,7 @@ def wait_for_shown(page, expected):
 
 
 def recommended(server, history, *, exclude_seen=True):
-    """Returns what the server answers, as the page should show it."""
+    """Returns the answer of the server, as the page should show it."""
     with server.endpoint("bert4rec") as endpoint:
         request = {"history": np.array([history]), "exclude_seen": np.array([[exclude_seen]])}
         reply = endpoint.predict(request)

@@ -180,7 +180,7 @@ def _elements(text: bytes, column: Column) -> object:
 def split_values(
     rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
 ) -> npt.NDArray[np.uint64]:
-    """Returns what gives valid rows to their splits, else 0.
+    """Returns the values that give valid rows to their splits, else 0.
 
     Args:
         rows: bytes of each row, and its fields.

@@ -43,7 +43,7 @@ _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
 def _is_text(field: bytes) -> bool:
-    """Returns whether bytes are UTF-8 without control characters."""
+    """Returns True if bytes are UTF-8 without control characters."""
     try:
         text = field.decode()
     except UnicodeDecodeError:

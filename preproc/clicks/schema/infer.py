@@ -141,7 +141,7 @@ def _fields(line: str, delimiter: str) -> list[str]:
 
 
 def _delimiter(lines: list[str]) -> str | None:
-    """Returns what stands equally often in most of the first lines."""
+    """Returns the delimiter that most lines have equally often."""
     usual = []
     for delimiter in _DELIMITERS:
         counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
@@ -152,7 +152,7 @@ def _delimiter(lines: list[str]) -> str | None:
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Returns whether the first row has names, not values."""
+    """Returns True if the first row has names, not values."""
     columns = [[cell for cell in cells if cell] for cells in zip(*rows[:100], strict=True)]
     is_name_of_numbers = (
         name and not _FLOAT.fullmatch(name) and cells and all(map(_FLOAT.fullmatch, cells))
@@ -234,7 +234,7 @@ def _time_kind(name: str, present: Collection[str]) -> str:
 
 
 def _is_id(present: dict[str, int]) -> bool:
-    """Returns whether nearly all values differ."""
+    """Returns True if nearly all values differ."""
     return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
 
 
@@ -260,7 +260,7 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
 
 
 def _falls(present: dict[str, int]) -> bool:
-    """Returns whether larger integers are rarer, as those of counts are."""
+    """Returns True if larger integers are rarer, as those of counts are."""
     if len(present) <= 10:
         return False
     from scipy.stats import spearmanr

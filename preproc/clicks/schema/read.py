@@ -360,7 +360,7 @@ class _Reader:
         return tuple(given)
 
     def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
-        """Returns what all columns of integers have."""
+        """Returns the value that all columns of integers have."""
         own = {
             self._integer(("columns", i, key), entry.get(key, defaults.get(key, default)))
             for i, entry in enumerate(self._values["columns"])

@@ -182,7 +182,7 @@ class RowFormat:
         return f"a log of {len(self.columns)} fields per line"
 
     def is_split_by_time_of(self, number: int) -> bool:
-        """Returns whether the time of a field gives rows to their splits."""
+        """Returns True if the time of a field decides the splits."""
         split = self.split
         return split is not None and split.kind == "time" and split.field == number
 

@@ -201,7 +201,7 @@ class Schema:
         )
 
     def _is_used(self, column: Column) -> bool:
-        """Returns whether a column without features groups or splits the rows."""
+        """Returns True if a column without features groups or splits the rows."""
         return column.group or (self.splits_by_row and column.name == self.split_column)
 
     @property

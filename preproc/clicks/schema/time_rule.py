@@ -45,7 +45,7 @@ class TimeRule(NamedTuple):
     features: tuple[TimeFeature, ...] = ()
 
     def problem(self) -> str:
-        """Returns what is wrong with the format; empty if nothing."""
+        """Returns the fault of the format, empty without one."""
         if self.format in NAMED_FORMATS:
             return ""
         directives = re.findall("%(.?)", self.format, re.DOTALL)

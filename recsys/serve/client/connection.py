@@ -243,7 +243,7 @@ class Endpoint:
             raise EndpointError(text + self._remedy("UNAVAILABLE", text)) from error
 
     def _remedy(self, status: str, text: str) -> str:
-        """Returns what to do where the model did not answer."""
+        """Returns the remedy where the model did not answer."""
         if status != "UNAVAILABLE":
             return ""
         other = "http" if self.protocol == "grpc" else "grpc"

@@ -65,6 +65,6 @@ class View:
 
 
 def _hash(text: str) -> str:
-    """Returns what a Content-Security-Policy calls an inline text."""
+    """Returns the hash that names an inline text in a Content-Security-Policy."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

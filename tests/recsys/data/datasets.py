@@ -83,7 +83,7 @@ def write_manifest(root: Path, *, rows, positives, **contents) -> None:
 
 
 def problems(root: Path, **options) -> list[str]:
-    """Returns what verify finds."""
+    """Returns the findings of verify."""
     return verify(root, **options)[0].problems
 
 

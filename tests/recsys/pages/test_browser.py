@@ -52,7 +52,7 @@ def pages(tmp_path_factory):
 
 
 def measured(folder, page, width, scheme):
-    """Returns what the browser says of a page at a width, in pixels."""
+    """Returns the measures of a page at a width, in pixels."""
     frame = folder / f"{page}-{width}.html"
     frame.write_text(MEASURE.replace("PAGE", page).replace("WIDTH", str(width)))
     done = harness.run(
