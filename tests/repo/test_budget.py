@@ -11,14 +11,14 @@ from tests.harness import REPOSITORY, repository_files
 from tests.repo import flag_reference
 
 LINES = {
-    "benchmark": 6_760,
-    "bert4rec": 8_430,
-    "cuda_ext": 13_130,
-    "dlrm": 11_320,
-    "preproc": 18_600,
-    "recsys": 16_170,
-    "recsys_recipes": 2_895,
-    "tests": 39_510,
+    "benchmark": 6_620,
+    "bert4rec": 7_940,
+    "cuda_ext": 12_480,
+    "dlrm": 11_170,
+    "preproc": 18_110,
+    "recsys": 15_980,
+    "recsys_recipes": 2_845,
+    "tests": 38_970,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
@@ -35,7 +35,7 @@ FLAGS = {
 ALL_FLAGS = 381
 MAKE_TARGETS = 40
 ENVIRONMENTS = {".venv", ".venv-nvtabular", ".venv-recbole", ".venv-triton"}
-LONGEST_FILE = 560
+LONGEST_FILE = 550
 
 
 def lines_of_files():
