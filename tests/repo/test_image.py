@@ -2,11 +2,12 @@
 """The Dockerfiles, as far as they can be checked where no image can be built: that of training only
 runs scripts, and those scripts work."""
 
-import importlib.util
 import os
 import re
 import shutil
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -92,9 +93,8 @@ def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
 def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tmp_path):
     harness.python("-m", "venv", "--without-pip", tmp_path / "bare")
     (packages,) = tmp_path.glob("bare/lib/python*/site-packages")
-    # An imported pip would have the whole process import Python's own distutils.
-    (folder,) = importlib.util.find_spec("pip").submodule_search_locations
-    (packages / "pip").symlink_to(folder)
+    # By its path: to look for pip as a module changes which distutils this process imports.
+    (packages / "pip").symlink_to(Path(sysconfig.get_path("purelib"), "pip"))
     options = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     bare = str(tmp_path / "bare/bin/python")
     done = run_step("install_torch.sh", tmp_path, status=1, PYTHON=bare, **options)
