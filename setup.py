@@ -40,7 +40,7 @@ CSRC = Path("cuda_ext/csrc")
 BACKEND_CSRC = Path("dlrm/serve/csrc")
 CRITEO_KERNEL = Path("preproc/clicks/kernel")
 TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
-CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
+CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Wno-psabi", "-fvisibility=hidden", "-g0"]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 OBJECTS = CACHE / "recsys-recipes" / "objects"
 TIMES = {
