@@ -140,7 +140,8 @@ def test_a_killed_server_comes_back_with_the_same_answers(generations, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["models"]
     for of_client in flow.answers:
         for answer in of_client:
-            np.testing.assert_array_equal(answer, again)
+            # Requests that arrive together are one batch, whose sums may round otherwise.
+            np.testing.assert_allclose(answer, again, rtol=0, atol=1e-5)
 
 
 def _runs(pid):
