@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dlrm.data.opened import OpenedDataset
-from dlrm.data.sources import RowSource, StreamedRows
+from dlrm.data.sources import StreamedRows
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.row_reader import RowReader
 from recsys.train.processes import Processes
 
 _BLOCK_ROWS = 1 << 18
@@ -105,7 +106,7 @@ def _vouches(manifest: Manifest, dataset: OpenedDataset, files: Sequence[Path]) 
 
 
 def _read(
-    source: RowSource, split: str, first: int, after: int, print_line: Callable[[str], None]
+    source: RowReader, split: str, first: int, after: int, print_line: Callable[[str], None]
 ) -> int:
     """Reads rows [first, after); returns the clicks among them."""
     done, positives, printed = 0, 0, time.monotonic()
@@ -121,7 +122,7 @@ def _read(
     return positives
 
 
-def _blocks(source: RowSource, first: int, after: int) -> Iterator[tuple[int, int]]:
+def _blocks(source: RowReader, first: int, after: int) -> Iterator[tuple[int, int]]:
     """Yields the numbers of rows and clicks of each block."""
     if not isinstance(source, StreamedRows):
         for start in range(first, after, _BLOCK_ROWS):

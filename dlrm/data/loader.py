@@ -12,9 +12,10 @@ import torch
 
 from dlrm.data.batch import Batch, NarrowBatch, mixed_seed
 from dlrm.data.pinned import PinnedBuffers, PinnedRing
-from dlrm.data.sources import RowSource, RowsReadInto, StreamedRows
+from dlrm.data.sources import RowsReadInto, StreamedRows
 from recsys.ahead import call_ahead, iterate_ahead
 from recsys.data.click_columns import ClickColumns
+from recsys.data.row_reader import RowReader
 from recsys.errors import UserError
 from recsys.train.memory import copy_ahead
 
@@ -45,7 +46,7 @@ class BatchLoader:
         read_ahead: batches read ahead of the model; 0 reads on demand.
     """
 
-    source: RowSource
+    source: RowReader
     batch_size: int
     device: torch.device
     drop_last: bool

@@ -11,9 +11,9 @@ from dlrm.data.batch import BatchSource
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
 from dlrm.data.opened import OpenedDataset
-from dlrm.data.sources import RowSource
 from dlrm.data.synthetic import SyntheticBatches
 from recsys.data.parquet import ParquetReader
+from recsys.data.row_reader import RowReader
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def open_split(
 
 
 def load_rows(
-    config: DlrmConfig, rows: RowSource, wanted: SplitPass, device: torch.device
+    config: DlrmConfig, rows: RowReader, wanted: SplitPass, device: torch.device
 ) -> BatchLoader:
     """Builds the loader of an opened split; see `open_split`."""
     data = config.data

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dlrm.config import DataConfig
-from dlrm.data.sources import RowSource
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, SEQUENCES_KIND, Manifest, fingerprint
@@ -21,6 +20,7 @@ from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.positioned_io import open_for_reading, read_array
 from recsys.data.records import BinaryRecordsReader
+from recsys.data.row_reader import RowReader
 from recsys.data.split_binary import Access, SplitBinaryReader
 from recsys.data.split_layout import GROUP_DTYPE, GROUP_FILE, find_split
 from recsys.train.origin import Origin
@@ -143,7 +143,7 @@ class OpenedDataset:
         """Returns the dataset with some of its categorical features."""
         return dataclasses.replace(self, spec=self.spec.with_features(features))
 
-    def rows(self, split: str, *, check_ids: bool = True) -> RowSource:
+    def rows(self, split: str, *, check_ids: bool = True) -> RowReader:
         """Opens the rows of a split.
 
         Args:

@@ -1,35 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a split, as datasets give them."""
+"""Ways to read rows that some formats have besides those of `RowReader`."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from recsys.data.click_columns import ClickColumns
-from recsys.data.feature_spec import FeatureSpec
-
-
-class RowSource(Protocol):
-    """Random access to the rows of a split."""
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """Features of the rows."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the split."""
-        ...
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Files of the split."""
-        ...
-
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Reads rows [start, stop); several threads may call it."""
-        ...
 
 
 @runtime_checkable
