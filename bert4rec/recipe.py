@@ -13,12 +13,7 @@ from torch import Tensor
 from bert4rec.config import REMOVED, SECTIONS, Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import BatchGroup, TrainBatches
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
-from bert4rec.data.sources import (
-    dataset_fingerprint,
-    dataset_root,
-    item_sources,
-    open_sequences,
-)
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
@@ -27,13 +22,13 @@ from bert4rec.train.baselines import neighbour_vectors, popularity_ranks
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
-from bert4rec.train.report import check_result_files, report_test
+from bert4rec.train.report import check_result_files, report_test, write_files
 from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.settings import fixed_settings, section_from_dict
+from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
@@ -41,7 +36,7 @@ from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
-from recsys.train.recipe import Machine, PrintLine, SavedState
+from recsys.train.recipe import Machine, PrintLine, SavedState, Training
 from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import rate_in_words
 
@@ -68,7 +63,8 @@ class Bert4RecRecipe:
     Attributes:
         config: settings, completed from checkpoint and dataset.
         machine: device, precision and processes of the run.
-        sequences: histories of all users.
+        dataset: the dataset of the run.
+        sequences: its histories, split.
         negatives: name of a ranking -> [U, S] negatives of each user.
         model: the network.
         loaded: checkpoint that gave the model's settings, if any.
@@ -76,6 +72,7 @@ class Bert4RecRecipe:
 
     config: Bert4RecConfig
     machine: Machine
+    dataset: OpenedDataset
     sequences: Sequences
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
@@ -91,8 +88,9 @@ class Bert4RecRecipe:
         """
         keep_few_primitives()
         loaded = open_loaded(config)
-        config = complete(config, loaded)
-        sequences = open_sequences(config.data, config.run.seed)
+        dataset = OpenedDataset.open(config.data)
+        config = complete(config, loaded, dataset)
+        sequences = dataset.sequences(config.data, config.run.seed)
         check_result_files(config.evaluation, sequences)
         needed = trained_memory(config, sequences.num_items, item_rule(config, machine.device))
         require_memory(needed, machine.device, machine.processes)
@@ -103,6 +101,7 @@ class Bert4RecRecipe:
         return cls(
             config=config,
             machine=machine,
+            dataset=dataset,
             sequences=sequences,
             negatives=negatives,
             model=model,
@@ -130,18 +129,14 @@ class Bert4RecRecipe:
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint that was trained on another dataset."""
-        self._check_dataset(OpenedCheckpoint.from_checkpoint(checkpoint))
+        self._check_dataset(OpenedCheckpoint.from_checkpoint(checkpoint), new_users=False)
 
-    def _check_dataset(
-        self, checkpoint: OpenedCheckpoint, item_sources: Sequence[str] = ()
-    ) -> None:
-        data = self.config.data
-        checkpoint.check_dataset(
+    def _check_dataset(self, checkpoint: OpenedCheckpoint, *, new_users: bool) -> None:
+        self.dataset.check_model(
+            checkpoint.path,
+            checkpoint.origin,
             self.sequences.num_items,
-            dataset_fingerprint(data),
-            str(dataset_root(data) or data.dataset_name),
-            "`dataset_path`",
-            item_sources=item_sources,
+            new_users=new_users,
             ignore_fingerprint=self.config.run.ignore_fingerprint,
         )
 
@@ -153,7 +148,7 @@ class Bert4RecRecipe:
         """
         if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
-        self._check_dataset(self.loaded, item_sources(dataset_root(self.config.data)))
+        self._check_dataset(self.loaded, new_users=True)
         if self.config.run.mode == "train":
             self.loaded.load_base_into(self.model)
             return
@@ -165,7 +160,7 @@ class Bert4RecRecipe:
             bias = self.model.head.bias.data
             bias -= change * log_popularity(self.sequences).to(bias.device)
 
-    def training(self) -> "Bert4RecTraining":
+    def training(self) -> Training[BatchGroup]:
         """Prepares the model for training."""
         config, machine = self.config, self.machine
         folder = config.checkpoint_folder
@@ -201,7 +196,11 @@ class Bert4RecRecipe:
     def test(self) -> dict[str, float]:
         """Ranks the test targets and reports them beside the popularity baseline."""
         ranked = self.rank("test")
-        return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
+        values = report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
+        if self.machine.processes.is_first:
+            files, print_line = self.config.evaluation, self.machine.print_line
+            write_files(files, self.dataset, self.sequences, ranked, print_line)
+        return values
 
     def prepare_inference(self) -> Sequence[str]:
         """Describes the measured inference in a line."""
@@ -296,7 +295,7 @@ class Bert4RecTraining:
         recipe = self.recipe
         values = {
             NUM_ITEMS: recipe.sequences.num_items,
-            FINGERPRINT: dataset_fingerprint(recipe.config.data),
+            FINGERPRINT: recipe.dataset.fingerprint,
         }
         with self.step.whole_tables():
             groups = self._groups()
@@ -326,7 +325,7 @@ class Bert4RecTraining:
         if not depends_on_length(config):
             return
         now = total_steps(config.run, self.source.num_batches)
-        earlier = section_from_dict(RunConfig, checkpoint.settings(RunConfig))
+        earlier = checkpoint.section(RunConfig)
         then = total_steps(earlier, self.source.num_batches)
         if now != then:
             raise UserError(

@@ -63,9 +63,9 @@ def draw_negatives(
         weights = counts.astype(np.float64)
     else:
         weights = training_counts(sequences).astype(np.float64)
-    generator, draw = np.random.default_rng(seed), _WeightedDraw(weights)
     base = sequences.num_items + 1
     known = sorted_distinct(sequences.user_item_pairs())
+    generator, draw = np.random.default_rng(seed), _WeightedDraw(weights)
     left = sequences.num_items - np.bincount(known // base, minlength=sequences.num_users)
     negatives = np.zeros((sequences.num_users, count), np.int32)
     filled = np.where(left < count, count, 0)

@@ -3,7 +3,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -11,10 +11,9 @@ from torch import Tensor
 from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig, require_current
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import ADAPTERS, Bert4Rec
-from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from recsys.train.memory import require_memory, shapes_alone
-from recsys.train.origin import Origin, check_same_dataset
+from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +65,12 @@ class OpenedCheckpoint:
         if NUM_ITEMS not in checkpoint.state:
             raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
         require_current(checkpoint.path, checkpoint.config)
-        objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
         return cls(
             checkpoint,
             checkpoint.count(NUM_ITEMS),
-            section_from_dict(ModelConfig, checkpoint.settings(ModelConfig)),
-            section_from_dict(AdapterConfig, checkpoint.settings(AdapterConfig)),
-            causal=objective.objective == "causal",
+            checkpoint.section(ModelConfig),
+            checkpoint.section(AdapterConfig),
+            causal=checkpoint.section(ObjectiveConfig).objective == "causal",
         )
 
     @property
@@ -89,38 +87,6 @@ class OpenedCheckpoint:
     def origin(self) -> Origin:
         """The training dataset."""
         return Origin.of_checkpoint({"items": self.num_items}, self.checkpoint.state)
-
-    def check_dataset(
-        self,
-        num_items: int,
-        fingerprint: str,
-        dataset: str,
-        setting: str,
-        *,
-        item_sources: Collection[str] = (),
-        ignore_fingerprint: bool = False,
-    ) -> None:
-        """Refuses another dataset than that of the training; see `check_same_dataset`.
-
-        Args:
-            num_items: items of the dataset.
-            fingerprint: fingerprint of the dataset.
-            dataset: name of the dataset for the message.
-            setting: setting that names the dataset, for the message.
-            item_sources: fingerprints of datasets that it has its item ids from.
-            ignore_fingerprint: compare the number of items alone.
-        """
-        if self.origin.fingerprint in item_sources:
-            return
-        check_same_dataset(
-            self.path,
-            self.origin,
-            Origin({"items": num_items}, fingerprint),
-            dataset,
-            f"name the dataset of the training with {setting}, prepare new ratings with its items "
-            "(`dictionaries` of `python -m preproc.movielens`)",
-            ignore_fingerprint=ignore_fingerprint,
-        )
 
     def load_into(self, model: Bert4Rec) -> None:
         """Copies the weights into a model.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config import AdapterConfig
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
@@ -21,7 +22,6 @@ from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.served import KIND, ServedBert4Rec
-from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
@@ -105,13 +105,8 @@ class Bert4RecExport(CheckpointExport):
                 f"`titles`: {dataset} has none; prepare it again with the file of titles beside "
                 "the ratings, or leave `titles` out"
             )
-        fingerprint = Manifest.load(dataset).fingerprint
-        self._stored.check_dataset(
-            len(names),
-            fingerprint,
-            str(dataset),
-            "`raw_ids`",
-            ignore_fingerprint=ignore_fingerprint,
+        OpenedDataset.of_folder(dataset, "`raw_ids`").check_model(
+            self.path, self.origin, len(names), ignore_fingerprint=ignore_fingerprint
         )
         return names
 

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert4rec.data.sources import item_sources
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.metrics import ranking_metrics
-from recsys.data.manifest import Manifest
 from recsys.data.sequences import Sequences, read_sequences
 from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays
@@ -84,14 +83,8 @@ def open_dataset(
     sequences = read_sequences(root)
     if stored is None:
         return sequences
-    fingerprint = Manifest.load(root).fingerprint
-    stored.check_dataset(
-        sequences.num_items,
-        fingerprint,
-        str(root),
-        "`dataset`",
-        item_sources=item_sources(root),
-        ignore_fingerprint=ignore_fingerprint,
+    OpenedDataset.of_folder(root, "`dataset`").check_model(
+        stored.path, stored.origin, sequences.num_items, ignore_fingerprint=ignore_fingerprint
     )
     if sequences.timestamps is not None:
         raise UserError(

@@ -24,14 +24,7 @@ import torch
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.config.run import ALL_USERS
-from bert4rec.data.sources import (
-    dataset_fingerprint,
-    dataset_root,
-    item_sources,
-    open_sequences,
-    raw_ids,
-    require_prepared,
-)
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
@@ -60,6 +53,7 @@ class Recommender:
     """A trained model with the raw ids and titles of its items.
 
     Attributes:
+        dataset: the dataset that has them.
         model: the network, in evaluation mode.
         catalogue: raw ids and titles of the items.
         numbers: raw id -> item number.
@@ -69,6 +63,7 @@ class Recommender:
         packed: the items, packed for exact lists; None where they are scored plainly.
     """
 
+    dataset: OpenedDataset
     model: Bert4Rec
     catalogue: Catalogue
     numbers: dict[str, int]
@@ -89,22 +84,14 @@ class Recommender:
         loaded = OpenedCheckpoint.open(Path(config.run.load_checkpoint_path))
         machine = set_up_machine(config, logger.info)
         config = adopt(config, model_settings(config, loaded))
-        root = dataset_root(config.data)
-        titles = None
-        if root is None:  # a generated dataset has no raw ids but its numbers
+        dataset, titles = OpenedDataset.open(config.data), None
+        if dataset.root is None:  # a generated dataset has no raw ids but its numbers
             items = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
-            require_prepared(config.data, root)
-            items = read_item_map(root).raw.to_pylist()
-            titles = read_titles(root, len(items))
-        loaded.check_dataset(
-            len(items),
-            dataset_fingerprint(config.data),
-            str(root or config.data.dataset_name),
-            "`dataset_path`",
-            item_sources=item_sources(root),
-            ignore_fingerprint=config.run.ignore_fingerprint,
-        )
+            items = read_item_map(dataset.root).raw.to_pylist()
+            titles = read_titles(dataset.root, len(items))
+        ignores = config.run.ignore_fingerprint
+        dataset.check_model(loaded.path, loaded.origin, len(items), ignore_fingerprint=ignores)
         needed = loaded_memory(config.model, len(items), config.adapter)
         require_memory(needed, machine.device)
         with machine.device:
@@ -112,6 +99,7 @@ class Recommender:
         loaded.load_into(model)
         model.eval()
         return cls(
+            dataset=dataset,
             model=model,
             catalogue=Catalogue(items, titles),
             numbers={raw_id: number for number, raw_id in enumerate(items, 1)},
@@ -166,7 +154,9 @@ def recommend(
     succeeded = total = 0
     users = config.run.recommend_users
     sources: Iterator[tuple[int | str, list[int] | str]] = (
-        _of_users(config, users) if users else _read(lines, where, recommender.numbers)
+        _of_users(recommender.dataset, config, users)
+        if users
+        else _read(lines, where, recommender.numbers)
     )
     while batch := list(itertools.islice(sources, config.data.test_batch_size)):
         known = [(source, history) for source, history in batch if isinstance(history, list)]
@@ -199,10 +189,12 @@ def recommend(
         )
 
 
-def _of_users(config: Bert4RecConfig, chosen: str) -> Iterator[tuple[str, list[int] | str]]:
+def _of_users(
+    dataset: OpenedDataset, config: Bert4RecConfig, chosen: str
+) -> Iterator[tuple[str, list[int] | str]]:
     """Yields users of the dataset with their whole histories, or errors."""
-    sequences = open_sequences(config.data, config.run.seed)
-    raw, _ = raw_ids(config.data, sequences)
+    sequences = dataset.sequences(config.data, config.run.seed)
+    raw, _ = dataset.raw_ids(sequences)
     index = {user: number for number, user in enumerate(raw.to_pylist())}
     for user in index if chosen == ALL_USERS else dict.fromkeys(chosen.split(",")):
         number = index.get(user)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.config.evaluation import EvaluationConfig
-from bert4rec.data.sources import raw_ids
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
 from bert4rec.train.baselines import Negatives, fit, item_to_item_ranks, popularity_ranks
 from bert4rec.train.evaluate import Ranks, SplitRanks
@@ -41,14 +41,14 @@ def report_test(
     ranked: SplitRanks,
     machine: Machine,
 ) -> dict[str, float]:
-    """Prints a test beside popularity; writes the ranks if asked to.
+    """Prints a test beside popularity.
 
     Args:
         config: settings of the run.
         sequences: histories of all users.
         negatives: name of a ranking -> [U, S] items.
         ranked: ranks of the test items, of all processes.
-        machine: prints the lines; the first process writes the file.
+        machine: prints the lines.
 
     Returns:
         The values to log.
@@ -87,7 +87,6 @@ def report_test(
         of_lists = list_metrics(ranked.lists, sequences)
         print_line("Lists: " + ", ".join(f"{name} {value:.4f}" for name, value in of_lists.items()))
         values |= of_lists
-        _write_files(config, sequences, ranked, print_line)
     return {f"test_{name}": value for name, value in values.items()}
 
 
@@ -221,18 +220,22 @@ def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
                 raise UserError(f"`{name}` {path}: cannot be written there")
 
 
-def _write_files(
-    config: Bert4RecConfig, sequences: Sequences, ranked: SplitRanks, print_line: PrintLine
+def write_files(
+    files: EvaluationConfig,
+    dataset: OpenedDataset,
+    sequences: Sequences,
+    ranked: SplitRanks,
+    print_line: PrintLine,
 ) -> None:
     """Writes ranks and lists of the test targets to the named files.
 
     Ranks are written from 1, those left out as missing. Lists have RecTools' columns. A file gets
     its name when it is complete; an earlier one is replaced.
     """
-    files, targets = config.evaluation, targets_of(sequences, "test")
+    targets = targets_of(sequences, "test")
     if not (files.ranks_file or files.lists_file):
         return
-    users, items = raw_ids(config.data, sequences)
+    users, items = dataset.raw_ids(sequences)
     if files.ranks_file:
         columns = {
             "user": users.take(pa.array(targets.users)),

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
-from bert4rec.data.sources import dataset_root
+from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.weights import OpenedCheckpoint
-from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, Manifest
 from recsys.data.sequences import LEAVE_ONE_OUT
 from recsys.errors import UserError
 from recsys.train.checkpoint import Checkpoint, read_pointers
@@ -22,18 +21,21 @@ _FILTERS = ("min_user_count", "min_item_count", "min_rating", "split")
 _TEMPORAL = frozenset({"temporal_targets", "temporal_validation"})
 
 
-def complete(config: Bert4RecConfig, loaded: OpenedCheckpoint | None) -> Bert4RecConfig:
+def complete(
+    config: Bert4RecConfig, loaded: OpenedCheckpoint | None, dataset: OpenedDataset
+) -> Bert4RecConfig:
     """Completes the settings of a run that opens a dataset.
 
     Args:
         config: settings as the user gave them.
         loaded: result of `open_loaded`.
+        dataset: dataset of the run.
 
     Raises:
         UserError: the checkpoint, the dataset and the settings contradict each other.
     """
     changes = {} if loaded is None else model_settings(config, loaded)
-    changes |= _dataset_filters(config)
+    changes |= _dataset_filters(config, dataset)
     if changes.get("split", config.data.split) == LEAVE_ONE_OUT:
         for name in sorted(_TEMPORAL & config.explicit):
             raise UserError(
@@ -102,21 +104,15 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
     return opened
 
 
-def _dataset_filters(config: Bert4RecConfig) -> dict[str, Any]:
+def _dataset_filters(config: Bert4RecConfig, dataset: OpenedDataset) -> dict[str, Any]:
     """Returns the filters that the dataset was prepared with.
 
     Raises:
         UserError: the user gave another filter or another source than the dataset's.
     """
-    root = dataset_root(config.data)
-    if root is None or not (root / MANIFEST_FILE).is_file():
+    root, manifest = dataset.root, dataset.manifest
+    if manifest is None:
         return {}
-    manifest = Manifest.load(root)
-    if manifest.kind != SEQUENCES_KIND:
-        raise UserError(
-            f"`dataset_path` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
-            "as preproc.movielens and preproc.amazon make them"
-        )
     recorded = {"split": LEAVE_ONE_OUT} | manifest.semantics
     source = recorded.get("source")
     is_amazon = config.data.dataset_name == "amazon"

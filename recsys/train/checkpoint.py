@@ -18,7 +18,7 @@ import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -28,9 +28,11 @@ from torch import Tensor
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
 from recsys.interruption import interrupted_after
-from recsys.settings import checked
+from recsys.settings import checked, section_from_dict
 from recsys.train.divergence import find_nonfinite
 from recsys.train.held import HeldPath
+
+T = TypeVar("T")
 
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
@@ -241,6 +243,14 @@ class Checkpoint:
         """
         return stored_settings(self.path / MANIFEST_FILE, self.config, section)
 
+    def section(self, section: type[T]) -> T:
+        """Returns a section of the config, as it was in the training.
+
+        Raises:
+            UserError: a value is of another type than its setting, or refused.
+        """
+        return section_from_dict(section, self.settings(section))
+
     def count(self, name: str, default: int | None = None) -> int:
         """Returns a whole number of the state.
 
@@ -292,13 +302,8 @@ def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dic
     return stored
 
 
-_SHARD_FILE = re.compile(r"(.*)\.\d+_of_\d+")
-
-
 def _group_of(file_name: str) -> str:
-    name = file_name.removesuffix(".safetensors")
-    numbered = _SHARD_FILE.fullmatch(name)
-    return numbered[1] if numbered else name
+    return re.sub(r"(\.\d+_of_\d+)?\.safetensors$", "", file_name)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

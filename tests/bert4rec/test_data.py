@@ -11,7 +11,7 @@ from bert4rec.config import Bert4RecConfig, ObjectiveConfig
 from bert4rec.data.batches import TrainBatches, known_windows, pack
 from bert4rec.data.masking import draw_counts, mask_tokens, next_item_batch
 from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.data.sources import random_sequences
+from bert4rec.data.opened import random_sequences
 from bert4rec.data.split import (
     known_lengths,
     targets_of,

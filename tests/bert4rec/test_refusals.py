@@ -99,7 +99,7 @@ def uncompressed(content):
 
 PART, MANIFEST = "sequences/part-0000.parquet", "manifest.json"
 DATASETS = [
-    (PART, lambda content: content[:200], "part-0000.parquet: is missing or damaged"),
+    (PART, lambda content: content[:200], "part-0000.parquet: was changed after"),
     (PART, uncompressed, "part-0000.parquet: was changed after manifest.json was written"),
     (MANIFEST, lambda _: b"{", "manifest.json"),
     (MANIFEST, lambda content: content.replace(b'"kind": "sequences"', b'"kind": "criteo"'),

@@ -7,7 +7,7 @@ import torch
 
 from bert4rec.config import ModelConfig
 from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.data.sources import random_sequences
+from bert4rec.data.opened import random_sequences
 from bert4rec.data.split import true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's histories, opened once: folder, manifest and sequences."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bert4rec.config import DataConfig
+from bert4rec.data.split import validate_some_users
+from bert4rec.data.temporal import split_by_time
+from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, TITLES_FILE, Manifest
+from recsys.data.sequences import (
+    DICTIONARIES,
+    MIN_LENGTH,
+    Sequences,
+    parse_split,
+    read_item_map,
+    read_sequences,
+    read_user_map,
+)
+from recsys.errors import UserError
+from recsys.train.origin import Origin, check_same_dataset
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenedDataset:
+    """A dataset of histories, or `random` without folder and manifest.
+
+    Attributes:
+        root: its folder.
+        manifest: its manifest.
+        setting: setting that names it, for messages.
+    """
+
+    root: Path | None
+    manifest: Manifest | None
+    setting: str = "`dataset_path`"
+
+    @classmethod
+    def open(cls, config: DataConfig) -> "OpenedDataset":
+        """Opens the dataset that the settings name.
+
+        Raises:
+            UserError: it is not there, not prepared, or of another kind.
+        """
+        if config.dataset_name == "random":
+            return cls(None, None)
+        root = Path(config.dataset_path or config.dataset_name)
+        if not (root / MANIFEST_FILE).is_file():
+            default = "" if config.dataset_path else f", the default for `dataset_name` {root}"
+            program = "amazon" if config.dataset_name == "amazon" else "movielens"
+            raise UserError(
+                f"`dataset_path` {root}{default}: no prepared dataset (no {MANIFEST_FILE}). Make "
+                f"one from the raw ratings with `python -m preproc.{program}`, then name its "
+                "output folder"
+            )
+        return cls.of_folder(root)
+
+    @classmethod
+    def of_folder(cls, root: Path, setting: str = "`dataset_path`") -> "OpenedDataset":
+        """Opens a prepared dataset.
+
+        Args:
+            root: its folder.
+            setting: setting that names it, for the message.
+
+        Raises:
+            UserError: it has no manifest, is of another kind, or a file was changed since.
+        """
+        manifest = Manifest.load(root)
+        if manifest.kind != SEQUENCES_KIND:
+            raise UserError(
+                f"{setting} {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
+                "as preproc.movielens and preproc.amazon make them"
+            )
+        manifest.check_newer(root, [root / name for name in manifest.files.keys() - {TITLES_FILE}])
+        return cls(root, manifest, setting)
+
+    @property
+    def name(self) -> str:
+        """Its folder, for messages."""
+        return str(self.root or "random")
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the manifest; "random" for `random`, which its settings fix."""
+        return "random" if self.manifest is None else self.manifest.fingerprint
+
+    def check_model(
+        self,
+        checkpoint: Path,
+        trained_on: Origin,
+        num_items: int,
+        *,
+        new_users: bool = True,
+        ignore_fingerprint: bool = False,
+    ) -> None:
+        """Refuses a model of other items; see `check_same_dataset`.
+
+        Args:
+            checkpoint: folder of the model's checkpoint.
+            trained_on: training dataset of the model.
+            num_items: items of this dataset.
+            new_users: accept other users of items that have the training dataset's ids.
+            ignore_fingerprint: compare the number of items alone.
+        """
+        given_by = {} if self.manifest is None else self.manifest.semantics
+        if new_users and trained_on.fingerprint in given_by.get(DICTIONARIES, []):
+            return
+        check_same_dataset(
+            checkpoint,
+            trained_on,
+            Origin({"items": num_items}, self.fingerprint),
+            self.name,
+            f"name the dataset of the training with {self.setting}, prepare new ratings with its "
+            "items (`dictionaries` of `python -m preproc.movielens`)",
+            ignore_fingerprint=ignore_fingerprint,
+        )
+
+    def raw_ids(self, sequences: Sequences) -> tuple[pa.Array, pa.Array]:
+        """Returns the raw ids of all users and items; numbers for `random`."""
+        if self.root is not None:
+            return read_user_map(self.root).raw, read_item_map(self.root).raw
+        counts = (sequences.num_users, sequences.num_items)
+        users, items = (pa.array([str(i + 1) for i in range(count)]) for count in counts)
+        return users, items
+
+    def sequences(self, config: DataConfig, seed: int) -> Sequences:
+        """Reads the histories, split as the settings say.
+
+        Args:
+            config: settings of the split, and of `random`.
+            seed: seeds the dataset `random`.
+
+        Raises:
+            UserError: the dataset is damaged.
+        """
+        if self.root is None:
+            sequences = random_sequences(
+                config.random_user_count,
+                config.random_item_count,
+                config.random_size,
+                config.min_user_count,
+                seed,
+            )
+        else:
+            sequences = read_sequences(self.root)
+        if config.validation_users is not None:
+            users, _ = self.raw_ids(sequences)
+            sequences = validate_some_users(sequences, config.validation_users, users)
+        quantile = parse_split(config.split)
+        if self.root is not None and quantile is not None:
+            sequences = split_by_time(
+                sequences,
+                quantile,
+                config.temporal_targets,
+                config.temporal_validation,
+                read_user_map(self.root).raw,
+            )
+        if sequences.num_items < 2:
+            raise UserError(
+                f"{self.root or '`random_item_count` 1'}: a catalogue of one item leaves nothing "
+                "to rank, every metric would be 1"
+            )
+        return sequences
+
+
+def random_sequences(
+    num_users: int, num_items: int, num_interactions: int, min_user_count: int, seed: int
+) -> Sequences:
+    """Draws interactions uniformly, then leaves out users with too few.
+
+    Args:
+        num_users: users to draw for, before short histories are left out.
+        num_items: items of the catalogue.
+        num_interactions: draws for all users together.
+        min_user_count: shortest history that is kept, at least 3.
+        seed: seeds the draws.
+
+    Raises:
+        UserError: no user is left.
+    """
+    generator = np.random.default_rng(seed)
+    try:
+        owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
+        items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
+    except (MemoryError, ValueError) as error:  # NumPy: more than memory, or than an array holds
+        raise UserError(f"`random_size` {num_interactions} is too large: {error}") from error
+    lengths = np.bincount(owners, minlength=num_users)
+    # Items are independent of users, so only the length of each history matters.
+    kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
+    if not len(kept):
+        raise UserError(
+            f"`dataset_name` random: no user of {num_users} got `min_user_count` {min_user_count} "
+            f"of {num_interactions} interactions; raise `random_size` or lower "
+            "`random_user_count`"
+        )
+    offsets = np.concatenate([[0], kept.cumsum()])
+    return Sequences(items[: offsets[-1]], offsets, num_items)
