@@ -7,6 +7,7 @@ measured one can replace it.
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -178,6 +179,35 @@ class StepCost:
     def imbalance(self) -> float:
         """Slowest rank's time over the mean, minus 1."""
         return float(self.step_s.max() / self.step_s.mean() - 1)
+
+    def describe(self, placement: Placement, workload: Workload) -> list[str]:
+        """Formats the costs as a Markdown table by rank, and totals."""
+        counts = Counter(table.kind for table in placement.tables)
+        ranks = placement.world_size
+        lines = [
+            f"{len(placement.tables)} tables on {ranks} ranks: {counts['replicate']} replicated, "
+            f"{counts['whole']} whole, {counts['rows']} spread by rows",
+            "| rank | whole tables | GiB of tables | lookups | KiB sent | compute ms | exchange ms "
+            "| step ms |",
+            "|---" * 8 + "|",
+        ]
+        for rank in range(ranks):
+            whole = ",".join(map(str, placement.whole_on(rank))) or "none"
+            lines.append(
+                f"| {rank} | {whole} | {self.table_bytes[rank] / GIB:.2f} | "
+                f"{self.lookups[rank]:,.0f} | {self.vectors_out[rank] / 1024:,.0f} | "
+                f"{self.compute_s[rank] * 1e3:.3f} | {self.exchange_s[rank] * 1e3:.3f} | "
+                f"{self.step_s[rank] * 1e3:.3f} |"
+            )
+        sent = 2 * self.vectors_out.sum() / workload.global_batch
+        ids = self.id_bytes.max() / workload.global_batch
+        lines.append(
+            f"predicted: {workload.global_batch / self.seconds:,.0f} samples/s, "
+            f"{self.seconds * 1e3:.3f} ms a step; the slowest rank takes "
+            f"{self.imbalance:.1%} longer than the mean; {sent:,.0f} bytes of vectors and their "
+            f"gradients exchanged per sample; a rank reads up to {ids:.1f} bytes of ids per sample"
+        )
+        return lines
 
 
 def predict(placement: Placement, workload: Workload, machine: Machine) -> StepCost:

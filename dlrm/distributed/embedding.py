@@ -60,8 +60,9 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         local = [placement.local_rows(i, rank) for i in self.local_features]
         replicated = placement.of_kind("replicate")
         sizes = [self.table_sizes[i] for i in replicated]
-        self.local = _joint(embedding_type, local, embedding_dim, storage)
-        self.replicated = _joint(embedding_type, sizes, embedding_dim, storage)
+        self.local, self.replicated = (
+            _joint(embedding_type, rows, embedding_dim, storage) for rows in (local, sizes)
+        )
         if isinstance(self.replicated, JointFusedEmbedding):
             self.replicated.sorts_early = False  # its rows are those of all ranks, summed
         self._replicated_features: Tensor

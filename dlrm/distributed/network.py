@@ -9,12 +9,11 @@ import torch.distributed as dist
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
-from dlrm.distributed.cost import Machine, Workload, predict
+from dlrm.distributed.cost import Machine, Workload
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
-from dlrm.distributed.planner import PlannedPlacement, describe, plan
-from dlrm.model.memory import TableRows
+from dlrm.distributed.planner import plan
 from dlrm.model.network import DlrmNetwork
 from recsys.data.feature_spec import FeatureSpec
 from recsys.resources import memory_limits
@@ -108,20 +107,11 @@ def place_tables(
         PlacementError: the tables do not fit, or the file does not fit the run.
     """
     table_sizes = config.model.capped(spec.table_sizes)
-    machine, workload = machine_here(processes, device), workload_of(config, table_sizes)
-    if config.run.placement is not None:
-        path = Path(config.run.placement)
-        placement = Placement.load(path, table_sizes, processes.world_size)
-        planned = PlannedPlacement(placement, predict(placement, workload, machine))
-    else:
-        planned = plan(workload, machine)
-    for line in describe(planned, workload):
+    workload, machine = workload_of(config, table_sizes), machine_here(processes, device)
+    path, given = config.run.placement, None
+    if path is not None:
+        given = Placement.load(Path(path), table_sizes, processes.world_size)
+    planned = plan(workload, machine, given)
+    for line in planned.cost.describe(planned.placement, workload):
         print_line(line)
     return planned.placement
-
-
-def rows_on(placement: Placement, rank: int, names: Sequence[str]) -> TableRows:
-    """Returns the rows of each table on a rank."""
-    own = {names[i]: placement.local_rows(i, rank) for i in placement.sharded_on(rank)}
-    copies = {names[i]: placement.tables[i].rows for i in placement.of_kind("replicate")}
-    return TableRows(own, copies)

@@ -112,6 +112,11 @@ class Placement:
         first = self.first_row(table, rank)
         return max(rows - first + self.world_size - 1, 0) // self.world_size
 
+    def rows_on(self, rank: int, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns rows of a rank's own tables and of copies, by name."""
+        own = {names[i]: self.local_rows(i, rank) for i in self.sharded_on(rank)}
+        return own, {names[i]: self.tables[i].rows for i in self.of_kind("replicate")}
+
     def to_json(self) -> dict[str, Any]:
         """Returns the content of the JSON file."""
         tables = [

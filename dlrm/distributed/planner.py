@@ -2,7 +2,6 @@
 """Plans the placement of tables that makes a step fastest."""
 
 import dataclasses
-from collections import Counter
 
 import numpy as np
 
@@ -18,7 +17,7 @@ class PlannedPlacement:
     cost: StepCost
 
 
-def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
+def plan(workload: Workload, machine: Machine, given: Placement | None = None) -> PlannedPlacement:
     """Chooses the placement with the shortest predicted step that fits.
 
     A table is replicated if the gradient of all its rows is fewer bytes than the vectors of a
@@ -26,29 +25,39 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
     the rank with the fewest tables so far. The n with the shortest step wins, the smallest of
     equals.
 
+    Args:
+        workload: sizes of the step.
+        machine: devices of the run.
+        given: the placement to take, whether it fits or not.
+
     Raises:
         PlacementError: no placement fits; the message says how many devices are needed.
     """
+    placements = [given] if given else _candidates(workload, machine)
+    if not placements:
+        raise PlacementError(_too_large(workload, machine))
+    planned = [PlannedPlacement(p, predict(p, workload, machine)) for p in placements]
+    shortest = min(each.cost.seconds for each in planned)
+    # A margin of one millionth, so that rounding does not decide.
+    return next(each for each in planned if each.cost.seconds <= shortest * (1 + 1e-6))
+
+
+def _candidates(workload: Workload, machine: Machine) -> list[Placement]:
     sizes = workload.table_sizes
     replicated = [_is_better_replicated(rows, workload, machine.world_size) for rows in sizes]
     by_size = sorted(
         (i for i, everywhere in enumerate(replicated) if not everywhere),
         key=lambda i: (-sizes[i], i),
     )
-    best: PlannedPlacement | None = None
+    placements = []
     for by_rows in range(len(by_size) + 1):
         spread = set(by_size[:by_rows])
         kinds: list[PlacementKind] = [
             "replicate" if replicated[i] else "rows" if i in spread else "whole"
             for i in range(len(sizes))
         ]
-        planned = _try(kinds, workload, machine)
-        # A margin of one millionth, so that rounding does not decide.
-        if planned and (best is None or planned.cost.seconds < best.cost.seconds * (1 - 1e-6)):
-            best = planned
-    if best is None:
-        raise PlacementError(_too_large(workload, machine))
-    return best
+        placements.append(_assign(kinds, workload, machine))
+    return [placement for placement in placements if placement is not None]
 
 
 def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
@@ -59,9 +68,7 @@ def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
     return gradient <= vectors
 
 
-def _try(
-    kinds: list[PlacementKind], workload: Workload, machine: Machine
-) -> PlannedPlacement | None:
+def _assign(kinds: list[PlacementKind], workload: Workload, machine: Machine) -> Placement | None:
     """Assigns table-wise tables to ranks; returns None if they do not fit."""
     ranks = machine.world_size
     sizes = workload.table_sizes
@@ -87,8 +94,7 @@ def _try(
         TablePlacement(rows, kind, owners.get(i))
         for i, (rows, kind) in enumerate(zip(sizes, kinds, strict=True))
     )
-    placement = Placement(ranks, tuple(tables))
-    return PlannedPlacement(placement, predict(placement, workload, machine))
+    return Placement(ranks, tuple(tables))
 
 
 def _too_large(workload: Workload, machine: Machine) -> str:
@@ -106,34 +112,3 @@ def _too_large(workload: Workload, machine: Machine) -> str:
         "`hash_indices`, `embedding_storage` bfloat16, `optimizer` sgd, which keeps "
         "no state, a higher `frequency_limit` when the dataset is prepared)"
     )
-
-
-def describe(planned: PlannedPlacement, workload: Workload) -> list[str]:
-    """Formats a plan as a Markdown table by rank, and totals."""
-    placement, cost = planned.placement, planned.cost
-    counts = Counter(table.kind for table in placement.tables)
-    ranks = placement.world_size
-    lines = [
-        f"{len(placement.tables)} tables on {ranks} ranks: {counts['replicate']} replicated, "
-        f"{counts['whole']} whole, {counts['rows']} spread by rows",
-        "| rank | whole tables | GiB of tables | lookups | KiB sent | compute ms | exchange ms "
-        "| step ms |",
-        "|---" * 8 + "|",
-    ]
-    for rank in range(ranks):
-        whole = ",".join(map(str, placement.whole_on(rank))) or "none"
-        lines.append(
-            f"| {rank} | {whole} | {cost.table_bytes[rank] / GIB:.2f} | "
-            f"{cost.lookups[rank]:,.0f} | {cost.vectors_out[rank] / 1024:,.0f} | "
-            f"{cost.compute_s[rank] * 1e3:.3f} | {cost.exchange_s[rank] * 1e3:.3f} | "
-            f"{cost.step_s[rank] * 1e3:.3f} |"
-        )
-    sent = 2 * cost.vectors_out.sum() / workload.global_batch
-    ids = cost.id_bytes.max() / workload.global_batch
-    lines.append(
-        f"predicted: {workload.global_batch / cost.seconds:,.0f} samples/s, "
-        f"{cost.seconds * 1e3:.3f} ms a step; the slowest rank takes "
-        f"{cost.imbalance:.1%} longer than the mean; {sent:,.0f} bytes of vectors and their "
-        f"gradients exchanged per sample; a rank reads up to {ids:.1f} bytes of ids per sample"
-    )
-    return lines

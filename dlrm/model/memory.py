@@ -53,6 +53,9 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
         rows: rows of the tables on this process.
         num_tables: tables of the model.
     """
+    remedies = ["fewer rows (`max_table_size` with `hash_indices`)", "a smaller `embedding_dim`"]
+    if config.embedding_storage == "float32":
+        remedies.append("`embedding_storage` bfloat16")
     row = config.embedding_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
     parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
@@ -60,7 +63,6 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
         # Drawn and loaded table by table, in float32.
         largest = max(rows.all.values(), default=0)
         parts["float32 copies"] = largest * config.embedding_dim * _FLOAT
-    remedies = _remedies(config)
     if parts["MLPs"] > parts["tables"]:
         remedies.insert(0, "smaller `bottom_mlp_sizes` and `top_mlp_sizes`")
     return ModelMemory(parts, sizes, remedies)
@@ -95,10 +97,3 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
         parts["float32 copies"] = sum(rows.all.values()) * model.embedding_dim * _FLOAT
     remedies.append("more processes, which share the tables (`python -m dlrm.scripts.dist_main`)")
     return ModelMemory(parts, sizes, remedies)
-
-
-def _remedies(config: ModelConfig) -> list[str]:
-    remedies = ["fewer rows (`max_table_size` with `hash_indices`)", "a smaller `embedding_dim`"]
-    if config.embedding_storage == "float32":
-        remedies.append("`embedding_storage` bfloat16")
-    return remedies

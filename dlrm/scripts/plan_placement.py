@@ -13,7 +13,7 @@ from absl import flags
 
 from dlrm.config import ModelConfig
 from dlrm.distributed.cost import GIB, Machine, Workload
-from dlrm.distributed.planner import describe, plan
+from dlrm.distributed.planner import plan
 from recsys import program
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
@@ -119,7 +119,7 @@ def run(flag_values: flags.FlagValues) -> None:
     planned = plan(workload, machine)
     if options.placement is not None:
         planned.placement.save(options.placement)
-    for line in describe(planned, workload):
+    for line in planned.cost.describe(planned.placement, workload):
         program.print_line(line)
 
 

@@ -17,7 +17,7 @@ from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.gradients import AllReducedGradients
-from dlrm.distributed.network import DistributedDlrm, place_tables, rows_on
+from dlrm.distributed.network import DistributedDlrm, place_tables
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.bags import BaggedEmbedding
@@ -48,7 +48,7 @@ def build_model(
     rows = TableRows.of_model(config.model, names, spec.table_sizes)
     if processes.world_size > 1:
         placement = place_tables(config, spec, processes, device, print_line)
-        rows = rows_on(placement, rank, names)
+        rows = TableRows(*placement.rows_on(rank, names))
     require_memory(trained_memory(config, rows, len(names)), device, processes)
     model: DlrmNetwork[Any]
     with device:
