@@ -49,7 +49,7 @@ from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric, TrainSt
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
-from recsys.train.recipe import Machine, SavedState
+from recsys.train.recipe import Machine, SavedState, Training
 from recsys.train.run_log import progress_bar
 from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
@@ -84,7 +84,7 @@ class DlrmRecipe:
     model: DlrmNetwork[Any]
     origin: Origin
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(SECTIONS)
+    fixed = fixed_settings(SECTIONS) | {"mlp_weight_decay": 0.0}  # of earlier versions
     summary = ()
 
     @classmethod
@@ -142,7 +142,7 @@ class DlrmRecipe:
             self._check_dataset(self.loaded)
             self.loaded.load_into(self.model)
 
-    def training(self) -> "DlrmTraining":
+    def training(self) -> Training[Batch[Any]]:
         """Opens the training batches and builds the training step."""
         folder, layout = self.config.checkpoint_folder, self.config.run.checkpoint_format
         if layout == "native" and folder and nvidia_checkpoint.is_nvidia_checkpoint(folder):

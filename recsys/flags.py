@@ -52,6 +52,7 @@ REMOVED = {
     "min_sc": "BERT4Rec's is --min_item_count",
     "min_uc": "BERT4Rec's is --min_user_count",
     "mlp_optimizer": "take --optimizer",
+    "mlp_weight_decay": "DLRM decays rows of embeddings alone: leave it out",
     "negative_sampler": "BERT4Rec's negatives are uniform: leave it out",
     "no_decay_bias_norm": "BERT4Rec decays all parameters by --weight_decay: leave it out",
     "read_ahead": "4 batches are read ahead: leave it out",

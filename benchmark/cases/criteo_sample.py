@@ -70,7 +70,6 @@ VARIANTS = (
     Variant("ids seen once too", ("--frequency_limit=1",)),
     Variant("ids seen four times", ("--frequency_limit=4",)),
     Variant("dropout 0.2", (), ("--dropout=0.2",)),
-    Variant("weight decay of MLPs 1e-4", (), ("--mlp_weight_decay=0.0001",)),
     Variant("no weight decay of embeddings", (), ("--embedding_weight_decay=0",)),
     Variant("top MLP 128-64", (), ("--top_mlp_sizes=128,64,1",)),
     Variant("DCNv2", (), ("--interaction_op=dcnv2", "--dcn_low_rank_dim=32")),

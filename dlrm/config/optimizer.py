@@ -34,7 +34,6 @@ class OptimizerConfig:
     embedding_weight_decay: float = setting(
         0.0, "Weight decay of the embedding rows that occur in a batch"
     )
-    mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
     reset_embeddings: bool = setting(
         False,
         "Draw the embeddings anew before each epoch but the first: the MLPs train for several "
@@ -52,7 +51,6 @@ class OptimizerConfig:
         require_not_negative(
             self, "lr", "warmup_factor", "warmup_steps", "decay_start_step",
             "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
-            "mlp_weight_decay",
         )  # fmt: skip
         if not 0 < self.plateau_factor <= 1:
             raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")

@@ -114,9 +114,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         parameters = model.mlp_parameters()
         self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
         self._mlp_parameters = parameters
-        self.mlp_optimizer = build_dense_optimizer(
-            dense_rule_beside(config.optimizer), parameters, config.mlp_weight_decay
-        )
+        self.mlp_optimizer = build_dense_optimizer(dense_rule_beside(config.optimizer), parameters)
         model.embeddings.trainable = bool(model.embeddings.table_sizes)
         model.embeddings.finds_overflow = precision.loss_scale != 1.0
         self.embedding_optimizer = (
