@@ -30,7 +30,7 @@ from pyarrow import csv, parquet
 from scipy import stats
 
 from benchmark.door import start
-from bert4rec.train.metrics import paired_difference
+from bert4rec.train.metrics import GAINS, paired_difference
 from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
@@ -40,20 +40,21 @@ _NOT_LISTED = 1 << 31
 """Rank of a target that is not in its list."""
 
 
+_NAMES = ", ".join(f"{name}@K" for name in GAINS)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CompareSettings:
     """Settings of this program."""
 
-    metrics: tuple[str, ...] = setting(
-        ("hr@10", "ndcg@10"), "Metrics to compare: hr@K, ndcg@K, mrr"
-    )
+    metrics: tuple[str, ...] = setting(("hr@10", "ndcg@10"), f"Metrics to compare: {_NAMES} or mrr")
     exchanges: int = setting(9999, "Random exchanges of the test")
 
     def __post_init__(self) -> None:
         """Refuses other metrics."""
         for metric in self.metrics:
-            if not re.fullmatch(r"mrr|(hr|ndcg)@[1-9]\d*", metric):
-                raise UserError(f"`metrics` must be hr@K, ndcg@K or mrr; got {metric}")
+            if not re.fullmatch(rf"mrr|({'|'.join(GAINS)})@[1-9]\d*", metric):
+                raise UserError(f"`metrics` must be {_NAMES} or mrr; got {metric}")
         require_positive(self, "exchanges")
 
 

@@ -2,7 +2,7 @@
 """Ranking metrics and their confidence intervals."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,12 @@ from bert4rec.train.evaluate import Lists
 from recsys.data.sequences import Sequences as Histories
 
 KS = (1, 5, 10, 20, 50, 100)
-"""Lengths K of the lists that HR@K and NDCG@K judge."""
+"""Lengths K of the lists that are judged."""
+GAINS: Mapping[str, Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]] = {
+    "hr": lambda ranks: np.ones(ranks.shape),
+    "ndcg": lambda ranks: 1 / np.log2(ranks + 2.0),
+}
+"""Metric of a list -> gains of true items among its first K, by their ranks from 0."""
 SEED = 12345
 """Seeds sampled items and intervals, so that trainings with several seeds are judged alike."""
 _RESAMPLINGS = 1000
@@ -150,12 +155,10 @@ def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
     """Returns each target's value of every metric, whose mean is the metric."""
-    gain = 1 / np.log2(ranks + 2.0)
+    gains = {name: gain(ranks) for name, gain in GAINS.items()}
     columns = {"mrr": 1 / (ranks + 1.0)}
     for k in ks:
-        hit = ranks < k
-        columns[f"hr@{k}"] = hit.astype(np.float64)
-        columns[f"ndcg@{k}"] = np.where(hit, gain, 0.0)
+        columns |= {f"{name}@{k}": np.where(ranks < k, gain, 0.0) for name, gain in gains.items()}
     return columns
 
 

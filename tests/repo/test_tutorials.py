@@ -70,10 +70,11 @@ def printed(command, folder, raw):
 
 
 def shape(text):
-    """Returns a text without its numbers, titles and the width of its columns."""
+    """Returns a text without its numbers, titles, verdicts and the width of its columns."""
     text = re.sub(r"^( *\d+) +\S.*\(\d{4}\) +(\S+ +\S+)$", r"\1 title \2", text, flags=re.MULTILINE)
     text = re.sub(r"^(line \d+, oldest first|\d+\|).*", r"\1 titles", text, flags=re.MULTILINE)
     text = re.sub(r'"titles": \[.*?\]', '"titles": []', text)
+    text = re.sub(r"^Model less .*", "verdict", text, flags=re.MULTILINE)
     return re.sub(r" +", " ", re.sub(r"\d[\d.,:]*", "#", text))
 
 

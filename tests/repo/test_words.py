@@ -43,9 +43,10 @@ def complaints(source):
         if first.startswith(RIDDLES):
             yield f"{line}: begins without a noun: {first}"
         if len(words) > MAX_WORDS:
-            yield f"{line}: {len(words)} words: {first}"
+            yield f"{line}: {len(words)} words, at most {MAX_WORDS}: {first}"
 
 
 @pytest.mark.parametrize("file", sources())
 def test_docstrings_are_short_and_names_say_what_they_hold(file):
-    assert list(complaints(file.read_text())) == []
+    wrong = [f"{file}:{each}" for each in complaints(file.read_text())]
+    assert not wrong, "\n".join([*wrong, "see the rules of CONTRIBUTING"])

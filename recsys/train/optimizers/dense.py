@@ -35,7 +35,7 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
         UserError: there is none.
     """
     if rule not in _BESIDE:
-        raise UserError(f"`optimizer` {rule}: no optimizer of the MLPs goes with it")
+        raise UserError(f"`optimizer` {rule}: no optimizer of the MLPs goes with it (_BESIDE)")
     return _BESIDE[rule]
 
 

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import functools
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.dense import DenseRule, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision, resolve_precision, use_tf32
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 
 CPU = torch.device("cpu")
-EVERY_RULE = pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+TWINS = {
+    "sgd": torch.optim.SGD,
+    "adagrad": functools.partial(torch.optim.Adagrad, eps=1e-8),
+    "adam": functools.partial(torch.optim.AdamW, eps=1e-8),
+}
+"""Dense optimizer -> PyTorch's of the same formula."""
+EVERY_RULE = pytest.mark.parametrize("rule", get_args(DenseRule))
 
 
 def parameters(seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((3, 4), (5,))]
-
-
-def torch_twin(rule, params, lr, weight_decay):
-    if rule == "sgd":
-        return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
-    if rule == "adagrad":
-        return torch.optim.Adagrad(params, lr=lr, weight_decay=weight_decay, eps=1e-8)
-    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, eps=1e-8)
 
 
 @EVERY_RULE
@@ -33,7 +33,7 @@ def torch_twin(rule, params, lr, weight_decay):
 def test_equals_torch(rule, weight_decay, scale):
     ours, theirs = parameters(), parameters()
     optimizer = build_dense_optimizer(rule, ours, weight_decay)
-    twin = torch_twin(rule, theirs, 0.05, weight_decay)
+    twin = TWINS[rule](theirs, lr=0.05, weight_decay=weight_decay)
     generator = torch.Generator().manual_seed(1)
     no_overflow = torch.tensor(False) if scale != 1.0 else None
     for _ in range(5):
