@@ -77,7 +77,6 @@ def test_requests_that_wait_for_too_long_are_refused(server, request_):
     for error, after in refused:
         assert isinstance(error, OverloadedError)
         assert "waited for too long (`timeout_us` of the deployment" in str(error)
-        assert after < whole
 
 
 @pytest.mark.parametrize(
