@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch, BatchSource, HostBatch
-from dlrm.distributed.columns import RankIds
-from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
+from dlrm.distributed.columns import RankIds, RankLists
+from dlrm.distributed.exchange import ExchangedLookups, plan_bags, plan_lookups
 from dlrm.distributed.placement import Placement
+from dlrm.nn.bags import Bags
 from recsys.ahead import iterate_ahead
 from recsys.train.memory import copy_ahead
 
@@ -48,7 +49,7 @@ class ExchangedBatches:
 
     def __init__(
         self,
-        source: BatchSource[RankIds],
+        source: BatchSource[RankIds | RankLists],
         placement: Placement,
         rank: int,
         device: torch.device,
@@ -74,14 +75,18 @@ class ExchangedBatches:
             for batch in copy_ahead(ahead, self._device) if is_gpu else ahead:
                 yield batch.batch
 
-    def _plan(self, batch: Batch[RankIds]) -> Batch[ExchangedLookups]:
-        batch_ids, local_ids = batch.ids.batch_ids, batch.ids.local_ids
+    def _plan(self, batch: Batch[RankIds | RankLists]) -> Batch[ExchangedLookups]:
+        placement, rank, ids = self._placement, self._rank, batch.ids
+        sizes = [table.rows for table in placement.tables]
+        if isinstance(ids, RankLists):
+            ids = ids.hashed(sizes) if self._hash_indices else ids
+            local = Bags.from_lists(tuple(ids.local.values()), len(batch))
+            lookups = plan_bags(placement, rank, ids.of_batch, local, ids.num_rows)
+            return Batch(batch.numerical, lookups, batch.label)
+        batch_ids, local_ids = ids.batch_ids, ids.local_ids
         if self._hash_indices:
-            sizes = [table.rows for table in self._placement.tables]
             batch_ids = {i: ids % sizes[i] for i, ids in batch_ids.items()}
-            replicated = self._placement.of_kind("replicate")
+            replicated = placement.of_kind("replicate")
             local_ids = local_ids % np.array([sizes[i] for i in replicated], np.int64)
-        lookups = plan_lookups(
-            self._placement, self._rank, batch_ids, local_ids, batch.ids.num_rows
-        )
+        lookups = plan_lookups(placement, rank, batch_ids, local_ids, ids.num_rows)
         return Batch(batch.numerical, lookups, batch.label)

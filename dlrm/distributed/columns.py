@@ -22,6 +22,7 @@ from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.exchange import IntArray, rank_bounds
 from dlrm.distributed.placement import Placement
 from recsys.ahead import call_ahead
+from recsys.data.list_columns import ListColumn
 from recsys.data.split_binary import SplitBinaryReader
 
 
@@ -77,6 +78,30 @@ class RankIds:
     num_rows: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankLists:
+    """The lists that a rank reads of a batch.
+
+    Attributes:
+        of_batch: feature -> lists of the B samples, for `RankColumns.batch_features`; a feature
+            that is no list has one id in each.
+        local: the same of the local batch, for `RankColumns.local_features`.
+        num_rows: B, samples of the batch on all ranks.
+    """
+
+    of_batch: dict[int, ListColumn]
+    local: dict[int, ListColumn]
+    num_rows: int
+
+    def hashed(self, table_sizes: Sequence[int]) -> "RankLists":
+        """Takes all ids modulo the size of their table."""
+        of_batch, local = (
+            {i: dataclasses.replace(c, ids=c.ids % table_sizes[i]) for i, c in columns.items()}
+            for columns in (self.of_batch, self.local)
+        )
+        return RankLists(of_batch, local, self.num_rows)
+
+
 class ColumnLoader:
     """Reads a rank's rows and columns of split binary, nothing else.
 
@@ -93,27 +118,39 @@ class ColumnLoader:
         self.batch_size = loader.batch_size
         self.num_batches = loader.num_batches
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[RankIds]]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[RankIds | RankLists]]:
         """Yields an epoch's batches from number `start` on, read in threads."""
         ranges = self._loader.row_ranges(epoch, start)
         reads = (functools.partial(self._read, *rows) for rows in ranges)
         return call_ahead(reads, self._loader.read_ahead, READER_THREADS)
 
-    def _read(self, start: int, stop: int) -> Batch[RankIds]:
+    def _read(self, start: int, stop: int) -> Batch[RankIds | RankLists]:
         columns, rows = self._columns, self._rows
         local = columns.local_batch(stop - start)
         local_range = (start + local.start, start + local.stop)
         dense = rows.read_dense(*local_range)
+        numerical = torch.from_numpy(np.array(dense.numerical))
+        label = torch.from_numpy(dense.label.astype(np.float32))
+        if rows.spec.lists:
+            of_batch = self._lists(columns.batch_features, start, stop)
+            of_local = self._lists(columns.local_features, *local_range)
+            return Batch(numerical, RankLists(of_batch, of_local, stop - start), label)
         local_ids = np.empty((len(dense), len(columns.local_features)), np.int64)
         for i, ids in enumerate(rows.read_ids(columns.local_features, *local_range)):
             local_ids[:, i] = ids
         columns_of_batch = rows.read_ids(columns.batch_features, start, stop)
         by_feature = zip(columns.batch_features, columns_of_batch, strict=True)
-        return Batch(
-            torch.from_numpy(np.array(dense.numerical)),
-            RankIds({i: ids.astype(np.int64) for i, ids in by_feature}, local_ids, stop - start),
-            torch.from_numpy(dense.label.astype(np.float32)),
-        )
+        batch_ids = {i: ids.astype(np.int64) for i, ids in by_feature}
+        return Batch(numerical, RankIds(batch_ids, local_ids, stop - start), label)
+
+    def _lists(self, features: Sequence[int], start: int, stop: int) -> dict[int, ListColumn]:
+        rows, singles = self._rows, len(self._rows.spec.categorical)
+        by_feature = {i: rows.read_list(i, start, stop) for i in features if i >= singles}
+        alone = [i for i in features if i < singles]
+        one_each = np.arange(stop - start + 1)
+        for i, ids in zip(alone, rows.read_ids(alone, start, stop), strict=True):
+            by_feature[i] = ListColumn(ids, one_each)
+        return {i: by_feature[i] for i in features}
 
 
 class CutBatches:
@@ -155,7 +192,7 @@ class CutBatches:
 
 def open_rank_split(
     config: DlrmConfig, dataset: OpenedDataset, columns: RankColumns, wanted: SplitPass
-) -> BatchSource[RankIds]:
+) -> BatchSource[RankIds | RankLists]:
     """Opens a rank's local batches of a split.
 
     Args:

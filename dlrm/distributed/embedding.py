@@ -12,6 +12,7 @@ from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
 from dlrm.distributed.exchange import ExchangedLookups, VectorExchange
 from dlrm.distributed.placement import Placement
+from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.nn.embedding import (
     Embeddings,
     JointFusedEmbedding,
@@ -34,6 +35,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         embedding_dim: D.
         embedding_type: type of the rank's joint tables.
         storage: storage of the rank's joint tables.
+        has_lists: features may be lists; the tables are of `joint_fused`.
 
     Attributes:
         placement: as given.
@@ -51,6 +53,8 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         embedding_dim: int,
         embedding_type: str,
         storage: EmbeddingStorage = "float32",
+        *,
+        has_lists: bool = False,
     ) -> None:
         super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
         self.placement = placement
@@ -61,7 +65,10 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         replicated = placement.of_kind("replicate")
         sizes = [self.table_sizes[i] for i in replicated]
         self.local, self.replicated = (
-            _joint(embedding_type, rows, embedding_dim, storage) for rows in (local, sizes)
+            BaggedEmbedding(rows, embedding_dim, hash_indices=False, storage=storage)
+            if has_lists
+            else _joint(embedding_type, rows, embedding_dim, storage)
+            for rows in (local, sizes)
         )
         if isinstance(self.replicated, JointFusedEmbedding):
             self.replicated.sorts_early = False  # its rows are those of all ranks, summed
@@ -80,7 +87,12 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
     def _send(self, ids: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
         exchange = VectorExchange(ids.send_counts, ids.receive_counts, self.after_send_back)
         self.local.trainable = self.trainable
-        return exchange.start(self.local.lookup(ids.rows, dtype)), exchange
+        rows = ids.rows
+        if isinstance(self.local, BaggedEmbedding):
+            assert isinstance(rows, Bags)
+            return exchange.start(self.local.pool(rows.ids, rows, dtype)), exchange
+        assert isinstance(rows, Tensor)
+        return exchange.start(self.local.lookup(rows, dtype)), exchange
 
     def forward(self, ids: ExchangedLookups, dtype: torch.dtype) -> Tensor:
         """Returns the vectors of the local batch: [b, F, D].
@@ -96,7 +108,12 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
             self.replicated.trainable = self.trainable
             own = self.replicated(ids.replicated, received.dtype)
         vectors: Tensor = _SideBySide.apply(  # type: ignore[no-untyped-call]
-            received, own, ids.output_rows, self._replicated_features, len(self.table_sizes)
+            received,
+            own,
+            ids.output_rows,
+            self._replicated_features,
+            (ids.batch_size, len(self.table_sizes)),
+            isinstance(self.local, BaggedEmbedding),
         )
         return vectors
 
@@ -133,7 +150,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         # A last column counts lookups: optimizers with moments must not update other rows.
         if gradients:
             (local,) = gradients  # those of the joint table
-            counted = torch.nn.functional.pad(local.gradients, (0, 1), value=1.0)
+            counted = torch.nn.functional.pad(local.of_lookups(), (0, 1), value=1.0)
             total = ops.sum_by_row(local.rows, counted, rows)
         else:
             total = torch.zeros(rows, self.embedding_dim + 1, device=device)
@@ -151,8 +168,8 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
 class _SideBySide(torch.autograd.Function):
     """Puts received and own vectors side by side: [b, F, D].
 
-    Each row is written and its gradient read once; autograd's own `index_copy` would copy the whole
-    tensor forward, and its gradient backward.
+    Vectors of lists that come in parts are added up. Each row is written and its gradient read
+    once; autograd's own `index_copy` would copy the tensor forward, and its gradient backward.
     """
 
     @staticmethod
@@ -162,26 +179,29 @@ class _SideBySide(torch.autograd.Function):
         own: Tensor | None,
         output_rows: Tensor,
         own_features: Tensor,
-        num_features: int,
+        shape: tuple[int, int],
+        in_parts: bool,
     ) -> Tensor:
         ctx.save_for_backward(output_rows, own_features)
-        rows = len(received) + (0 if own is None else own[..., 0].numel())
-        vectors = received.new_empty(rows, received.shape[1])
-        vectors.index_copy_(0, output_rows, received)
-        vectors = vectors.view(-1, num_features, received.shape[1])
+        rows, dim = shape[0] * shape[1], received.shape[1]
+        if in_parts:
+            vectors = ops.sum_by_row(output_rows, received, rows).to(received.dtype)
+        else:
+            vectors = received.new_empty(rows, dim).index_copy_(0, output_rows, received)
+        vectors = vectors.view(*shape, dim)
         return vectors if own is None else vectors.index_copy_(1, own_features, own)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         output_rows, own_features = ctx.saved_tensors  # type: ignore[attr-defined]
         needs_received, needs_own = ctx.needs_input_grad[:2]  # type: ignore[attr-defined]
         flat = gradient.reshape(-1, gradient.shape[-1])
         return (
             flat.index_select(0, output_rows) if needs_received else None,
             gradient.index_select(1, own_features) if needs_own else None,
-            *(None, None, None),
+            *(None, None, None, None),
         )
 
 

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dlrm.distributed.placement import Placement
+from dlrm.nn.bags import Bags
+from recsys.data.list_columns import ListColumn
 
 IntArray = npt.NDArray[np.int64]
 
@@ -23,34 +25,41 @@ IntArray = npt.NDArray[np.int64]
 class ExchangedLookups:
     """A rank's lookups of a step, and the order of received vectors.
 
+    With lists a vector is the sum of a bag of rows, and those of a row-wise table come in parts,
+    from each rank with rows of the list.
+
     Attributes:
         rows: [L] int32 (int64 in a table of 2^31 rows) rows to look up in this rank's joint table,
-            sorted by receiving rank.
+            sorted by receiving rank; rows of bags with lists.
         send_counts: [W] number of vectors for each rank.
         output_rows: [sum of receive_counts] int64, sample x F + feature of each received vector.
         receive_counts: [W] number of vectors from each rank.
-        replicated: [b, replicated tables] int64 ids.
+        replicated: [b, replicated tables] int64 ids; `Bags` with lists.
         batch_size: b.
         num_rows: B.
         in_flight: receiving buffer and exchange, once it has started.
     """
 
-    rows: Tensor
+    rows: "Tensor | Bags"
     send_counts: tuple[int, ...]
     output_rows: Tensor
     receive_counts: tuple[int, ...]
-    replicated: Tensor
+    replicated: "Tensor | Bags"
     batch_size: int
     num_rows: int
     in_flight: "tuple[Tensor, VectorExchange] | None" = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ExchangedLookups":
         """Applies a function to the tensors, before they are in flight."""
+
+        def changed(ids: "Tensor | Bags") -> "Tensor | Bags":
+            return ids.map(change) if isinstance(ids, Bags) else change(ids)
+
         return dataclasses.replace(
             self,
-            rows=change(self.rows),
+            rows=changed(self.rows),
             output_rows=change(self.output_rows),
-            replicated=change(self.replicated),
+            replicated=changed(self.replicated),
         )
 
 
@@ -101,9 +110,7 @@ def plan_lookups(
         output_rows.append(samples + table)
         senders.append(owners[local_batch])
     sorted_rows, send_counts = _sort_by_rank(rows, receivers, world)
-    num_local_rows = sum(placement.local_rows(t, rank) for t in placement.sharded_on(rank))
-    if num_local_rows <= np.iinfo(np.int32).max:
-        sorted_rows = sorted_rows.astype(np.int32)  # half the bytes to copy and to sort
+    sorted_rows = sorted_rows.astype(_row_dtype(placement, rank))
     sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
     return ExchangedLookups(
         torch.from_numpy(sorted_rows),
@@ -114,6 +121,83 @@ def plan_lookups(
         batch_size,
         num_rows,
     )
+
+
+def plan_bags(
+    placement: Placement,
+    rank: int,
+    columns: Mapping[int, ListColumn],
+    replicated: Bags,
+    num_rows: int,
+) -> ExchangedLookups:
+    """Plans a rank's lookups where features are lists; see `plan_lookups`.
+
+    Args:
+        placement: placement of the tables.
+        rank: number of this rank.
+        columns: feature -> its lists of the B samples, for each feature `sharded_on` the rank.
+        replicated: ids of the local batch in the replicated tables.
+        num_rows: B.
+    """
+    world, num_tables = placement.world_size, len(placement.tables)
+    bounds = rank_bounds(num_rows, world)
+    begin, end = int(bounds[rank]), int(bounds[rank + 1])
+    rank_of_sample = np.repeat(np.arange(world, dtype=np.uint16), np.diff(bounds))
+    samples = np.arange(end - begin)
+    offsets = local_offsets(placement, rank)
+    rows, scale, lengths, receivers, output_rows, senders = [], [], [], [], [], []
+    for table in placement.of_kind("whole"):
+        owner = placement.tables[table].rank
+        assert owner is not None
+        output_rows.append(samples * num_tables + table)
+        senders.append(np.full(len(samples), owner, np.uint16))
+        if owner == rank:
+            rows.append(columns[table].ids.astype(np.int64) + offsets[table])
+            scale.append(columns[table].factors())
+            lengths.append(np.diff(columns[table].offsets))
+            receivers.append(rank_of_sample)
+    for table in placement.of_kind("rows"):
+        column, ids = columns[table], columns[table].ids.astype(np.int64)
+        owners = placement.owner(table, ids).astype(np.uint16)
+        sample = np.repeat(np.arange(num_rows), np.diff(column.offsets))
+        own, is_local = owners == rank, (sample >= begin) & (sample < end)
+        rows.append(ids[own] // world + offsets[table])
+        scale.append(column.factors()[own])
+        sent, counts = np.unique(sample[own], return_counts=True)
+        lengths.append(counts)
+        receivers.append(rank_of_sample[sent])
+        pairs = np.unique(owners[is_local] * np.int64(len(samples)) + sample[is_local] - begin)
+        senders.append((pairs // max(len(samples), 1)).astype(np.uint16))
+        output_rows.append(pairs % max(len(samples), 1) * num_tables + table)
+    starts = np.concatenate([[0], *lengths]).cumsum()
+    bags, send_counts = _sort_by_rank(
+        [np.arange(len(starts) - 1)], [np.concatenate([*receivers, np.zeros(0, np.uint16)])], world
+    )
+    sorted_lengths = np.diff(starts)[bags]
+    ends = sorted_lengths.cumsum()
+    at = np.repeat(starts[bags] - ends + sorted_lengths, sorted_lengths) + np.arange(starts[-1])
+    sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
+    dtype = _row_dtype(placement, rank)
+    return ExchangedLookups(
+        Bags(
+            1,
+            torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])[at].astype(dtype)),
+            torch.from_numpy(np.concatenate([[0], ends])),
+            torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *scale])[at]),
+        ),
+        send_counts,
+        torch.from_numpy(sorted_output_rows),
+        receive_counts,
+        replicated,
+        end - begin,
+        num_rows,
+    )
+
+
+def _row_dtype(placement: Placement, rank: int) -> npt.DTypeLike:
+    """Returns the dtype of row numbers: half the bytes, if they fit."""
+    num_rows = sum(placement.local_rows(t, rank) for t in placement.sharded_on(rank))
+    return np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
 
 
 def local_offsets(placement: Placement, rank: int) -> dict[int, int]:

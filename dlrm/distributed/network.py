@@ -29,18 +29,22 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         config: sizes and variants of the network.
         placement: placement of the tables.
         rank: number of this rank.
+        has_lists: features may be lists.
 
     Attributes:
         sharded: this rank's shards of the tables; the same object as `embeddings`.
     """
 
-    def __init__(self, config: ModelConfig, placement: Placement, rank: int) -> None:
+    def __init__(
+        self, config: ModelConfig, placement: Placement, rank: int, *, has_lists: bool = False
+    ) -> None:
         sharded = ShardedEmbeddings(
             placement,
             rank,
             config.embedding_dim,
             config.embedding_type,
             config.embedding_storage,
+            has_lists=has_lists,
         )
         super().__init__(config, sharded.table_sizes, lambda _sizes: sharded)
         self.sharded = sharded

@@ -12,6 +12,7 @@ from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage, ModelConfig
 from dlrm.nn.embedding import JointTable
 from recsys.data.click_columns import ClickColumns
+from recsys.data.list_columns import ListColumn
 from recsys.train.optimizers.rows import RowGradients
 
 
@@ -34,21 +35,30 @@ class Bags:
     @classmethod
     def from_columns(cls, columns: ClickColumns) -> "Bags":
         """Puts features of one id a row before those of lists."""
-        num_rows, singles = len(columns), len(columns.categorical)
-        lengths = np.ones((num_rows, singles + len(columns.lists)), np.int64)
-        for number, lists in enumerate(columns.lists, start=singles):
-            lengths[:, number] = np.diff(lists.offsets)
+        one_each = np.arange(len(columns) + 1)
+        singles = (ListColumn(ids, one_each) for ids in columns.categorical)
+        return cls.from_lists((*singles, *columns.lists), len(columns))
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[ListColumn], num_rows: int) -> "Bags":
+        """Puts the lists of several features side by side, sample by sample."""
+        one_each = np.arange(num_rows + 1)
+        varies = [not np.array_equal(column.offsets, one_each) for column in lists]
+        lengths = np.ones((num_rows, len(lists)), np.int64)
+        for number in filter(varies.__getitem__, range(len(lists))):
+            lengths[:, number] = np.diff(lists[number].offsets)
         offsets = np.concatenate([[0], lengths.cumsum()])
         begin = offsets[:-1].reshape(lengths.shape)
         ids, scale = np.empty(offsets[-1], np.int32), np.ones(offsets[-1], np.float32)
-        for number, column in enumerate(columns.categorical):
-            ids[begin[:, number]] = column
-        for number, lists in enumerate(columns.lists, start=singles):
-            of_lists = np.repeat(begin[:, number] - lists.offsets[:-1], lengths[:, number])
-            at = of_lists + np.arange(len(lists.ids))
-            ids[at], scale[at] = lists.ids, lists.factors()
-        ids_offsets_scale = map(torch.from_numpy, (ids, offsets, scale))
-        return cls(lengths.shape[1], *ids_offsets_scale)
+        for number, column in enumerate(lists):
+            at = begin[:, number]
+            if varies[number]:
+                before = np.repeat(at - column.offsets[:-1], lengths[:, number])
+                at = before + np.arange(len(column.ids))
+            ids[at] = column.ids
+            if column.weights is not None or column.is_mean:
+                scale[at] = column.factors()
+        return cls(len(lists), *map(torch.from_numpy, (ids, offsets, scale)))
 
     @classmethod
     def from_slots(cls, ids: Tensor, scale: Tensor, widths: Sequence[int]) -> "Bags":
@@ -128,15 +138,24 @@ class BaggedEmbedding(JointTable[Bags]):
             [B, F, D] vectors.
         """
         rows = self.table_rows(ids.ids, ids.offsets)
+        return self.pool(rows, ids, dtype).view(-1, len(self.table_sizes), self.embedding_dim)
+
+    def pool(self, rows: Tensor, bags: Bags, dtype: torch.dtype) -> Tensor:
+        """Sums scaled rows of the joint table: [bags, D].
+
+        Args:
+            rows: [L] row numbers.
+            bags: gives the bounds of the bags and the factors.
+            dtype: dtype of the vectors.
+        """
         anchor = None
         if self.trainable and torch.is_grad_enabled():
-            shape = (len(ids.offsets) - 1, self.embedding_dim)
+            shape = (len(bags.offsets) - 1, self.embedding_dim)
             anchor = ops.row_gradient_anchor(shape, dtype, rows.device)
-            self._pending = (rows, anchor, ids)
-        vectors = ops.embedding_bag(
-            self.weight, rows, ids.offsets, dtype, scale=ids.scale, anchor=anchor
+            self._pending = (rows, anchor, bags)
+        return ops.embedding_bag(
+            self.weight, rows, bags.offsets, dtype, scale=bags.scale, anchor=anchor
         )
-        return vectors.view(-1, len(self.table_sizes), self.embedding_dim)
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the row gradients of the last backward pass and clears them."""

@@ -57,7 +57,8 @@ def build_model(
             model = Dlrm(config.model, spec.table_sizes, bagged)
         else:
             torch.manual_seed(config.run.seed + rank)
-            model = DistributedDlrm(config.model, placement, rank)
+            has_lists = bool(spec.lists)
+            model = DistributedDlrm(config.model, placement, rank, has_lists=has_lists)
         # Criteo's tables start as in the published recipes.
         if dataset.manifest is not None and dataset.manifest.kind == CLICKS_KIND:
             model.embeddings.start_unknown_at_zero()

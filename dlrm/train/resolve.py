@@ -64,7 +64,7 @@ def resolve(
             )
         changes["optimized_mlp"] = False
     if spec.lists:
-        _check_lists(config, world_size)
+        _check_lists(config)
     if config.run.cuda_graphs:
         _check_graphable(config.model.embedding_type, device)
     if world_size > 1:
@@ -74,10 +74,9 @@ def resolve(
     return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
 
 
-def _check_lists(config: DlrmConfig, world_size: int) -> None:
+def _check_lists(config: DlrmConfig) -> None:
     """Refuses what models of lists cannot do yet."""
     wrong = {
-        "several processes": world_size > 1,
         f"`embedding_type` {config.model.embedding_type}": (
             config.model.embedding_type != "joint_fused"
         ),

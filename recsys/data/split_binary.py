@@ -232,6 +232,10 @@ class SplitBinaryReader(RowReader):
         """Returns the lists of rows [start, stop), see `RowReader`."""
         return tuple(reader.read(start, stop) for reader in self._lists)
 
+    def read_list(self, table: int, start: int, stop: int) -> ListColumn:
+        """Returns lists of rows [start, stop) of one feature."""
+        return self._lists[table - len(self.spec.categorical)].read(start, stop)
+
     def read_into(self, start: int, columns: ClickColumns) -> None:
         """Reads rows from number `start` on into columns; see `read`."""
         stop = start + len(columns)

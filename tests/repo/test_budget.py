@@ -14,11 +14,11 @@ LINES = {
     "benchmark": 6_620,
     "bert4rec": 7_940,
     "cuda_ext": 12_480,
-    "dlrm": 11_170,
+    "dlrm": 11_310,
     "preproc": 18_110,
-    "recsys": 15_980,
+    "recsys": 15_990,
     "recsys_recipes": 2_845,
-    "tests": 38_970,
+    "tests": 39_140,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -38,6 +38,13 @@ class RowGradients:
     source: Tensor | None = None
     scale: Tensor | None = None
 
+    def of_lookups(self) -> Tensor:
+        """Returns the gradient of each lookup: [L, D]."""
+        if self.source is None:
+            return self.gradients
+        gradients = self.gradients.index_select(0, self.source.to(torch.int64))
+        return gradients if self.scale is None else gradients * self.scale.unsqueeze(1)
+
     def squared_norm(self) -> Tensor:
         """Returns the squared norm, with duplicate rows summed first."""
         assert self.source is None, "no recipe asks for the norm of bags"
