@@ -74,7 +74,7 @@ def test_requests_that_wait_for_too_long_are_refused(server, request_):
     outcomes = ask_at_once((server.grpc_url, "slow"), request_)
     refused = [pair for pair in outcomes if pair[0]]
     assert 0 < len(refused) < CLIENTS
-    for error, after in refused:
+    for error, _ in refused:
         assert isinstance(error, OverloadedError)
         assert "waited for too long (`timeout_us` of the deployment" in str(error)
 
