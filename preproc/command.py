@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags, exit status and last lines of every preprocessing command."""
 
+import contextlib
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
 
+from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE
+from preproc.files.remote import STANDARD_INPUT, is_remote, local_copy
 from recsys.data.manifest import Manifest
 from recsys.program import print_line, run_command
 
@@ -26,7 +30,8 @@ def run(
     """
 
     def prepare_and_report(values: flags.FlagValues) -> None:
-        dataset = prepare(values)
+        with _local_input(values):
+            dataset = prepare(values)
         if dataset is None:
             return
         manifest = Manifest.load(dataset)
@@ -46,3 +51,27 @@ def run(
     return run_command(
         prepare_and_report, values, argv, description, interrupted, describe=describe
     )
+
+
+@contextlib.contextmanager
+def _local_input(values: flags.FlagValues) -> Iterator[None]:
+    """Copies standard input or a URL beside the output for a run.
+
+    The copy of a URL stays for the next run where this one fails.
+    """
+    source, output = values.input, values.output or getattr(values, "infer", None)
+    if source is None or output is None or not is_remote(source):
+        yield
+        return
+    folder = Path(f"{Path(output)}.input")
+    try:
+        copy = local_copy(source, folder, ProgressReporter(values.progress))
+        values["input"].value = str(copy)
+        yield
+    except BaseException:
+        if source == STANDARD_INPUT:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # where nothing was copied
+        raise
+    shutil.rmtree(folder)

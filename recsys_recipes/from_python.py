@@ -11,6 +11,8 @@ import pyarrow as pa
 from absl import flags
 from pyarrow import parquet
 
+from preproc.files.progress import ProgressReporter
+from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
 
 
@@ -34,17 +36,20 @@ def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
 
 @contextlib.contextmanager
 def file_of(log: Any) -> Iterator[Path]:
-    """Keeps a table in a file while it is read.
+    """Keeps a table or a copy in a file meanwhile.
 
     Raises:
         UserError: it is neither a path nor such a table.
     """
-    if isinstance(log, (str, Path)):
+    if isinstance(log, Path) or (isinstance(log, str) and not is_remote(log)):
         yield Path(log)
         return
-    if not hasattr(log, "__arrow_c_stream__"):
+    if not isinstance(log, str) and not hasattr(log, "__arrow_c_stream__"):
         raise UserError(f"a table is a path or has __arrow_c_stream__, got {type(log).__name__}")
     with tempfile.TemporaryDirectory() as folder:
+        if isinstance(log, str):
+            yield local_copy(log, Path(folder), ProgressReporter("none"))
+            return
         path = Path(folder) / "table.parquet"
         try:
             with (

@@ -94,7 +94,8 @@ class ClicksJob:
     input: Path = setting(
         REQUIRED,
         "Folder with day_0 ... day_N, with a schema of any files, or one file; plain, gzip, zstd, "
-        "bzip2 or xz.",
+        "bzip2 or xz. - is the standard input; URLs that fsspec knows, such as s3://, are copied "
+        "first.",
     )
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: ClicksSemantics = dataclasses.field(default_factory=ClicksSemantics)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard input and URLs, copied to disk before a run."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from preproc.files.errors import PreprocError
+from preproc.files.progress import Progress, ProgressReporter
+from preproc.files.workspace import atomic_file, settings_key
+from recsys.sizes import format_bytes
+
+STANDARD_INPUT = "-"
+
+_BLOCK_BYTES = 2**22
+
+
+def is_remote(source: str) -> bool:
+    """Returns True for standard input and URLs, which `local_copy` copies."""
+    return source == STANDARD_INPUT or "://" in source
+
+
+def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
+    """Copies standard input or what a URL names into a folder.
+
+    A file that was copied before and is still the same there is not copied again.
+
+    Args:
+        source: `-`, or a URL that fsspec knows, such as s3://bucket/log.csv.gz.
+        folder: made if it is missing; the caller removes it.
+        reporter: shows the progress.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        PreprocError: it cannot be read, or does not fit on the disk.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if source == STANDARD_INPUT:
+        target = folder / "standard_input"
+        _copy(sys.stdin.buffer, target, 0, reporter)
+        return target
+    try:
+        import fsspec
+
+        system, path = fsspec.url_to_fs(source)
+        is_folder = system.isdir(path)
+        names = sorted(system.ls(path, detail=False)) if is_folder else [path]
+        files = {name: system.info(name) for name in names if not system.isdir(name)}
+        copy = folder / settings_key([source, {n: system.ukey(n) for n in files}])
+        copy.mkdir(exist_ok=True)
+        missing = {
+            name: info.get("size") or 0
+            for name, info in files.items()
+            if not (copy / Path(name).name).exists()
+        }
+        needed, free = sum(missing.values()), shutil.disk_usage(copy).free
+        if needed > free:
+            raise PreprocError(
+                f"{folder}: {format_bytes(needed)} of {source} are to be copied there, "
+                f"{format_bytes(free)} are free; make room"
+            )
+        for name, size in missing.items():
+            with system.open(name, "rb") as file:
+                _copy(file, copy / Path(name).name, size, reporter)
+    except PreprocError:
+        raise
+    except Exception as error:  # each file system has errors of its own
+        raise PreprocError(
+            f"`input` {source}: cannot be read ({type(error).__name__}: {error}); check the URL "
+            "and the rights to it, and install what fsspec needs for it, such as s3fs or gcsfs"
+        ) from error
+    return copy if is_folder else copy / Path(path).name
+
+
+def _copy(file: IO[bytes] | Any, target: Path, size: int, reporter: ProgressReporter) -> None:
+    progress = Progress()
+    with reporter.stage("copy", size, progress.counters), atomic_file(target) as copy:
+        for block in _blocks(file):
+            copy.write(block)
+            progress.bytes += len(block)
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(_BLOCK_BYTES):
+        yield block
