@@ -5,6 +5,7 @@ Nothing is guessed about the label: without a column of its usual names or a sin
 ones the draft asks for it. It is for a person to read.
 """
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -27,6 +28,7 @@ _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
 _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
+_WEIGHTED = re.compile(rf".+:{_FLOAT.pattern}")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
 _TIME_NAME = re.compile(r"(?i)time|date|day|hour|stamp|(^|_)ts($|_)")
@@ -40,6 +42,9 @@ _TIMES_OF_DIGITS = {
 }
 _SPELLED_TIMES = ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y")
 _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
+_SEPARATORS = ("|", ";", ",")
+_SEVERAL = 0.3
+"""Fraction of a column's values that have several elements, if it holds lists."""
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
 
@@ -203,6 +208,8 @@ def _entry(name: str, cells: Counter[str]) -> str:
     if kind.startswith("numerical") and negative:
         evidence.append(f"{_percentage(negative, cells)} negative")
         kind += ", transform: none" if "float" in kind else ""
+    if kind in ("categorical, type: string", "ignored"):
+        kind = _list_kind(present) or kind
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -257,6 +264,28 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
             return "numerical, type: int"
         return f"categorical, type: {'string' if has_zeros else 'int'}"
     return "categorical, type: string"
+
+
+def _list_kind(present: Collection[str]) -> str:
+    """Returns role, type and separators of a column of lists; else nothing."""
+    for separator in _SEPARATORS:
+        lists = [cell.split(separator) for cell in present]
+        elements = Counter(itertools.chain.from_iterable(lists))
+        several = sum(len(each) > 1 for each in lists)
+        # Texts have blanks about their commas.
+        are_trimmed = all(element and element == element.strip() for element in elements)
+        if not several or several < _SEVERAL * len(lists) or not are_trimmed:
+            continue
+        weights = ""
+        if all(_WEIGHTED.fullmatch(element) for element in elements):
+            weights = ', weight_separator: ":"'
+            elements = Counter(element.rpartition(":")[0] for element in elements.elements())
+        if 2 * len(elements) > elements.total():  # elements of lists come again
+            continue
+        kind = _kind(elements, is_everywhere=False).rpartition(" ")[2]
+        kind = kind if kind in ("int", "hex") else "string"
+        return f"categorical_list, type: {kind}, separator: {_quoted(separator)}{weights}"
+    return ""
 
 
 def _falls(present: dict[str, int]) -> bool:

@@ -150,6 +150,37 @@ def test_a_column_of_lists_in_parquet_is_named(tmp_path):
         infer_schema(tmp_path / "log.parquet")
 
 
+def test_lists_are_told_from_texts(tmp_path):
+    rng = random.Random(8)
+
+    def several(draw, separator):
+        return separator.join(str(draw()) for _ in range(rng.randrange(5)))
+
+    lines = ["click;genres;viewed;words;numbers;name;title"]
+    for _ in range(900):
+        fields = [
+            *(rng.choice("01"), several(lambda: rng.choice(["Action", "Film-Noir"]), "|")),
+            several(lambda: f"B{rng.randrange(40):04}:{rng.random():.2f}", "|"),
+            *(
+                several(lambda: f"w{rng.randrange(30)}", ","),
+                several(lambda: rng.randrange(50), "|"),
+            ),
+            f"{rng.choice(['Meyer', 'Roth'])}, {rng.choice(['Ada', 'Bo'])}",
+            f"{rng.randrange(10**9)}|{rng.randrange(10**9)}",
+        ]
+        lines.append(";".join(fields))
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    listed = {"role": "categorical_list", "type": "string"}
+    assert columns_of(infer_schema(tmp_path / "log.csv")) == {
+        "genres": {**listed, "separator": "|"},
+        "viewed": {**listed, "separator": "|", "weight_separator": ":"},
+        "words": {**listed, "separator": ","},
+        "numbers": {**listed, "separator": "|", "type": "int"},
+        "name": {"role": "categorical", "type": "string"},
+        "title": {"role": "ignored"},
+    }
+
+
 def test_marks_and_names_that_yaml_reads_otherwise_are_quoted(tmp_path):
     (tmp_path / "log").write_text("click,null,yes\n" + "1,NULL,a\n0,web,null\n" * 50)
     (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
