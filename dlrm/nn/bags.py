@@ -93,6 +93,22 @@ class Bags:
         """Returns the bags with each tensor changed."""
         return Bags(self.num_features, change(self.ids), change(self.offsets), change(self.scale))
 
+    def reordered(self, feature: int, order: Tensor) -> "Bags":
+        """Gives each sample the ids that another one has of a feature.
+
+        Args:
+            feature: its number.
+            order: [B] int64, the other sample.
+        """
+        bags = torch.arange(len(self.offsets) - 1, device=order.device)
+        bags = bags.view(-1, self.num_features)
+        bags[:, feature] = order * self.num_features + feature
+        lengths = self.offsets.diff()[bags.flatten()]
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        shift = (self.offsets[bags.flatten()] - offsets[:-1]).repeat_interleave(lengths)
+        at = shift + torch.arange(len(shift), device=order.device)
+        return Bags(self.num_features, self.ids[at], offsets, self.scale[at])
+
     def column(self, feature: int) -> Tensor:
         """Returns [B] ids of a feature that has one a row."""
         return self.ids[self.offsets[feature : -1 : self.num_features]]

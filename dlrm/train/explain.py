@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration curve of the predictions and importance of the features."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.nn import functional as F
 
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
+from dlrm.nn.bags import Bags
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
 
@@ -60,16 +63,17 @@ def explanation_lines(explanation: Mapping[str, Any]) -> list[str]:
 
 @torch.no_grad()
 def explain(
-    model: Dlrm, batches: Iterable[Batch[Tensor]], spec: FeatureSpec, precision: Precision
+    model: Dlrm, batches: Iterable[Batch[Any]], spec: FeatureSpec, precision: Precision
 ) -> Mapping[str, Any]:
     """Computes the calibration curve and the permutation importance of every feature.
 
     The importance of a feature is the rise of the log loss when its values are shuffled over the
-    rows, three times. Source: Breiman 2001 (Random Forests); Fisher et al. 2019 (arXiv:1801.01489).
+    rows of each batch, three times. Source: Breiman 2001 (Random Forests); Fisher et al. 2019
+    (arXiv:1801.01489).
 
     Args:
         model: the network, put into evaluation mode here.
-        batches: batches of a split, of which the first `MAX_ROWS` rows count.
+        batches: batches of a split, of which the first ones up to `MAX_ROWS` rows count.
         spec: names of the features.
         precision: autocast of the forward pass.
 
@@ -78,45 +82,47 @@ def explain(
         largest first.
     """
     model.eval()
-    taken: list[Batch[Tensor]] = []
+    taken: list[Batch[Any]] = []
     rows = 0
     for batch in batches:
         taken.append(batch)
         rows += len(batch)
         if rows >= MAX_ROWS:
             break
-    numerical, ids, label = (
-        torch.cat([getattr(batch, name) for batch in taken])[:MAX_ROWS]
-        for name in ("numerical", "ids", "label")
-    )
-    size = len(taken[0])
-    label = label.to(torch.float32)
+    label = torch.cat([batch.label for batch in taken]).to(torch.float32)
+    generator = torch.Generator().manual_seed(0)
 
-    def logits(numerical: Tensor, ids: Tensor) -> Tensor:
+    def logits(change: Callable[[Batch[Any]], Batch[Any]] = lambda batch: batch) -> Tensor:
         with precision.autocast():
-            pairs = zip(torch.split(numerical, size), torch.split(ids, size), strict=True)
-            return torch.cat([model(*pair).to(torch.float32) for pair in pairs])
+            changed = map(change, taken)
+            return torch.cat([model(b.numerical, b.ids).to(torch.float32) for b in changed])
 
     def log_loss(predicted: Tensor) -> float:
         return float(F.binary_cross_entropy_with_logits(predicted.double(), label.double()))
 
-    unchanged = logits(numerical, ids)
+    unchanged = logits()
     base = log_loss(unchanged)
-    generator = torch.Generator().manual_seed(0)
     rises: dict[str, Sequence[float]] = {}
-    names_of_ids = [feature.name for feature in spec.categorical]
-    for values, names in ((numerical, spec.numerical), (ids, names_of_ids)):
+    for side, names in (("numerical", spec.numerical), ("ids", spec.table_names)):
         for column, name in enumerate(names):
-            of_feature = []
-            for _ in range(_SHUFFLES):
-                order = torch.randperm(len(values), generator=generator).to(values.device)
-                shuffled = values.clone()
-                shuffled[:, column] = values[order, column]
-                changed = (shuffled, ids) if values is numerical else (numerical, shuffled)
-                of_feature.append(log_loss(logits(*changed)) - base)
+            shuffle = functools.partial(_shuffled, side=side, column=column, generator=generator)
+            of_feature = [log_loss(logits(shuffle)) - base for _ in range(_SHUFFLES)]
             rises[name] = (sum(of_feature) / _SHUFFLES, min(of_feature), max(of_feature))
     ordered = sorted(rises.items(), key=lambda rise: -rise[1][0])
     return {
         "calibration_curve": calibration_curve(unchanged, label),
         "feature_importance": dict(ordered),
     }
+
+
+def _shuffled(batch: Batch[Any], side: str, column: int, generator: torch.Generator) -> Batch[Any]:
+    """Returns a batch with the values of one feature in another order."""
+    values = getattr(batch, side)
+    order = torch.randperm(len(batch), generator=generator).to(batch.label.device)
+    if isinstance(values, Bags):
+        return dataclasses.replace(batch, ids=values.reordered(column, order))
+    shuffled = values.clone()
+    shuffled[:, column] = values[order, column]
+    if side == "numerical":
+        return dataclasses.replace(batch, numerical=shuffled)
+    return dataclasses.replace(batch, ids=shuffled)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics against their definitions; explanations of models whose answers are known."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
+from dlrm.config import ModelConfig
 from dlrm.data.batch import Batch
+from dlrm.model.network import Dlrm
+from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.train.explain import calibration_curve, explain
 from dlrm.train.metrics import click_metrics, group_auc, roc_auc
-from recsys.data.feature_spec import FeatureSpec
+from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, ListFeature
+from recsys.data.list_columns import ListColumn
 from recsys.train.optimizers.precision import Precision
 from tests.dlrm.networks import batch, build
 
@@ -114,6 +119,36 @@ def test_a_calibrated_model_lies_on_the_diagonal():
         assert observed == pytest.approx(predicted, abs=0.01)
     for predicted, observed in calibration_curve(logits + 2, labels)[2:8]:
         assert predicted > observed + 0.05
+
+
+def test_a_list_that_decides_is_the_first():
+    shape = {"embedding_dim": 2, "bottom_mlp_sizes": (2,), "top_mlp_sizes": (1,)}
+    config = ModelConfig(num_numerical_features=1, **shape)
+    tables = BaggedEmbedding.of(config, (3, 5))
+    model = Dlrm(config, (3, 5), tables)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        # The click is decided by the sum of the list's vectors, times that of the bottom MLP.
+        model.bottom_mlp.linears[0].bias.fill_(1)
+        tables.weight[3:] = torch.arange(-2.0, 3.0).unsqueeze(1)
+        model.top_mlp.linears[0].weight[0, 2:] = 3
+    generator = np.random.default_rng(0)
+    batches = []
+    for rows in (300, 40):
+        offsets = np.concatenate([[0], generator.integers(0, 5, rows).cumsum()])
+        ids = generator.integers(0, 5, offsets[-1])
+        single = ListColumn(generator.integers(0, 3, rows), np.arange(rows + 1))
+        bags = Bags.from_lists((single, ListColumn(ids, offsets)), rows)
+        sums = [ids[a:b].sum() - 2 * (b - a) for a, b in itertools.pairwise(offsets)]
+        batches.append(Batch(torch.zeros(rows, 1), bags, torch.tensor(sums) > 0))
+    one = CategoricalFeature("shop", 3)
+    several = ListFeature("seen", 5, pooling="sum", is_weighted=False)
+    spec = FeatureSpec(categorical=(one,), numerical=("price",), lists=(several,))
+    rises = explain(model, batches, spec, Precision(device_type="cpu"))["feature_importance"]
+    assert next(iter(rises)) == "seen"
+    assert rises["seen"][0] > 1
+    assert rises["shop"] == rises["price"] == (0, 0, 0)
 
 
 @pytest.mark.parametrize("rows", [3, 1000])
