@@ -199,6 +199,13 @@ class ClicksSemantics:
         own = self.schema.with_dictionaries[column]
         return max(own.frequency_limit, 1), own.max_ids
 
+    @property
+    def vocabularies(self) -> tuple[tuple[int, ...], ...]:
+        """Columns over which the categories of each column are counted."""
+        if self.schema is None:
+            return tuple((column,) for column in range(self.num_categorical))
+        return self.schema.vocabularies
+
     def feature_spec(self, cardinalities: tuple[int, ...]) -> "FeatureSpec":
         """Returns names and dtypes of the dataset's columns."""
         if self.schema is not None:

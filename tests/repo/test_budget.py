@@ -14,11 +14,11 @@ LINES = {
     "benchmark": 6_620,
     "bert4rec": 7_940,
     "cuda_ext": 12_480,
-    "dlrm": 11_310,
-    "preproc": 18_230,
+    "dlrm": 11_325,
+    "preproc": 18_300,
     "recsys": 15_990,
     "recsys_recipes": 2_850,
-    "tests": 39_220,
+    "tests": 39_390,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

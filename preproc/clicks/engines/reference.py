@@ -211,7 +211,8 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
     dictionaries = []
     for column, key_type in enumerate(semantics.key_types):
         limit, max_ids = semantics.limits(column)
-        ordered = order_keys(Counter(rows.keys_of(column, counted)), limit)
+        keys = (rows.keys_of(each, counted) for each in semantics.vocabularies[column])
+        ordered = order_keys(Counter(itertools.chain(*keys)), limit)
         dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
 

@@ -23,7 +23,7 @@ _DIALECT = ("delimiter", "header", "quote")
 _LABEL = ("column", "positive", "negative")
 _DEFAULTS = ("frequency_limit", "count", "min", "offset")
 _ANY_ROLE = ("name", "role", "missing", "group")
-_CATEGORY = ("type", "buckets", "frequency_limit", "max_ids")
+_CATEGORY = ("type", "buckets", "frequency_limit", "max_ids", "vocabulary")
 _KEYS = {
     "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset"),
     "categorical": (*_ANY_ROLE, *_CATEGORY),
@@ -154,9 +154,8 @@ class _Reader:
         if not isinstance(entries, list) or not entries:
             raise self._error(("columns",), "expected a list of columns")
         limit = self._integer(("defaults", "frequency_limit"), defaults.get("frequency_limit", 2))
-        for i, values in enumerate(entries):
+        for i, entry in enumerate(self._entries(entries)):
             at = ("columns", i)
-            entry = self._mapping(at, values, _COLUMN)
             roles = (*_TYPES, "timestamp", "ignored", "label")
             role = self._one_of((*at, "role"), entry.get("role"), roles)
             for key in entry:
@@ -203,9 +202,28 @@ class _Reader:
                         time=time,
                         list=rule_of_list,
                         group=group,
+                        vocabulary=entry.get("vocabulary", ""),
                     )
                     for each in _spelled_out(name)
                 )
+
+    def _entries(self, entries: list[Any]) -> list[Mapping[str, Any]]:
+        """Returns the columns, with the rules that others of their vocabulary give."""
+        own = [self._mapping(("columns", i), values, _COLUMN) for i, values in enumerate(entries)]
+        rules: dict[str, dict[str, Any]] = {}
+        for i, entry in enumerate(own):
+            name = entry.get("vocabulary", "")
+            if not isinstance(name, str):
+                raise self._error(("columns", i, "vocabulary"), f"expected a name, got {name!r}")
+            shared = rules.setdefault(name, {})
+            for key in filter(entry.__contains__, _CATEGORY if name else ()):
+                if shared.setdefault(key, entry[key]) != entry[key]:
+                    raise self._error(
+                        ("columns", i, key),
+                        f"is {entry[key]!r}, and {shared[key]!r} in another column of vocabulary "
+                        f"{name!r}",
+                    )
+        return [{**rules[entry.get("vocabulary", "")], **entry} for entry in own]
 
     def _number_rule(
         self, at: tuple[Any, ...], entry: Mapping[str, Any], defaults: Mapping[str, Any]

@@ -92,6 +92,7 @@ class Column:
         time: how the times of a timestamp are read.
         list: how lists are read and pooled.
         group: rows of the same value are a group, for GAUC.
+        vocabulary: columns that name the same one share ids; empty for its own.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Column:
     time: TimeRule | None = None
     list: ListRule | None = None
     group: bool = False
+    vocabulary: str = ""
 
     @property
     def time_features(self) -> tuple["Column", ...]:

@@ -108,6 +108,19 @@ class Schema:
         return self.named("categorical") + self.named("categorical_list")
 
     @property
+    def vocabularies(self) -> tuple[tuple[int, ...], ...]:
+        """Columns with tables, by number, that each column's ids are counted over."""
+        columns = self.with_dictionaries
+        return tuple(
+            tuple(
+                other
+                for other, each in enumerate(columns)
+                if other == number or (own.vocabulary and own.vocabulary == each.vocabulary)
+            )
+            for number, own in enumerate(columns)
+        )
+
+    @property
     def splits_by_row(self) -> bool:
         """Whether rows are split by time or at random."""
         return self.split in ("time", "random")

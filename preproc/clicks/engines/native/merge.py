@@ -46,13 +46,14 @@ def merge(
         scan=scanned.key,
         units=[u.runs_path.name for u in counted],
         limits=[job.semantics.limits(c) for c in range(job.semantics.num_categorical)],
+        vocabularies=job.semantics.vocabularies,
     )
     dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
     missing = dictionaries.missing()
     if not missing:
         return dictionaries
     remove_attempts(dictionaries.folder)
-    runs = Runs(counted, len(dictionaries.key_types))
+    runs = Runs(counted, job.semantics.vocabularies)
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
@@ -110,37 +111,40 @@ def _scan_first(
 
 
 class Runs:
-    """The sorted runs of each column, memory-mapped at first use.
+    """The sorted runs of each column's vocabulary, memory-mapped at first use.
 
     May be sent to another process, which maps the files itself.
     """
 
-    def __init__(self, units: Sequence[ScannedUnit], num_columns: int) -> None:
-        self._units, self._num_columns = units, num_columns
+    def __init__(
+        self, units: Sequence[ScannedUnit], vocabularies: tuple[tuple[int, ...], ...]
+    ) -> None:
+        self._units, self._vocabularies = units, vocabularies
         self._lock = threading.Lock()
         self._columns: list[list[npt.NDArray[np.uint64]]] = []
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the units without the mapped files."""
-        return Runs, (self._units, self._num_columns)
+        return Runs, (self._units, self._vocabularies)
 
     def sizes(self) -> list[int]:
-        """Returns the bytes of the runs of each column."""
+        """Returns the bytes of the runs for each column."""
         words = Counter[int]()
         for unit in self._units:
             for run in unit.result.runs:
                 words[run.column] += run.words
-        return [words[column] * binding.RUN_WORD.itemsize for column in range(self._num_columns)]
+        of_each = (sum(words[column] for column in columns) for columns in self._vocabularies)
+        return [count * binding.RUN_WORD.itemsize for count in of_each]
 
     def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
-        """Returns the memory-mapped runs of a column."""
+        """Returns the memory-mapped runs for a column."""
         with self._lock:
             if not self._columns:
                 self._columns = self._map()
-        return self._columns[column]
+        return [run for each in self._vocabularies[column] for run in self._columns[each]]
 
     def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
-        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(self._num_columns)]
+        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in self._vocabularies]
         for unit in self._units:
             words = map_array(unit.runs_path, binding.RUN_WORD)
             for run in unit.result.runs:
