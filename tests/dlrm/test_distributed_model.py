@@ -178,6 +178,27 @@ def test_ranks_train_as_one_process(tmp_path, world_size):
         assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
 
 
+def overflow_on_the_last(rank, placed):
+    """Returns whether a step moved a rank's parameters; row gradients of rank 1 are infinite."""
+    model = distributed("joint_sparse", placed, rank)
+    if rank == 1:
+        model.sharded.local.weight.register_hook(lambda gradient: gradient * float("inf"))
+
+    def parameters():
+        tables = (table.values for table in model.sharded.stored_tables())
+        return [p.detach().clone() for p in (*model.mlp_parameters(), *tables)]
+
+    before = parameters()
+    step = distributed_step(model, optimizer("sgd"), SCALED)
+    step(next(cut_batches(BATCHES, placed, rank).batches()), 0.1)
+    return not all(map(torch.equal, before, parameters()))
+
+
+def test_an_overflow_on_one_rank_leaves_out_the_step_of_all(tmp_path):
+    (moved,) = results(tmp_path, 2, (overflow_on_the_last, placement("mixed", 2)))
+    assert list(moved) == [False, False]
+
+
 @pytest.mark.parametrize(
     ("embedding_type", "storage"),
     [("joint", "float32"), *(("joint_fused", s) for s in get_args(EmbeddingStorage))],
