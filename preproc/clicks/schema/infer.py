@@ -76,7 +76,9 @@ def infer_schema(path: Path) -> str:
         raise PreprocError(f"{path}: has a header and no row")
     label, label_line = _label(names, columns)
     by_time = _time_split(names, columns)
-    entries = [_entry(name, cells) for name, cells in zip(names, columns, strict=True)]
+    # Lists have another separator than the file.
+    separators = [each for each in _SEPARATORS if each != delimiter]
+    entries = [_entry(name, cells, separators) for name, cells in zip(names, columns, strict=True)]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
         for i, (name, entry) in enumerate(zip(names, entries, strict=True))
@@ -196,7 +198,7 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
     return None, line + ("; ".join(of_few) or "No column has few values.")
 
 
-def _entry(name: str, cells: Counter[str]) -> str:
+def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
     """Returns the line of a column."""
     total = sum(cells.values())
     marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
@@ -209,7 +211,7 @@ def _entry(name: str, cells: Counter[str]) -> str:
         evidence.append(f"{_percentage(negative, cells)} negative")
         kind += ", transform: none" if "float" in kind else ""
     if kind in ("categorical, type: string", "ignored"):
-        kind = _list_kind(present) or kind
+        kind = _list_kind(present, separators) or kind
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -266,9 +268,9 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
     return "categorical, type: string"
 
 
-def _list_kind(present: Collection[str]) -> str:
+def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
     """Returns role, type and separators of a column of lists; else nothing."""
-    for separator in _SEPARATORS:
+    for separator in separators:
         lists = [cell.split(separator) for cell in present]
         elements = Counter(itertools.chain.from_iterable(lists))
         several = sum(len(each) > 1 for each in lists)

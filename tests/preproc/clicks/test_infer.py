@@ -181,6 +181,17 @@ def test_lists_are_told_from_texts(tmp_path):
     }
 
 
+def test_the_delimiter_of_a_file_separates_no_lists(tmp_path):
+    rng = random.Random(8)
+    lines = ["click,tags"]
+    for _ in range(300):
+        tags = ",".join(rng.choice("abcdef") for _ in range(rng.randrange(2, 5)))
+        lines.append(f'{rng.choice("01")},"{tags}"')
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    columns = columns_of(infer_schema(tmp_path / "log.csv"))
+    assert columns == {"tags": {"role": "categorical", "type": "string"}}
+
+
 def test_marks_and_names_that_yaml_reads_otherwise_are_quoted(tmp_path):
     (tmp_path / "log").write_text("click,null,yes\n" + "1,NULL,a\n0,web,null\n" * 50)
     (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
