@@ -11,6 +11,7 @@ import pyarrow as pa
 from absl import flags
 from pyarrow import parquet
 
+from preproc.files.input_file import plain_batch
 from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
@@ -34,6 +35,11 @@ def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
     return values
 
 
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+    return plain_batch(empty).schema
+
+
 @contextlib.contextmanager
 def file_of(log: Any) -> Iterator[Path]:
     """Keeps a table or a copy in a file meanwhile.
@@ -54,10 +60,10 @@ def file_of(log: Any) -> Iterator[Path]:
         try:
             with (
                 pa.RecordBatchReader.from_stream(log) as reader,
-                parquet.ParquetWriter(path, reader.schema) as writer,
+                parquet.ParquetWriter(path, _plain_schema(reader.schema)) as writer,
             ):
                 for batch in reader:
-                    writer.write_batch(batch)
+                    writer.write_batch(plain_batch(batch))
         except pa.ArrowException as error:
             raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
         yield path

@@ -8,12 +8,15 @@ import lzma
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet"]
 
@@ -159,13 +162,7 @@ class InputFile:
                 text = pa.BufferOutputStream()
                 csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
                 for batch in file.iter_batches(_PARQUET_ROWS):
-                    plain = []
-                    for column in batch.columns:  # of types that pyarrow writes as csv
-                        if pa.types.is_dictionary(column.type):
-                            column = column.cast(column.type.value_type)
-                        is_view = pa.types.is_string_view(column.type)
-                        plain.append(column.cast("large_string") if is_view else column)
-                    csv.write_csv(pa.record_batch(plain, batch.schema.names), text, options)
+                    csv.write_csv(plain_batch(batch), text, options)
                     yield text.getvalue().to_pybytes()
                     text = pa.BufferOutputStream()
         except (pa.ArrowException, OSError) as error:
@@ -204,6 +201,19 @@ class InputFile:
             raise PreprocError(
                 f"{self.path}: the gzip data end early (the file was cut off); get the file again"
             )
+
+
+def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Returns columns of dictionaries and views as pyarrow writes them."""
+    import pyarrow as pa
+
+    def plain(column: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            values = plain(column.dictionary)
+            return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+        return column.cast("large_string") if pa.types.is_string_view(column.type) else column
+
+    return pa.record_batch([plain(column) for column in batch.columns], batch.schema.names)
 
 
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:

@@ -69,9 +69,13 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
     except PreprocError:
         raise
     except Exception as error:  # each file system has errors of its own
+        remedy = (
+            "install it, in the environment of this program"
+            if isinstance(error, ImportError)
+            else "check the URL and the rights to it"
+        )
         raise PreprocError(
-            f"`input` {source}: cannot be read ({type(error).__name__}: {error}); check the URL "
-            "and the rights to it, and install what fsspec needs for it, such as s3fs or gcsfs"
+            f"`input` {source}: cannot be read ({type(error).__name__}: {error}); {remedy}"
         ) from error
     return copy if is_folder else copy / Path(path).name
 

@@ -29,7 +29,7 @@ def table_of(log, library):
         return log
     import polars as pl
 
-    return pl.from_arrow(log)
+    return pl.from_arrow(log).with_columns(pl.col("site_id").cast(pl.Categorical))
 
 
 @pytest.mark.parametrize("library", ["pyarrow", pytest.param("polars", marks=needs("Polars"))])
