@@ -5,11 +5,12 @@ Nothing is guessed about the label: without a column of its usual names or a sin
 ones the draft asks for it. It is for a person to read.
 """
 
+import functools
 import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _SEPARATORS = ("|", ";", ",")
 _SEVERAL = 0.3
 """Fraction of a column's values that have several elements, if it holds lists."""
+_ODD = 0.01
+"""Most rows, as a fraction, whose values do not fit those of the others."""
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
 
@@ -212,6 +215,10 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
         kind += ", transform: none" if "float" in kind else ""
     if kind in ("categorical, type: string", "ignored"):
         kind = _list_kind(present, separators) or kind
+    if kind in ("categorical, type: string", "ignored"):
+        of_most, odd = _kind_of_most(name, present, separators)
+        kind = of_most or kind
+        evidence += [odd] if odd else []
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -266,6 +273,35 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
             return "numerical, type: int"
         return f"categorical, type: {'string' if has_zeros else 'int'}"
     return "categorical, type: string"
+
+
+def _kind_of_most(
+    name: str, present: dict[str, int], separators: Collection[str]
+) -> tuple[str, str]:
+    """Returns the kind of nearly all values, and the others; else nothing."""
+
+    def are_elements(separator: str, fits: Callable[[str], object], cell: str) -> bool:
+        return all(fits(element) for element in cell.split(separator))
+
+    rule = _time_rule(name, [next(iter(present))]) if present else None
+    tests: list[Callable[[str], object]] = [_FLOAT.fullmatch]
+    tests += [lambda cell: rule.milliseconds(cell.encode())] if rule is not None else []
+    for separator in separators:
+        for fits in (_WEIGHTED.fullmatch, lambda element: element and element == element.strip()):
+            tests.append(functools.partial(are_elements, separator, fits))
+    total = sum(present.values())
+    for test in tests:
+        most = {cell: n for cell, n in present.items() if test(cell)}
+        odd = total - sum(most.values())
+        if not 0 < odd <= _ODD * total:
+            continue
+        kind = _time_kind(name, most) or _kind(most, is_everywhere=False)
+        if kind in ("categorical, type: string", "ignored"):
+            kind = _list_kind(most, separators)
+        if kind:
+            example = next(cell for cell in present if cell not in most)
+            return kind, f"{odd} rows to leave out, as {example[:30]!r}"
+    return "", ""
 
 
 def _list_kind(present: Collection[str], separators: Collection[str]) -> str:

@@ -2,6 +2,7 @@
 """Reads schemas from YAML; errors name file and line."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,9 @@ class _Reader:
                 )
         if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
+        for name, count in Counter(column.vocabulary for column in columns).items():
+            if name and count == 1:
+                raise self._error(("columns",), f"one column alone has the vocabulary {name!r}")
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several columns are the group; rows have one alone")
         if any(column.group and column.role == "label" for column in columns):
