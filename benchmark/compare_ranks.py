@@ -48,7 +48,9 @@ class CompareSettings:
     """Settings of this program."""
 
     metrics: tuple[str, ...] = setting(("hr@10", "ndcg@10"), f"Metrics to compare: {_NAMES} or mrr")
-    exchanges: int = setting(9999, "Random exchanges of the test")
+    exchanges: int = setting(
+        9999, "Random exchanges of the test; p cannot be below 2 / this, times the number of rows"
+    )
 
     def __post_init__(self) -> None:
         """Refuses other metrics."""
@@ -74,15 +76,21 @@ def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -
             short = [m for m in metrics if m == "mrr" or int(m.partition("@")[2]) > longest]
             if short:
                 raise UserError(f"{path}: lists of {longest} items do not tell {', '.join(short)}")
-            return _ranks_in_lists(table, reference.select(_TARGET))
+            return _ranks_in_lists(path, table, reference.select(_TARGET))
         table.select([*_TARGET, "rank"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path}: no ranks of `ranks_file` ({error})") from error
     return table
 
 
-def _ranks_in_lists(lists: pa.Table, targets: pa.Table) -> pa.Table:
+def _ranks_in_lists(path: Path, lists: pa.Table, targets: pa.Table) -> pa.Table:
     """Returns targets with their rank in the lists of their users."""
+    users = set(targets["user"].cast("string").to_pylist())
+    if lacking := users - set(lists[_LIST[0]].cast("string").to_pylist()):
+        raise UserError(
+            f"{path}: has no list for {len(lacking):,} of the {len(users):,} users of the first "
+            f"file, such as {min(lacking)}; give lists of all of them, by their ids in the ratings"
+        )
     ranks = dict(zip(_pairs(lists, _LIST), lists["rank"].to_pylist(), strict=True))
     of_targets = [ranks.get(pair, _NOT_LISTED) for pair in _pairs(targets, _TARGET)]
     return targets.append_column("rank", pa.array(of_targets))
@@ -115,7 +123,11 @@ def read_model(
         reference = table if reference is None else reference
         for name in _TARGET:
             if not table[name].cast("string").equals(reference[name].cast("string")):
-                raise UserError(f"{path}: its column {name} is not that of the first file")
+                raise UserError(
+                    f"{path}: its column {name} is not that of the first file, which has "
+                    f"{reference.num_rows:,} targets ({table.num_rows:,} here); test all models "
+                    "on one dataset with one split"
+                )
         if table.column_names not in (reference.column_names, [*_TARGET, "rank"]):
             raise UserError(f"{path}: its rankings are not those of the first file")
         tables.append(table)
@@ -162,9 +174,12 @@ def run(settings: CompareSettings, models: list[str]) -> int:
                 )  # fmt: skip
                 probabilities.append(float(test.pvalue))
     print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
-    for (text, difference, model), p in zip(rows, holm(probabilities), strict=True):
+    least = 2 / (settings.exchanges + 1)  # no exchange reached the difference, on either side
+    bounds = ["<= " if p <= least else "" for p in probabilities]
+    corrected = holm(probabilities)
+    for (text, difference, model), p, bound in zip(rows, corrected, bounds, strict=True):
         interval = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
-        print(f"{text} {difference.value:+.4f} {interval} p {p:.4f}  {model}")
+        print(f"{text} {difference.value:+.4f} {interval} p {bound}{p:.4f}  {model}")
     return 0
 
 

@@ -19,6 +19,7 @@ from preproc.ratings.format import (
     INTEGER_ID,
     JSON_KEYS,
     NAME_ID,
+    TIMESTAMP,
     USER,
     Fault,
     RatingsFormat,
@@ -28,6 +29,7 @@ from preproc.ratings.format import (
 )
 from preproc.ratings.header import (
     header_names,
+    names_by_column,
     names_of,
     suggestion,
     with_names,
@@ -177,11 +179,13 @@ def _check_first_line(
             form = f"line 1 is a header, and format {best.name} has none"
             raise PreprocError(_told(file, form, "tail -n +2"))
         return
+    untold = " (no name tells it; without, histories are in the order of the file)"
+    times = "" if TIMESTAMP in names_by_column(seen) else untold
     raise PreprocError(
         f"{file.path}: line 1 looks like a header of unknown names: "
-        f"{', '.join(n or repr(n) for n in seen)}. Needed are "
-        "user and item, and rating and timestamp where there are any: say which columns these are, "
-        f"such as `columns` {suggestion(seen)}"
+        f"{', '.join(n or repr(n) for n in seen)}. Needed are user and item, and rating and "
+        f"timestamp{times} where there are any: say which columns these are, such as `columns` "
+        f"{suggestion(seen)}"
     )
 
 

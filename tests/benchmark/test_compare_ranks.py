@@ -44,8 +44,10 @@ def test_differences_seeds_and_corrected_probabilities(tmp_path, drawn, capsys):
     rows = {}
     for line in lines:
         name, metric, *numbers, model = line.replace("[", "").replace("]", "").split()
-        rows[model, name, metric] = [float(n.strip(",")) for n in numbers if n != "p"]
+        rows[model, name, metric] = [float(n.strip(",")) for n in numbers if n not in ("p", "<=")]
     assert len(rows) == 8
+    of_better = next(line for line in lines if "hr@10" in line and better[0] in line)
+    assert " p <= 0.0160 " in of_better
     value, second, difference, low, high, p = rows[",".join(better), "rank", "hr@10"]
     assert value == pytest.approx((drawn[0] <= 10).mean(), abs=1e-4)
     assert second == pytest.approx((drawn[1:] <= 16).mean(), abs=1e-4)
@@ -64,15 +66,14 @@ def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, ca
     ranks = write(tmp_path / "ranks.csv", drawn[1])
     listed = drawn[1] <= 20
     columns = {
-        "user_id": [f"u{user}" for user in np.flatnonzero(listed)],
-        "item_id": [f"i{user % 50}" for user in np.flatnonzero(listed)],
-        "score": -drawn[1][listed],
-        "rank": drawn[1][listed],
+        "user_id": [f"u{user}" for user in range(USERS)],
+        "item_id": [f"i{user % 50}" if listed[user] else "other" for user in range(USERS)],
+        "score": -drawn[1],
+        "rank": np.where(listed, drawn[1], 1),
     }
     lists = str(tmp_path / "lists.parquet")
-    parquet.write_table(
-        pa.table(columns).take(np.random.default_rng(0).permutation(listed.sum())), lists
-    )
+    of_all = pa.table(columns).take(np.random.default_rng(0).permutation(USERS))
+    parquet.write_table(of_all, lists)
     flags = ("--metrics=hr@5,ndcg@20", "--exchanges=9")
     assert compare_ranks.main(["", first, ranks, lists, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -84,6 +85,9 @@ def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, ca
     assert len(of_lists) == 2
     assert compare_ranks.main(["", first, lists, "--metrics=mrr,hr@20,hr@21"]) == 2
     assert "lists of 20 items do not tell mrr, hr@21" in capsys.readouterr().err
+    parquet.write_table(of_all.slice(7), lists)
+    assert compare_ranks.main(["", first, lists, *flags]) == 2
+    assert f"has no list for 7 of the {USERS:,} users of the first file" in capsys.readouterr().err
 
 
 def test_holm_of_its_definition():
