@@ -2,6 +2,7 @@
 """Stages after the engine: shuffle, parquet, manifest and final rename."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
 from preproc.clicks.rules import Split
 from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import link_files
-from recsys.data.list_columns import ListFiles
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.list_columns import OFFSET, ListFiles
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
 from recsys.data.positioned_io import map_array
 
@@ -65,8 +67,24 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
     empty = [split for split, rows in result.rows.items() if not rows]
     if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")
+    spec = job.semantics.feature_spec(result.cardinalities)
+    if spec.lists:
+        engine_job.reporter.note(_list_lengths(dataset, spec, result.rows))
     engine_job.workspace.publish(dataset, engine_job.reporter.note)
     return job.output
+
+
+def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -> str:
+    """Says how long lists are, and which never have two elements."""
+    split = max(rows, key=lambda split: rows[split])
+    texts, short = [], []
+    for number, feature in enumerate(spec.lists, start=len(spec.categorical)):
+        offsets = map_array(ListFiles.of(dataset / split, number).offsets, OFFSET)
+        longest = int(np.diff(offsets).max())
+        texts.append(f"{feature.name} {offsets[-1] / rows[split]:.1f} (up to {longest})")
+        short += [feature.name] if longest < 2 else []
+    doubt = f"; {', '.join(short)}: is `separator` that of the file?" if short else ""
+    return f"elements of lists: {', '.join(texts)}{doubt}"
 
 
 def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:

@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 7_940,
     "cuda_ext": 12_480,
     "dlrm": 11_325,
-    "preproc": 18_360,
+    "preproc": 18_380,
     "recsys": 15_990,
     "recsys_recipes": 2_855,
-    "tests": 39_450,
+    "tests": 39_465,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

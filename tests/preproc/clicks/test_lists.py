@@ -4,6 +4,7 @@
 import gc
 import math
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from tests.preproc.clicks.rows import assert_same, stopped
 from tests.preproc.clicks.schema_log import (
     LINE,
     LISTS,
+    SCHEMA,
     SINGLE,
     columns_of,
     columns_without,
@@ -93,6 +95,21 @@ def test_lists_hold_the_ids_of_their_elements(tmp_path):
     for place, row in enumerate(shuffled_order(5, len(table))):
         for own, whole in zip(shuffled.lists, made.lists, strict=True):
             assert own[place : place + 1].ids.tolist() == whole[row : row + 1].ids.tolist()
+
+
+def test_lists_that_never_have_two_elements_are_told(tmp_path, capfd):
+    write_log(tmp_path, 200, seed=9)
+    columns = [
+        column | {"separator": "/"} if column["name"] == "tags" else column
+        for column in SCHEMA["columns"]
+    ]
+    schema = write_schema(tmp_path, columns=columns)
+    prepare(tmp_path / "log.csv", schema, tmp_path / "made", engine="reference", progress="auto")
+    told = capfd.readouterr().err
+    assert re.search(
+        r"elements of lists: tags 0\.\d \(up to 1\), viewed \d\.\d \(up to 5\), ", told
+    )
+    assert "); tags: is `separator` that of the file?" in told
 
 
 def file_of(name: str, kind: str = "") -> str:
