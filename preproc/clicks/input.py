@@ -48,9 +48,8 @@ def find_inputs(
         if not file.is_file():
             raise PreprocError(f"{file}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}")
         if file.stat().st_size == 0:
-            raise PreprocError(
-                f"{file}: is empty; get the file again, or leave it out if it is the last day"
-            )
+            last = ", or leave it out if it is the last day" if by_days else ""
+            raise PreprocError(f"{file}: is empty; get the file again{last}")
     return tuple(InputFile.open(f) for f in files)
 
 
