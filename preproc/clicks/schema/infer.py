@@ -48,6 +48,8 @@ _SEVERAL = 0.3
 """Fraction of a column's values that have several elements, if it holds lists."""
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
+_UNTOLD = ("categorical, type: string", "ignored")
+"""Roles of columns whose values tell no other."""
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
 
@@ -209,16 +211,14 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
-    kind = _time_kind(name, present) or _kind(present, is_everywhere=not marks and not cells[""])
-    if kind.startswith("numerical") and negative:
-        evidence.append(f"{_percentage(negative, cells)} negative")
-        kind += ", transform: none" if "float" in kind else ""
-    if kind in ("categorical, type: string", "ignored"):
-        kind = _list_kind(present, separators) or kind
-    if kind in ("categorical, type: string", "ignored"):
+    kind = _any_kind(name, present, separators, is_everywhere=not marks and not cells[""])
+    if kind in _UNTOLD:
         of_most, odd = _kind_of_most(name, present, separators)
         kind = of_most or kind
         evidence += [odd] if odd else []
+    if kind.startswith("numerical") and negative:
+        evidence.append(f"{_percentage(negative, cells)} negative")
+        kind += ", transform: none" if "float" in kind else ""
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -275,6 +275,14 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
     return "categorical, type: string"
 
 
+def _any_kind(
+    name: str, present: dict[str, int], separators: Collection[str], *, is_everywhere: bool
+) -> str:
+    """Returns role and rules of a column that all values fit."""
+    kind = _time_kind(name, present) or _kind(present, is_everywhere=is_everywhere)
+    return (_list_kind(present, separators) or kind) if kind in _UNTOLD else kind
+
+
 def _kind_of_most(
     name: str, present: dict[str, int], separators: Collection[str]
 ) -> tuple[str, str]:
@@ -295,10 +303,8 @@ def _kind_of_most(
         odd = total - sum(most.values())
         if not 0 < odd <= _ODD * total:
             continue
-        kind = _time_kind(name, most) or _kind(most, is_everywhere=False)
-        if kind in ("categorical, type: string", "ignored"):
-            kind = _list_kind(most, separators)
-        if kind:
+        kind = _any_kind(name, most, separators, is_everywhere=False)
+        if kind not in _UNTOLD:
             example = next(cell for cell in present if cell not in most)
             return kind, f"{odd} rows to leave out, as {example[:30]!r}"
     return "", ""

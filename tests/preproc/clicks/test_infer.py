@@ -186,7 +186,7 @@ def test_a_few_odd_values_are_told_and_change_no_role(tmp_path):
     for day in range(999):
         seen = "|".join(f"B{rng.randrange(9)}:{rng.random():.2f}" for _ in range(rng.randrange(4)))
         when = datetime.datetime(2026, 3, 1) + datetime.timedelta(hours=day)
-        lines.append(f"{rng.choice('01')};{rng.random():.3f};{seen};{when.isoformat()}")
+        lines.append(f"{rng.choice('01')};{rng.random() - 0.1:.3f};{seen};{when.isoformat()}")
     lines.insert(500, "1;12,50 EUR;B1:0.5||B2:x;yesterday")
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     draft = infer_schema(tmp_path / "log.csv")
@@ -194,6 +194,7 @@ def test_a_few_odd_values_are_told_and_change_no_role(tmp_path):
         "price": "numerical", "seen": "categorical_list", "when": "timestamp"
     }  # fmt: skip
     assert columns_of(draft)["seen"]["weight_separator"] == ":"
+    assert columns_of(draft)["price"]["transform"] == "none"  # some are negative
     for odd in ("'12,50 EUR'", "'B1:0.5||B2:x'", "'yesterday'"):
         assert f"1 rows to leave out, as {odd}" in draft
 
