@@ -175,9 +175,9 @@ def run(settings: CompareSettings, models: list[str]) -> int:
                 probabilities.append(float(test.pvalue))
     print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
     least = 2 / (settings.exchanges + 1)  # no exchange reached the difference, on either side
-    bounds = ["<= " if p <= least else "" for p in probabilities]
     corrected = holm(probabilities)
-    for (text, difference, model), p, bound in zip(rows, corrected, bounds, strict=True):
+    for (text, difference, model), own, p in zip(rows, probabilities, corrected, strict=True):
+        bound = "<= " if own <= least else ""
         interval = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
         print(f"{text} {difference.value:+.4f} {interval} p {bound}{p:.4f}  {model}")
     return 0

@@ -110,7 +110,7 @@ def plan_lookups(
         output_rows.append(samples + table)
         senders.append(owners[local_batch])
     sorted_rows, send_counts = _sort_by_rank(rows, receivers, world)
-    sorted_rows = sorted_rows.astype(_row_dtype(placement, rank))
+    sorted_rows = sorted_rows.astype(_row_dtype(placement, rank), copy=False)
     sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
     return ExchangedLookups(
         torch.from_numpy(sorted_rows),

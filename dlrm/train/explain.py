@@ -123,6 +123,4 @@ def _shuffled(batch: Batch[Any], side: str, column: int, generator: torch.Genera
         return dataclasses.replace(batch, ids=values.reordered(column, order))
     shuffled = values.clone()
     shuffled[:, column] = values[order, column]
-    if side == "numerical":
-        return dataclasses.replace(batch, numerical=shuffled)
-    return dataclasses.replace(batch, ids=shuffled)
+    return dataclasses.replace(batch, **{side: shuffled})

@@ -80,7 +80,8 @@ def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -
     texts, short = [], []
     for number, feature in enumerate(spec.lists, start=len(spec.categorical)):
         offsets = map_array(ListFiles.of(dataset / split, number).offsets, OFFSET)
-        longest = int(np.diff(offsets).max())
+        starts = range(0, rows[split], _CHUNK_ROWS)
+        longest = max(int(np.diff(offsets[at : at + _CHUNK_ROWS + 1]).max()) for at in starts)
         texts.append(f"{feature.name} {offsets[-1] / rows[split]:.1f} (up to {longest})")
         short += [feature.name] if longest < 2 else []
     doubt = f"; {', '.join(short)}: is `separator` that of the file?" if short else ""

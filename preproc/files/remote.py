@@ -3,9 +3,8 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, ProgressReporter
@@ -80,14 +79,9 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
     return copy if is_folder else copy / Path(path).name
 
 
-def _copy(file: IO[bytes] | Any, target: Path, size: int, reporter: ProgressReporter) -> None:
+def _copy(file: IO[bytes], target: Path, size: int, reporter: ProgressReporter) -> None:
     progress = Progress()
     with reporter.stage("copy", size, progress.counters), atomic_file(target) as copy:
-        for block in _blocks(file):
+        while block := file.read(_BLOCK_BYTES):
             copy.write(block)
             progress.bytes += len(block)
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(_BLOCK_BYTES):
-        yield block

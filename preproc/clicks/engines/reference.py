@@ -209,9 +209,10 @@ def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantic
         semantics: gives the limits.
     """
     dictionaries = []
-    for column, key_type in enumerate(semantics.key_types):
+    pairs = zip(semantics.key_types, semantics.vocabularies, strict=True)
+    for column, (key_type, vocabulary) in enumerate(pairs):
         limit, max_ids = semantics.limits(column)
-        keys = (rows.keys_of(each, counted) for each in semantics.vocabularies[column])
+        keys = (rows.keys_of(each, counted) for each in vocabulary)
         ordered = order_keys(Counter(itertools.chain(*keys)), limit)
         dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
     return dictionaries
