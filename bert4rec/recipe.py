@@ -24,7 +24,12 @@ from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.report import check_result_files, report_test, write_files
 from bert4rec.train.resolve import complete, open_loaded
-from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
+from bert4rec.train.schedule import (
+    build_schedule,
+    depends_on_length,
+    total_steps,
+    warmup_steps,
+)
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -259,6 +264,13 @@ class Bert4RecTraining:
         recipe = self.recipe
         popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)
         baseline = ranking_metrics(popular[_CHOSEN_RANKING], (10,))[_CHOSEN_METRIC]
+        warmup = warmup_steps(recipe.config, self.source.num_batches)
+        steps = total_steps(recipe.config.run, self.source.num_batches)
+        if warmup >= steps:
+            recipe.machine.print_line(
+                f"`warmup_steps` {warmup}: the rate rises in all of the {steps} steps, and little "
+                "is learned; train longer, or lower it"
+            )
         return (
             f"{count_users(recipe.sequences, self.source.least_items)}\n"
             f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "

@@ -131,8 +131,9 @@ class Search:
             raise UserError("`eval_split` test would choose by the test split: take validation")
         if "WORLD_SIZE" in os.environ:
             raise UserError("trials are of one process: start this by python, not by torchrun")
-        values: dict[str, Any] = config.to_dict() | {"search": map(list, self._settings.search)}
-        return {n: list(v) if isinstance(v, tuple | map) else v for n, v in values.items()}
+        search = ["=".join(searched) for searched in self._settings.search]
+        values: dict[str, Any] = config.to_dict() | {"search": search}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
     def __call__(self, trial: Any) -> float:
         """Trains; returns the best validation, higher is better."""
@@ -148,6 +149,7 @@ class Search:
             with contextlib.closing(run.log):
                 result = run.fit(then_test=False)
         if result.reason.startswith("SIG"):
+            print_line(f"trial {trial.number}: interrupted; the same command begins it anew")
             trial.study.enqueue_trial(trial.params)
             raise KeyboardInterrupt
         best = result.state.best_metric
@@ -228,9 +230,9 @@ def _open_study(file: Path, values: dict[str, Any]) -> Any:
     earlier = study.user_attrs.get("settings", values)
     for name in sorted(earlier.keys() | values.keys()):
         if (before := earlier.get(name)) != (now := values.get(name)):
+            was, now = (" ".join(v) if isinstance(v, list) else v for v in (before, now))
             raise UserError(
-                f"`study` {file}: was begun with `{name}` {before}, now it is {now}; "
-                "take a new file"
+                f"`study` {file}: was begun with `{name}` {was}, now it is {now}; take a new file"
             )
     study.set_user_attr("settings", values)
     return study

@@ -148,7 +148,8 @@ def recommend(
         as_tables: a table for each line, instead of JSON.
 
     Raises:
-        UserError: a setting, the dataset or the checkpoint is refused, or no line has a known item.
+        UserError: a setting, the dataset or the checkpoint is refused, or no line has a known item,
+            or no user is known.
     """
     recommender = Recommender.start(config)
     succeeded = total = 0
@@ -182,7 +183,12 @@ def recommend(
         succeeded += len(known)
         total += len(batch)
     logger.info("%d of %d histories answered", succeeded, total)
-    if total and not succeeded and not users:
+    if total and not succeeded:
+        if users:
+            raise UserError(
+                f"`recommend_users`: not one of {total} is a user of {config.data.dataset_path}; "
+                "give ids as the raw ratings have them"
+            )
         raise UserError(
             f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
             "item ids of a history as the raw ratings have them, with white space between"

@@ -229,8 +229,9 @@ def write_files(
 ) -> None:
     """Writes ranks and lists of the test targets to the named files.
 
-    Ranks are written from 1, those left out as missing. Lists have RecTools' columns. A file gets
-    its name when it is complete; an earlier one is replaced.
+    Ranks are written from 1, those left out as missing; the columns of sampled rankings end in the
+    number of their negatives, since ranks among others cannot be compared. Lists have RecTools'
+    columns. A file gets its name when it is complete; an earlier one is replaced.
     """
     targets = targets_of(sequences, "test")
     if not (files.ranks_file or files.lists_file):
@@ -243,7 +244,8 @@ def write_files(
             "history_length": pa.array(targets.known),
         }
         for name, of_user in ranked.ranks.items():
-            column = "rank" if name == "full" else f"rank_{name}"
+            sampled = "" if name.startswith("full") else f"_{files.num_eval_negatives}"
+            column = "rank" if name == "full" else f"rank_{name}{sampled}"
             columns[column] = pa.array(of_user + 1, mask=of_user < 0)
         _write(Path(files.ranks_file), columns)
         print_line(f"Ranks of {count_targets(sequences, 'test')}: {Path(files.ranks_file)}")

@@ -66,8 +66,8 @@ _ID_RULES = {
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a number of at most 18 digits before the point, or a date by ISO 8601; divide "
-    "nanoseconds by 10^9",
+    "timestamp": "a number of at most 18 digits before the point (nanoseconds divided by 10^9), or "
+    "a date by ISO 8601 such as 2024-12-31 or 2024-12-31T23:59:00Z",
 }
 _NEW_FRACTION = (
     "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "

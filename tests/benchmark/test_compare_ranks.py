@@ -5,9 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from scipy import stats
 
 from benchmark import compare_ranks
-from benchmark.compare_ranks import holm
+from benchmark.compare_ranks import holm, randomization_test
 
 USERS = 600
 
@@ -47,13 +48,13 @@ def test_differences_seeds_and_corrected_probabilities(tmp_path, drawn, capsys):
         rows[model, name, metric] = [float(n.strip(",")) for n in numbers if n not in ("p", "<=")]
     assert len(rows) == 8
     of_better = next(line for line in lines if "hr@10" in line and better[0] in line)
-    assert " p <= 0.0160 " in of_better
+    assert " p <= 0.0080 " in of_better
     value, second, difference, low, high, p = rows[",".join(better), "rank", "hr@10"]
     assert value == pytest.approx((drawn[0] <= 10).mean(), abs=1e-4)
     assert second == pytest.approx((drawn[1:] <= 16).mean(), abs=1e-4)
     assert difference == pytest.approx(second - value, abs=2e-4)
     assert 0 < low < difference < high
-    assert p == pytest.approx(8 * 2 / 1000)  # none of the exchanges is as large, on either side
+    assert p == pytest.approx(8 / 1000)  # none of the exchanges is as large
     kept = rows[",".join(better), "rank_popular", "hr@10"]
     assert kept[0] == pytest.approx((drawn[0][20:] <= 10).mean(), abs=1e-4)
     *_, low, high, p = rows[chance, "rank", "hr@10"]
@@ -90,6 +91,16 @@ def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, ca
     assert f"has no list for 7 of the {USERS:,} users of the first file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shift", [0, 0.02, 0.05, 1])
+def test_exchanges_give_the_probability_of_scipy(shift):
+    of_users = np.random.default_rng(3).normal(shift, 0.5, 1001)
+    expected = stats.permutation_test(
+        (of_users,), np.mean, permutation_type="samples", vectorized=True, batch=100, rng=0
+    )
+    assert randomization_test(of_users, 9999) == pytest.approx(expected.pvalue, abs=0.02)
+    assert randomization_test(np.zeros(9), 99) == 1  # models that are equal
+
+
 def test_holm_of_its_definition():
     assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]).tolist() == [1, 1]
@@ -101,7 +112,9 @@ def test_other_targets_are_refused(tmp_path, drawn, capsys):
         "its column user is not that of the first file": {"user": np.arange(USERS)},
         "its column item is not that": {"item": np.full(USERS, "i1")},
         "its column history_length is not that": {"history_length": np.arange(USERS)},
-        "its rankings are not those": {"rank_uniform": drawn[0]},
+        "rank rank_popular rank_uniform_9 are not those of the first file, rank rank_popular; ": {
+            "rank_uniform_9": drawn[0]
+        },
         "rank_popular leaves out other users": {"rank_popular": drawn[0]},
     }.items():
         other = write(tmp_path / "other.csv", drawn[1], **changes)

@@ -141,7 +141,7 @@ def test_a_history_longer_than_the_model_is_cut_at_its_start(recommend, loaded):
 
 
 def test_users_of_the_dataset_are_recommended_for_by_their_ids(
-    program, recommend, loaded, dataset, capsys
+    program, refused, recommend, loaded, dataset, capsys
 ):
     sequences = read_sequences(dataset)
     seventh, nobody, third = recommend(*loaded, "--recommend_users=user-7,nobody,user-3")
@@ -153,6 +153,8 @@ def test_users_of_the_dataset_are_recommended_for_by_their_ids(
     everyone = recommend(*loaded, "--recommend_users=all", "--test_batch_size=7")
     assert [answer["user"] for answer in everyone] == [f"user-{u}" for u in range(NUM_USERS)]
     assert everyone[7]["items"] == seventh["items"]
+    said = refused("--mode=recommend", *loaded, "--recommend_users=8,9", model=())
+    assert f"--recommend_users: not one of 2 is a user of {dataset}" in said
     table = ("--recommend_users=user-7", "--output_format=table")
     program("--mode=recommend", *loaded, *table, model=())
     assert capsys.readouterr().out.startswith("user user-7, oldest first: ")
@@ -200,6 +202,13 @@ def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
     module = harness.forked("-m", "bert4rec.scripts.dist_main", *large, *flags)
     assert "rec/s" in script.stdout
     assert "rec/s" in module.stdout
+
+
+def test_a_run_that_ends_within_its_warm_up_says_so(program, dataset, capsys):
+    said = "warmup_steps 9: the rate rises in all of the 9 steps"
+    for warmup, is_said in ((8, False), (9, True)):
+        program(f"--dataset_path={dataset}", "--max_steps=9", f"--warmup_steps={warmup}")
+        assert (said in capsys.readouterr().out) == is_said
 
 
 def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):

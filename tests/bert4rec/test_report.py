@@ -86,7 +86,8 @@ def test_the_ranks_of_users(program, loaded, dataset, tmp_path, suffix):
     assert found["item"] == [items[item - 1] for item in sequences.test_items]
     assert found["history_length"] == (sequences.lengths - 1).tolist()
     for ranking in RANKINGS:
-        ranks = np.array(found["rank" if ranking == "full" else f"rank_{ranking}"])
+        column = "rank" if ranking == "full" else f"rank_{ranking}"
+        ranks = np.array(found[column if "full" in ranking else f"{column}_5"])
         assert (1 / ranks).mean() == pytest.approx(data[f"test_{ranking}_mrr"])
         assert (ranks <= 5).mean() == pytest.approx(data[f"test_{ranking}_hr@5"])
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -134,8 +135,9 @@ def test_users_without_enough_new_items_are_left_out_and_said_once(
     assert out.count(f"leave out {few} of {NUM_USERS} users, who met so many of") == 1
     ranks = read_ranks(path)
     for ranking in ("popular", "uniform"):
-        kept = [rank for rank in ranks[f"rank_{ranking}"] if rank is not None]
-        assert [rank is None for rank in ranks[f"rank_{ranking}"]] == [n < 25 for n in new]
+        of_users = ranks[f"rank_{ranking}_25"]
+        kept = [rank for rank in of_users if rank is not None]
+        assert [rank is None for rank in of_users] == [n < 25 for n in new]
         assert data[f"test_{ranking}_hr@5"] == pytest.approx(np.mean(np.array(kept) <= 5))
         low, high = (data[f"test_{ranking}_hr@5_{end}"] for end in ("low", "high"))
         assert low <= data[f"test_{ranking}_hr@5"] <= high

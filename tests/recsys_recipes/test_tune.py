@@ -70,7 +70,8 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
     assert [line[:8] for line in again] == ["trial 4:", "Best of "]
     assert tune("--trials=5") == again[-1] + "\n"
     assert "was begun with --seed 12345, now it is 2" in tune("--seed=2", status=2)
-    assert "was begun with --search [['lr'" in tune(search=("--search=lr=1,2",), status=2)
+    begun = "was begun with --search lr=1e-7..1e-2 norm=pre,post, now it is lr=1,2;"
+    assert begun in tune(search=("--search=lr=1,2",), status=2)
 
 
 def test_a_killed_trial_begins_anew(words, tmp_path):

@@ -11,14 +11,14 @@ from tests.harness import REPOSITORY, repository_files
 from tests.repo import flag_reference
 
 LINES = {
-    "benchmark": 6_630,
-    "bert4rec": 7_940,
+    "benchmark": 6_650,
+    "bert4rec": 7_955,
     "cuda_ext": 12_480,
     "dlrm": 11_325,
     "preproc": 18_380,
     "recsys": 15_990,
     "recsys_recipes": 2_855,
-    "tests": 39_465,
+    "tests": 39_490,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
