@@ -12,6 +12,7 @@ from absl import flags
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.files.remote import STANDARD_INPUT, is_remote, local_copy
+from preproc.files.workspace import check_output
 from recsys.data.manifest import Manifest
 from recsys.program import print_line, run_command
 
@@ -30,8 +31,7 @@ def run(
     """
 
     def prepare_and_report(values: flags.FlagValues) -> None:
-        with _local_input(values):
-            dataset = prepare(values)
+        dataset = prepare(values)
         if dataset is None:
             return
         manifest = Manifest.load(dataset)
@@ -54,20 +54,19 @@ def run(
 
 
 @contextlib.contextmanager
-def _local_input(values: flags.FlagValues) -> Iterator[None]:
-    """Copies standard input or a URL beside the output for a run.
+def local_input(values: flags.FlagValues, output: Path) -> Iterator[Path]:
+    """Copies standard input or a URL beside the output; yields its path.
 
     The copy of a URL stays for the next run where this one fails.
     """
-    source, output = values.input, values.output or getattr(values, "infer", None)
-    if source is None or output is None or not is_remote(source):
-        yield
+    source = values.input
+    if not is_remote(source):
+        yield Path(source)
         return
-    folder = Path(f"{Path(output)}.input")
+    folder = Path(f"{output}.input")
+    check_output(output, folder, None, overwrite=values.overwrite)
     try:
-        copy = local_copy(source, folder, ProgressReporter(values.progress))
-        values["input"].value = str(copy)
-        yield
+        yield local_copy(source, folder, ProgressReporter(values.progress))
     except BaseException:
         if source == STANDARD_INPUT:
             shutil.rmtree(folder, ignore_errors=True)

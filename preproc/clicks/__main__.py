@@ -145,9 +145,11 @@ def main(argv: Sequence[str]) -> int:
         if values.infer is not None:
             _infer(values)
             return None
-        return clicks_pipeline.prepare(job_from_flags(values))
+        job = job_from_flags(values)
+        with command.local_input(values, job.output) as path:
+            return clicks_pipeline.prepare(dataclasses.replace(job, input=path))
 
-    interrupted = "interrupted; the same command continues"
+    interrupted = "interrupted; the same command continues; a pipe begins anew"
     return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
 
 
@@ -159,12 +161,13 @@ def _infer(values: flags.FlagValues) -> None:
     """
     if values.input is None:
         raise PreprocError("`infer` needs `input`, a file of the log")
-    log, target = Path(values.input), Path(values.infer)
-    if log.is_dir():
-        log = next((file for file in sorted(log.iterdir()) if file.is_file()), log)
+    target = Path(values.infer)
     if target.exists():
         raise PreprocError(f"`infer` {target}: exists; name another file, or remove it")
-    write_whole_file(target, infer_schema(log))
+    with command.local_input(values, target) as log:
+        files = sorted(log.iterdir()) if log.is_dir() else []
+        log = next((file for file in files if file.is_file()), log)
+        write_whole_file(target, infer_schema(log))
     print_line(str(target))
 
 

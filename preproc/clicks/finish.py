@@ -57,13 +57,14 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         files=files,
         fingerprint=fingerprint(files),
     ).save(dataset)
-    engine_job.reporter.note(
-        ", ".join(
-            f"{split} {rows:,} rows with {result.positives[split] / rows:.1%} clicks"
-            for split, rows in result.rows.items()
-            if rows
-        )
-    )
+    texts = {
+        f"{split} {rows:,} rows": f" with {result.positives[split] / rows:.1%} clicks"
+        for split, rows in result.rows.items()
+        if rows
+    }
+    if job.semantics.unlabelled:
+        texts = dict.fromkeys(texts, "")
+    engine_job.reporter.note(", ".join(map("".join, texts.items())))
     empty = [split for split, rows in result.rows.items() if not rows]
     if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")

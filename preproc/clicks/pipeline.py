@@ -21,8 +21,8 @@ def prepare(job: ClicksJob, engine: Engine | None = None) -> Path:
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
     """
-    inputs, formats, needs = clicks_preflight.check(job)
     reporter = ProgressReporter(job.progress)
+    inputs, formats, needs = clicks_preflight.check(job, reporter)
     with (
         needs.explained("the same command continues"),
         Workspace(job.output, job.work_dir).locked() as workspace,

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks files, their format and disk space before a run starts."""
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 
 from preproc.clicks.engine import explained
 from preproc.clicks.input import find_inputs
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
-from preproc.clicks.schema.grammar import reject_reason
+from preproc.clicks.schema.grammar import DECIMAL, reject_reason
 from preproc.clicks.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.workspace import Workspace, check_output
 
@@ -23,10 +26,15 @@ _RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per 
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
+_WEIGHTED = re.compile(b".+:" + DECIMAL.pattern)
 
 
-def check(job: ClicksJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...], DiskNeeds]:
+def check(
+    job: ClicksJob, reporter: ProgressReporter
+) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...], DiskNeeds]:
     """Checks that a run can start; returns inputs, fields, disk needs.
+
+    It asks about what looks like a mistake in the schema.
 
     Raises:
         PreprocError: it cannot; the message names the file, the reason and the remedy.
@@ -44,6 +52,10 @@ def check(job: ClicksJob) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...],
             check_sample(file, rows, unlabelled=job.semantics.unlabelled)
         else:
             _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
+    if schema is not None:
+        for name in _weighted_lists(samples[0], formats[0]):
+            doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
+            reporter.note(doubt)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
@@ -138,6 +150,18 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
         f"the label and types that it says{hint}. The first rows:{examples}"
     )
+
+
+def _weighted_lists(rows: list[bytes], row_format: RowFormat) -> Iterator[str]:
+    """Yields lists without weights whose elements look weighted."""
+    fields = [row_format.fields(row) or [] for row in rows[row_format.has_header :]]
+    whole = [each for each in fields if len(each) == len(row_format.columns)]
+    for column, cells in zip(row_format.columns, zip(*whole, strict=True), strict=False):
+        if column.list is not None and not column.list.weight_separator:
+            separator = column.list.separator.encode()
+            elements = [element for cell in cells if cell for element in cell.split(separator)]
+            if elements and all(map(_WEIGHTED.fullmatch, elements)):
+                yield column.name
 
 
 _SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "space": b" "}

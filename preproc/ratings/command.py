@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `preproc.movielens` and `preproc.amazon`."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def run(source: RatingsSource, argv: Sequence[str], description: str | None) -> 
     """Runs the command line of a source; returns the exit status."""
 
     def prepare(values: flags.FlagValues) -> Path:
-        return ratings_pipeline.prepare(job_from_flags(source, values))
+        job = job_from_flags(source, values)
+        with command.local_input(values, job.output) as path:
+            return ratings_pipeline.prepare(dataclasses.replace(job, input=path))
 
     interrupted = "interrupted; nothing was written"
     return command.run(prepare, define_flags(source), argv, description, interrupted)

@@ -45,7 +45,11 @@ def test_a_log_comes_through_a_pipe(log, tmp_path):
     assert piped(path.read_bytes(), flags)[0] == 0
     assert Manifest.load(tmp_path / "piped").fingerprint == fingerprint
     assert not (tmp_path / "piped.input").exists()
-    status, errors = piped(b"x\n", (*flags, "--overwrite"))
+    status, errors = piped(b"x\n", flags)
+    assert status == 2
+    assert "--output" in errors
+    assert "copy" not in errors, "refused before the input is read"
+    status, errors = piped(b"x\n", (*flags, "--overwrite", "--progress=json"))
     assert status == 2
     assert "standard_input" in errors
     assert not (tmp_path / "piped.input").exists()
@@ -58,7 +62,7 @@ def test_a_log_is_read_from_a_url(log, tmp_path, url):
         file.write(path.read_bytes())
     output = tmp_path / "remote"
     flags = ["", f"--input={url}", f"--schema={schema}", f"--output={output}"]
-    assert main([*flags, "--max_bad_fraction=2"]) == 2
+    assert main([*flags, "--memory_limit=1KiB"]) == 2
     assert (tmp_path / "remote.input").exists(), "kept for the next run"
     assert main(flags) == 0
     assert Manifest.load(output).fingerprint == fingerprint

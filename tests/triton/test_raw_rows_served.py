@@ -108,6 +108,8 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     assert json.loads(ask(*arguments))["logit"] == logit
     requests.write_text(json.dumps(row | {"C27": "1"}) + "\n")
     assert "unknown column 'C27'; the features are I1, I2" in ask(*arguments, status=2)
+    requests.write_text(json.dumps(row | {"C26": ["1"]}) + "\n")
+    assert "column C26: expected a text, a number or null, got ['1']" in ask(*arguments, status=2)
     table = tmp_path / "rows.csv"
     table.write_text(f"{','.join(names)},day\n{','.join(row.values())},1\n")
     said = ask(f"--model={model}", f"--request={table}")

@@ -38,7 +38,7 @@ _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 _WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
-_DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
@@ -150,7 +150,7 @@ def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason |
     if role == "categorical":
         return None if _HEXADECIMAL.fullmatch(field) else "hex"
     if kind == "float":
-        fits = len(field) <= MAX_NUMBER_BYTES and _DECIMAL.fullmatch(field)
+        fits = len(field) <= MAX_NUMBER_BYTES and DECIMAL.fullmatch(field)
         return None if fits and abs(float(field)) < FLOAT32_END else "number"
     is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
     return None if is_integer else "integer"

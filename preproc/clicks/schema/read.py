@@ -144,9 +144,11 @@ class _Reader:
                 )
         if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
-        for name, count in Counter(column.vocabulary for column in columns).items():
-            if name and count == 1:
-                raise self._error(("columns",), f"one column alone has the vocabulary {name!r}")
+        vocabularies = Counter(column.vocabulary for column in columns)
+        for column in columns:
+            if column.vocabulary and vocabularies[column.vocabulary] == 1:
+                text = f"{column.name} alone has the vocabulary {column.vocabulary!r}"
+                raise self._error(("columns",), text)
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several columns are the group; rows have one alone")
         if any(column.group and column.role == "label" for column in columns):

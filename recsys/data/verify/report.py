@@ -67,6 +67,9 @@ def format_statistics(spec: FeatureSpec, verified: Mapping[str, VerifiedSplit]) 
     if spec.categorical:
         header = ("categorical", "cardinality", "highest id", *(f"id 0 in {s}" for s in splits))
         lines += ["", *format_table([header, *_categorical_rows(spec, splits)])]
+    if spec.lists:
+        header = ("list", "cardinality", "highest id", "id 0", "elements a row", "most")
+        lines += ["", *format_table([header, *_list_rows(spec, splits)])]
     if spec.numerical:
         header = ("numerical", "min", "mean", "max")
         lines += ["", *format_table([header, *_numerical_rows(spec, splits)])]
@@ -92,6 +95,20 @@ def _categorical_rows(
         for i, (feature, highest) in enumerate(
             zip(spec.categorical, highest_ids(splits), strict=True)
         )
+    ]
+
+
+def _list_rows(spec: FeatureSpec, splits: Mapping[str, SplitStatistics]) -> list[tuple[str, ...]]:
+    rows = max(sum(s.num_rows for s in splits.values()), 1)
+    counts = np.stack([s.lists for s in splits.values()])
+    sums, most = counts.sum(0), counts.max(0)
+    return [
+        (
+            *(feature.name, f"{feature.cardinality:,}", f"{most[i, 2]:,}"),
+            *(f"{sums[i, 1] / max(sums[i, 0], 1):.2%}", f"{sums[i, 0] / rows:.1f}"),
+            f"{most[i, 3]:,}",
+        )
+        for i, feature in enumerate(spec.lists)
     ]
 
 

@@ -98,7 +98,6 @@ def _read(
             try:
                 columns = reader.read_unchecked(block.start, block.stop)
                 statistics.add(reader, block.start, columns)
-                reader.read_lists(block.start, block.stop)
             except (DatasetError, OSError) as error:
                 findings.problems.append(str(error))
             bar.update(len(block))
@@ -227,7 +226,7 @@ def _warn_of_zeros(
         for i in np.flatnonzero(statistics.id_zeros == rows)
         if spec.categorical[i].cardinality > 1
     ]
-    if statistics.zero_rows >= _ZERO_ROWS * rows and not are_zero.all():
+    if statistics.zero_rows >= _ZERO_ROWS * rows and not are_zero.all() and len(are_zero) > 1:
         findings.warnings.append(
             f"{split}: {statistics.zero_rows:,} of {rows:,} rows have 0 in every numerical "
             "feature: were the files written to their end?"

@@ -35,6 +35,8 @@ class SplitStatistics:
         id_max: [F] int64 highest ids, -1 without rows.
         id_zeros: [F] int64 number of rows with id 0.
         zero_rows: number of rows with 0 in every numerical feature.
+        lists: [L, 4] int64 of each feature of lists: elements, those with id 0, highest id, length
+            of the longest.
         label_sum: [1] uint64 sum of the weights of clicked rows, to compare formats.
         id_sums: [F] uint64 sums of ids times the weights of their rows.
         numerical_sums: float dtype -> [M] uint64 such sums of the values' bits in it; float16 of
@@ -54,6 +56,7 @@ class SplitStatistics:
         self.id_max = np.full(num_categorical, -1, np.int64)
         self.id_zeros = np.zeros(num_categorical, np.int64)
         self.zero_rows = 0
+        self.lists = np.zeros((len(spec.lists), 4), np.int64)
         self.label_sum = np.zeros(1, np.uint64)
         self.id_sums = np.zeros(num_categorical, np.uint64)
         self.numerical_sums: dict[str, npt.NDArray[np.uint64]] = {}
@@ -78,7 +81,11 @@ class SplitStatistics:
         return lines
 
     def add(self, reader: RowReader, first_row: int, columns: RawColumns) -> None:
-        """Adds rows of a reader, of which the first has a number."""
+        """Adds rows of a reader, of which the first has a number.
+
+        Raises:
+            DatasetError: a file of lists is damaged.
+        """
         note = functools.partial(self._note, reader, first_row)
         self.num_rows += len(columns.label)
         label = columns.label
@@ -93,6 +100,12 @@ class SplitStatistics:
             zip(self.spec.categorical, columns.categorical, strict=True)
         ):
             self._add_ids(note, i, feature, ids)
+        for counts, column in zip(
+            self.lists, reader.read_lists(first_row, first_row + len(label)), strict=True
+        ):
+            count, longest = len(column.ids), np.diff(column.offsets).max(initial=0)
+            counts[:2] += np.array([count, count - np.count_nonzero(column.ids)])
+            np.maximum(counts[2:], (column.ids.max(initial=0), longest), out=counts[2:])
         if self._is_compared:
             self._add_sums(columns, _row_weights(first_row, len(label)))
 

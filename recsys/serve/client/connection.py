@@ -383,7 +383,7 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
     if not isinstance(values, dict):
         raise BadRequestError(f"{where}: expected an object {_form(signature)}, got {text[:60]}")
     known = {tensor.name: tensor for tensor in signature.inputs}
-    if FIELDS in known and values and not any(isinstance(v, list) for v in values.values()):
+    if FIELDS in known and values and not any(isinstance(values.get(n), list) for n in known):
         return row_of_columns(signature, values, where)
     arrays: dict[str, Any] = {}
     for name, rows in values.items():

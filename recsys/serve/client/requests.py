@@ -53,7 +53,8 @@ def row_of_columns(signature: Signature, values: Mapping[str, Any], where: str) 
             )
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise BadRequestError(
-                f"{where}: column {name}: expected a text, a number or null, got {value!r}"
+                f"{where}: column {name}: expected a text, a number or null, got {value!r}; a list "
+                "is one text, as in the raw log"
             )
     given = [values.get(name) for name in features]
     texts = ["" if value is None else str(value) for value in given]

@@ -97,10 +97,11 @@ def test_lists_hold_the_ids_of_their_elements(tmp_path):
             assert own[place : place + 1].ids.tolist() == whole[row : row + 1].ids.tolist()
 
 
-def test_lists_that_never_have_two_elements_are_told(tmp_path, capfd):
+def test_lists_with_doubtful_separators_are_told(tmp_path, capfd):
+    unweighted = {"weight_separator": "", "type": "string"}
     write_log(tmp_path, 200, seed=9)
     columns = [
-        column | {"separator": "/"} if column["name"] == "tags" else column
+        column | {"tags": {"separator": "/"}, "viewed": unweighted}.get(str(column["name"]), {})
         for column in SCHEMA["columns"]
     ]
     schema = write_schema(tmp_path, columns=columns)
@@ -110,6 +111,7 @@ def test_lists_that_never_have_two_elements_are_told(tmp_path, capfd):
         r"elements of lists: tags 0\.\d \(up to 1\), viewed \d\.\d \(up to 5\), ", told
     )
     assert "); tags: is `separator` that of the file?" in told
+    assert "viewed: elements end in :NUMBER; are these weights (`weight_separator`)?" in told
 
 
 def file_of(name: str, kind: str = "") -> str:
@@ -162,6 +164,9 @@ def test_a_model_of_lists_learns_what_they_hold(tmp_path, capsys):
     dataset = tmp_path / "made"
     made = prepare(tmp_path / "log.csv", schema, dataset)
     assert verify.main(["verify", str(dataset)]) == 0, capsys.readouterr().out
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("items "))
+    mean = sum(line.count("i") for line in lines[1:]) / 12000
+    assert row.split() == ["items", "41", "40", "0.00%", f"{mean:.1f}", "4"]
     program, folder = DlrmProgram(tmp_path), tmp_path / "run"
     flags = ("--optimizer=adagrad", "--lr=0.1", "--epochs=4", "--batch_size=64")
     program.train(dataset, folder, *flags)

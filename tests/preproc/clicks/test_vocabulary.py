@@ -99,10 +99,7 @@ def test_engines_and_a_tail_agree(log, tmp_path):
     [
         ({"type": "int"}, r"columns.type: is 'int', and 'string' in another column of vocabulary"),
         ({"max_ids": 61}, "columns.max_ids: is 61, and 60 in another column of vocabulary 'goods'"),
-        (
-            {"vocabulary": "good", "type": "hex"},
-            "one column alone has the vocabulary 'good'",
-        ),
+        ({"vocabulary": "good", "type": "hex"}, "columns: last alone has the vocabulary 'good'"),
         ({"vocabulary": 3}, "columns.vocabulary: expected a name, got 3"),
     ],
 )
