@@ -277,11 +277,13 @@ def transform_decimal(values: npt.NDArray[np.float64], rule: NumberRule) -> npt.
     """Transforms decimal numbers, each to the float32 nearest to the exact result.
 
     Args:
-        values: [n]; 0 where the field was empty.
+        values: [n]; the rule's mean where the field was empty.
         rule: the transform.
     """
     if not rule.takes_log:
-        return values.astype(np.float32)
+        most = float(np.finfo(np.float32).max)
+        standardised = (values - rule.mean) / rule.deviation
+        return standardised.clip(-most, most).astype(np.float32)
     shifted = np.maximum(values, rule.minimum) + rule.offset
     logs = np.log(shifted)
     margin = np.ldexp(np.abs(logs), -50)  # more than the last bits in which libraries differ

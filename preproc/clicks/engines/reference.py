@@ -229,10 +229,10 @@ def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantic
         if declared.type == "float"
     }
     whole = np.where(missing, 0, rows.numbers)
-    decimals = whole[:, list(rules)]
     whole[:, list(rules)] = 0
     numerical = transform_numerical(whole.astype(np.int64), missing, semantics)
-    for values, (column, rule) in zip(decimals.T, rules.items(), strict=True):
+    for column, rule in rules.items():
+        values = np.where(missing[:, column], rule.mean, rows.numbers[:, column])
         numerical[:, column] = transform_decimal(values, rule)
     lists = []
     for table, of_column in zip(of_lists, rows.lists.T, strict=True):

@@ -45,7 +45,7 @@ struct FeatureHeader {
   uint64_t format_bytes;
 };
 
-constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '6'};
+constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '7'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
 // Maps a category to its id. The highest bits of a category's hash are its bucket, the next ones

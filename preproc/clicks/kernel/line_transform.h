@@ -94,7 +94,7 @@ class LineTransform final : private RowSink {
         out[c] = file_.rounds_to_float16() ? float_of_bits(value.float16) : value.float32;
       }
       for (const auto& [c, rule] : decimals_) {
-        out[c] = rule((present >> c) & 1 ? batch.decimal[r * width + c] : 0.0);
+        out[c] = rule((present >> c) & 1 ? batch.decimal[r * width + c] : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) look_up(batch, c);

@@ -6,9 +6,11 @@
 #include <locale.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 namespace clicks {
 
@@ -96,12 +98,17 @@ inline Wide exponential(double x) {
 
 // How a decimal number becomes a feature.
 struct NumberRule {
-  uint64_t takes_log;  // of max(number, minimum) + offset; else the number itself
+  uint64_t takes_log;  // of max(number, minimum) + offset; else (number - mean) / deviation
   double minimum;
   double offset;
+  double mean;  // of a logarithm 0; what a missing number is taken for
+  double deviation;
 
   float operator()(double number) const {
-    if (!takes_log) return static_cast<float>(number);
+    if (!takes_log) {
+      constexpr double kMost = std::numeric_limits<float>::max();
+      return static_cast<float>(std::clamp((number - mean) / deviation, -kMost, kMost));
+    }
     const double shifted = std::max(number, minimum) + offset;
     const double log = std::log(shifted);
     // Libraries differ in the last bits; where these decide, the middle between two float32 does.

@@ -21,7 +21,7 @@ from preproc.clicks.schema.row_format import (
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 
 _HEADER = struct.Struct("<Qqq IIQQQ III BBBBBBB5x")
-_FIELD = struct.Struct("<BBBxI Q Qdd IIIII 32siI I")
+_FIELD = struct.Struct("<BBBxI Q Qdddd IIIII 32siI I")
 _NO_FIELD = 2**32 - 1
 _NO_LIST = ListRule("\0", max_length=0)
 

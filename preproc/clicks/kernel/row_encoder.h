@@ -292,7 +292,7 @@ class RowEncoder final : public EncodingSink {
       }
       const double* numbers = batch.decimal.data() + static_cast<size_t>(from + r) * numericals_;
       for (const auto& [c, rule] : decimals_) {
-        float32_[out + c] = rule((present >> c) & 1 ? numbers[c] : 0.0);
+        float32_[out + c] = rule((present >> c) & 1 ? numbers[c] : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) {

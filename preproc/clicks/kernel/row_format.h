@@ -92,7 +92,7 @@ struct Field {
   bool has_wide_keys() const { return has_categories() && type != kHexadecimal && buckets == 0; }
 };
 
-static_assert(sizeof(Field) == 104, "packed_format.py writes them side by side");
+static_assert(sizeof(Field) == 120, "packed_format.py writes them side by side");
 
 constexpr uint32_t kMaxTextBytes = 1024;
 constexpr uint32_t kMaxListLength = 10000;

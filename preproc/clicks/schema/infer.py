@@ -219,7 +219,7 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
         evidence += [odd] if odd else []
     if kind.startswith("numerical") and negative:
         evidence.append(f"{_percentage(negative, cells)} negative")
-        kind += ", transform: none" if "float" in kind else ""
+        kind = f"numerical, type: float, transform: {_standardised(present)}"
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
@@ -248,6 +248,15 @@ def _time_kind(name: str, present: Collection[str]) -> str:
     by_feature = ((f, rule._replace(features=(f,))) for f in TIME_FEATURES if f != "weekend")
     of_several = (f for f, own in by_feature if len({own.categories(time) for time in times}) > 1)
     return f"timestamp, format: {_quoted(rule.format)}, features: [{', '.join(of_several)}]"
+
+
+def _standardised(present: dict[str, int]) -> str:
+    """Returns the transform of numbers of both signs."""
+    pairs = [(float(cell), n) for cell, n in present.items() if _FLOAT.fullmatch(cell)]
+    numbers, counts = np.array(pairs).T
+    mean = np.average(numbers, weights=counts)
+    deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
+    return f"standardise, mean: {mean:.6g}, deviation: {deviation or 1:.6g}"
 
 
 def _is_id(present: dict[str, int]) -> bool:

@@ -26,7 +26,7 @@ _DEFAULTS = ("frequency_limit", "count", "min", "offset")
 _ANY_ROLE = ("name", "role", "missing", "group")
 _CATEGORY = ("type", "buckets", "frequency_limit", "max_ids", "vocabulary")
 _KEYS = {
-    "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset"),
+    "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset", "mean", "deviation"),
     "categorical": (*_ANY_ROLE, *_CATEGORY),
     "categorical_list": (
         *(*_ANY_ROLE, *_CATEGORY, "separator", "weight_separator", "max_length", "keep"),
@@ -45,6 +45,7 @@ _TYPES = {
 }
 _COUNTED = ("categorical", "categorical_list", "timestamp")
 _MAX_TEXTS = 255
+_MOST_NUMBER = 1e30
 _ONE_CHARACTER = re.compile(r"[ -,/:-~]")
 _SPLITS = ("train", "validation", "test")
 _MAX_LENGTH = 10_000
@@ -179,9 +180,8 @@ class _Reader:
             buckets = self._integer((*at, "buckets"), entry.get("buckets", 0))
             if not 0 <= buckets <= 2**32:
                 raise self._error((*at, "buckets"), f"must lie in [0, 2**32], got {buckets}")
-            rule = self._number_rule(at, entry, defaults) if kind == "float" else AS_IT_IS
-            if role == "numerical" and kind == "int":
-                self._one_of((*at, "transform"), entry.get("transform", "log"), ("log",))
+            is_number = role == "numerical"
+            rule = self._number_rule(at, entry, defaults) if is_number else AS_IT_IS
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
             max_ids = self._integer((*at, "max_ids"), entry.get("max_ids", 0))
             for key, value in (("frequency_limit", own), ("max_ids", max_ids)):
@@ -234,16 +234,23 @@ class _Reader:
     def _number_rule(
         self, at: tuple[Any, ...], entry: Mapping[str, Any], defaults: Mapping[str, Any]
     ) -> NumberRule:
-        transform = self._one_of((*at, "transform"), entry.get("transform", "log"), ("log", "none"))
-        low, offset = (
-            entry.get(key, defaults.get(key, default))
-            for key, default in (("min", 0), ("offset", 1))
-        )
-        if not all(type(value) in (int, float) for value in (low, offset)):
-            raise self._error(at, f"`min` and `offset` must be numbers, got {low!r}, {offset!r}")
-        if transform == "log" and not 0 < low + offset < float("inf"):
+        is_float, given = entry["type"] == "float", entry.get("transform", "log")
+        known = ("log", "none", "standardise") if is_float else ("log",)
+        transform = self._one_of((*at, "transform"), given, known)
+        keys = {"min": 0, "offset": 1, "mean": 0, "deviation": 1}
+        values = [entry.get(key, defaults.get(key, default)) for key, default in keys.items()]
+        for key, value in zip(keys, values, strict=True):
+            if type(value) not in (int, float) or not abs(value) < _MOST_NUMBER:
+                raise self._error((*at, key), f"expected a number, got {value!r}")
+            if key in entry and (key in ("mean", "deviation")) != (transform == "standardise"):
+                raise self._error((*at, key), f"`transform` {transform} has none")
+        low, offset, mean, deviation = map(float, values)
+        if transform == "log" and not low + offset > 0:
             raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
-        return NumberRule(transform == "log", float(low), float(offset))
+        if not deviation > 1 / _MOST_NUMBER:
+            raise self._error((*at, "deviation"), f"must be above 0, got {deviation}")
+        rule = NumberRule(transform == "log", low, offset, mean, deviation)
+        return rule if is_float else AS_IT_IS
 
     def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:
         zone = read_zone(str(entry.get("time_zone", "UTC")))

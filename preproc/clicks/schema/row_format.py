@@ -30,11 +30,17 @@ MAX_FEATURES = 64
 
 
 class NumberRule(NamedTuple):
-    """Transform of decimal numbers: ln(max(x, minimum) + offset), or x itself."""
+    """Transform of decimal numbers.
+
+    It is ln(max(x, minimum) + offset), where a missing x is 0, or (x - mean) / deviation, where it
+    is the mean, within the range of float32.
+    """
 
     takes_log: bool = False
     minimum: float = 0.0
     offset: float = 0.0
+    mean: float = 0.0
+    deviation: float = 1.0
 
 
 AS_IT_IS = NumberRule()

@@ -4,7 +4,7 @@
 A server transforms raw rows by it; all its processes map the same file. Its integers are little
 endian:
 
-    magic CLICKSF6, then uint64: bytes of the file
+    magic CLICKSF7, then uint64: bytes of the file
     uint64           1 if the numbers of the dataset are float16
     uint64           columns of ids
     uint64           bytes of the fields
@@ -80,7 +80,7 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
                 *(column.bucket_bits, column.remainder_bytes, column.id_bytes),
             )
         )
-    header = _HEADER.pack(b"CLICKSF6", at, has_float16, len(columns), len(fields))
+    header = _HEADER.pack(b"CLICKSF7", at, has_float16, len(columns), len(fields))
     with atomic_file(path) as file:
         file.write(header + fields + b"".join(table))
         for column in columns:

@@ -26,7 +26,10 @@ SCHEMA = {
             **{"pooling": "sum", "max_length": 4},
         },
         {"name": ["price", "seen"], "role": "numerical", "type": "int"},
-        {"name": "rate", "role": "numerical", "type": "float", "transform": "none"},
+        {
+            **{"name": "rate", "role": "numerical", "type": "float", "transform": "standardise"},
+            **{"mean": -0.3, "deviation": 0.7},
+        },
         {"name": "weight", "role": "numerical", "type": "float", "min": 0.5, "offset": -0.25},
         {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
         {"name": "C{1..2}", "role": "categorical", "type": "hex"},
@@ -139,7 +142,9 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "tags": rng.choice(["n/a", many(tag, " ")]),
             "price": rng.choice(["", "n/a", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
             "seen": rng.choice(["", "0", "0007"]),
-            "rate": rng.choice(["", "-0", "1e-999", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]),
+            "rate": rng.choice(
+                ["", "-0", "1e-999", "-3.4e38", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]
+            ),
             "weight": rng.choice(["", "n/a", "3.4e38", f"{rng.random() * 10:.3f}", "1e22", "2E+3"]),
             "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
             "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),

@@ -194,7 +194,7 @@ def test_a_few_odd_values_are_told_and_change_no_role(tmp_path):
         "price": "numerical", "seen": "categorical_list", "when": "timestamp"
     }  # fmt: skip
     assert columns_of(draft)["seen"]["weight_separator"] == ":"
-    assert columns_of(draft)["price"]["transform"] == "none"  # some are negative
+    assert columns_of(draft)["price"]["transform"] == "standardise"  # some are negative
     for odd in ("'12,50 EUR'", "'B1:0.5||B2:x'", "'yesterday'"):
         assert f"1 rows to leave out, as {odd}" in draft
 
@@ -238,7 +238,12 @@ def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
     rows = "".join(f"{i % 2},{(i % 9 - 4) / 3:.3f},x\n" for i in range(200))
     (tmp_path / "log").write_text("click,delta,a\n" + rows)
     draft = infer_schema(tmp_path / "log")
-    assert columns_of(draft)["delta"]["transform"] == "none"
+    numbers = np.array([round((i % 9 - 4) / 3, 3) for i in range(200)])
+    assert columns_of(draft)["delta"] == {
+        **{"role": "numerical", "type": "float", "transform": "standardise"},
+        "mean": pytest.approx(numbers.mean(), rel=1e-5),
+        "deviation": pytest.approx(numbers.std(), rel=1e-5),
+    }
     assert "45% negative" in draft
 
 

@@ -115,8 +115,11 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     assert train.numerical.dtype == np.float32
     price = np.array([max(int(number(row["price"])), 0) + 1 for row in table[:800]])
     np.testing.assert_array_equal(train.numerical[:, 0], np.log(price).astype(np.float32))
-    rate = [float(row["rate"] or 0) for row in table[:800]]
-    np.testing.assert_array_equal(train.numerical[:, 2], np.array(rate, np.float32))
+    rate = (np.array([float(row["rate"] or -0.3) for row in table[:800]]) + 0.3) / 0.7
+    most = np.finfo(np.float32).max
+    expected = np.clip(rate, -float(most), float(most)).astype(np.float32)
+    np.testing.assert_array_equal(train.numerical[:, 2], expected)
+    assert -most in expected, "further away than float32 reaches"
     weight = [max(float(number(row["weight"])), 0.5) - 0.25 for row in table[:800]]
     np.testing.assert_array_equal(train.numerical[:, 3], [np.float32(math.log(w)) for w in weight])
     np.testing.assert_array_equal(train.label, [row["bought"] != "no" for row in table[:800]])
@@ -236,7 +239,7 @@ BAD_SCHEMAS = {
         r":2: columns.frequency_limit: must not be negative"
     ),
     "columns:\n- {name: a, role: numerical, type: float, offset: 0}": (
-        r":2: columns: .*min.* must be above 0, got 0 \+ 0"
+        r":2: columns: .*min.* must be above 0, got 0.0 \+ 0.0"
     ),
     "columns:\n- {name: 'C{1..2000}', role: ignored}\nlabel: {column: c}": (
         r"2001 columns; 1000 are the most"
@@ -259,7 +262,20 @@ BAD_LISTS = {
     "type: int, max_length: 0": "max_length: must lie in",
     "type: int, pooling: max": "pooling: must be one of",
 }
+BAD_NUMBERS = {
+    "type: int, transform: standardise": "transform: must be one of log",
+    "type: int, mean: 1": "mean: `transform` log has none",
+    "type: float, transform: none, deviation: 2": "deviation: `transform` none has none",
+    "type: float, transform: standardise, offset: 2": "offset: `transform` standardise has none",
+    "type: float, transform: standardise, deviation: 0": "deviation: must be above 0, got 0",
+    "type: float, transform: standardise, mean: .inf": "mean: expected a number, got inf",
+    "type: float, transform: standardise, mean: a": "mean: expected a number, got 'a'",
+}
 BAD_ENTRIES = {
+    **{
+        f"{{name: ts, role: numerical, {words}}}": f"columns.{message}"
+        for words, message in BAD_NUMBERS.items()
+    },
     **{
         f"{{name: ts, role: categorical_list, {words}}}": f"columns.{message}"
         for words, message in BAD_LISTS.items()
