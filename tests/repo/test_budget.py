@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 7_955,
     "cuda_ext": 12_480,
     "dlrm": 11_325,
-    "preproc": 18_440,
+    "preproc": 18_495,
     "recsys": 16_020,
     "recsys_recipes": 2_855,
-    "tests": 39_525,
+    "tests": 39_560,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -178,13 +178,17 @@ class CategoryCounts {
     // A count has 32 bits in a run; a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
     rows_since_spill_ += static_cast<uint64_t>(rows);
-    uint64_t present_everywhere = ~uint64_t{0};
-    for (int r = 0; r < rows; ++r) present_everywhere &= batch.id_present[r];
+    uint64_t present_everywhere = 0;  // of 64 columns
     for (int c = 0; c < columns_.count(); ++c) {
+      if (c % 64 == 0) {
+        const uint64_t* const present = batch.id_present.words[c / 64];
+        present_everywhere = ~uint64_t{0};
+        for (int r = 0; r < rows; ++r) present_everywhere &= present[r];
+      }
       if (columns_.has_wide_keys(c)) {
         add_wide(batch, rows, c);
       } else {
-        add_narrow(batch, rows, c, ((present_everywhere >> c) & 1) != 0);
+        add_narrow(batch, rows, c, ((present_everywhere >> c % 64) & 1) != 0);
       }
     }
     for (int l = 0; l < columns_.num_lists(); ++l) add_lists(batch.lists[l], rows, l);
@@ -219,7 +223,7 @@ class CategoryCounts {
       count = 0;
       for (int r = 0; r < rows; ++r) {
         keys[count] = keys[r];
-        count += (batch.id_present[r] >> c) & 1;
+        count += batch.id_present(r, static_cast<size_t>(c));
       }
     }
     add_keys(c, count);
@@ -239,7 +243,7 @@ class CategoryCounts {
     int count = 0;
     size_t bytes = 0;
     for (int r = 0; r < rows; ++r) {
-      if (((batch.id_present[r] >> c) & 1) == 0) continue;
+      if (!batch.id_present(r, static_cast<size_t>(c))) continue;
       const WideKey& key = columns_.wide_key(batch, r, c);
       wide_keys_[count] = &key;
       ++count;

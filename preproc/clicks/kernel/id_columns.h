@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bitset>
 #include <cmath>
 #include <cstdint>
 
@@ -71,7 +72,7 @@ class IdColumns {
         count_(categoricals_ + (format.bins_numerical != 0 ? numericals_ : 0)),
         num_lists_(static_cast<int>(format.num_lists)) {
     for (const Field& field : format.fields) {
-      if (field.has_wide_keys()) wide_ |= uint64_t{1} << of(field);
+      if (field.has_wide_keys()) wide_.set(static_cast<size_t>(of(field)));
     }
   }
 
@@ -81,8 +82,8 @@ class IdColumns {
   // Columns of one category a row; those of lists follow.
   int count() const { return count_; }
   int num_lists() const { return num_lists_; }
-  bool has_wide_keys(int column) const { return ((wide_ >> column) & 1) != 0; }
-  bool has_wide_keys() const { return wide_ != 0; }
+  bool has_wide_keys(int column) const { return wide_[static_cast<size_t>(column)]; }
+  bool has_wide_keys() const { return wide_.any(); }
   const WideKey& wide_key(const RowBatch& batch, int row, int column) const {
     return batch.keys[static_cast<size_t>(row * categoricals_ + column)];
   }
@@ -107,7 +108,7 @@ class IdColumns {
   int numericals_;
   int count_;
   int num_lists_;
-  uint64_t wide_ = 0;  // bit c: the categories of column c are wide keys
+  std::bitset<kMaxColumns> wide_;  // columns whose categories are wide keys
 };
 
 }  // namespace clicks

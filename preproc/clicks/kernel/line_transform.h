@@ -88,13 +88,15 @@ class LineTransform final : private RowSink {
     const size_t width = line_format_.num_numerical;
     for (size_t r = 0; r < static_cast<size_t>(batch.rows); ++r) {
       float* out = numerical_ + (rows_ + r) * width;
-      const uint64_t present = batch.numerical_present[r];
+      const auto present = [&](size_t c) {
+        return batch.numerical_present(static_cast<int>(r), c);
+      };
       for (size_t c = 0; c < width; ++c) {
-        const auto value = transform_(batch.numerical[r * width + c], (present >> c) & 1);
+        const auto value = transform_(batch.numerical[r * width + c], present(c));
         out[c] = file_.rounds_to_float16() ? float_of_bits(value.float16) : value.float32;
       }
       for (const auto& [c, rule] : decimals_) {
-        out[c] = rule((present >> c) & 1 ? batch.decimal[r * width + c] : rule.mean);
+        out[c] = rule(present(c) ? batch.decimal[r * width + c] : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) look_up(batch, c);
@@ -197,7 +199,7 @@ class LineTransform final : private RowSink {
       kernels_.hash_categories(keys_, batch.rows, keys_);
     }
     for (int r = 0; r < batch.rows; ++r) {
-      const bool present = (batch.id_present[r] >> c) & 1;
+      const bool present = batch.id_present(r, static_cast<size_t>(c));
       wide_[r] = is_wide && present ? &columns_.wide_key(batch, r, c) : nullptr;
       hashes_[r] = is_wide ? (present ? wide_[r]->hash : 0) : uint64_t{keys_[r]} << 32;
     }
@@ -205,7 +207,7 @@ class LineTransform final : private RowSink {
     for (int r = 0; r < batch.rows; ++r) dictionary.prefetch_entries(hashes_[r]);
     int64_t* out = ids_ + rows_ * static_cast<uint64_t>(slots_) + c;
     for (int r = 0; r < batch.rows; ++r) {
-      const bool present = (batch.id_present[r] >> c) & 1;
+      const bool present = batch.id_present(r, static_cast<size_t>(c));
       out[r * slots_] = present ? dictionary.find(hashes_[r], wide_[r]) : 0;
     }
   }

@@ -283,16 +283,20 @@ class RowEncoder final : public EncodingSink {
     const bool want_float32 = target.float32_fd >= 0;
     for (int r = 0; r < count; ++r) {
       const size_t out = (at + static_cast<size_t>(r)) * numericals_;
-      const uint64_t present = batch.numerical_present[from + r];
+      const Presence& present = batch.numerical_present;
       const int32_t* raw = batch.numerical.data() + static_cast<size_t>(from + r) * numericals_;
-      for (size_t c = 0; c < numericals_; ++c) {
-        const auto value = transform_(raw[c], (present >> c) & 1);
-        float16_[out + c] = value.float16;
-        if (want_float32) float32_[out + c] = value.float32;
+      for (size_t first = 0; first < numericals_; first += 64) {
+        uint64_t bits = present.words[first / 64][from + r];
+        const size_t end = std::min(numericals_, first + 64);
+        for (size_t c = first; c < end; ++c, bits >>= 1) {
+          const auto value = transform_(raw[c], bits & 1);
+          float16_[out + c] = value.float16;
+          if (want_float32) float32_[out + c] = value.float32;
+        }
       }
       const double* numbers = batch.decimal.data() + static_cast<size_t>(from + r) * numericals_;
       for (const auto& [c, rule] : decimals_) {
-        float32_[out + c] = rule((present >> c) & 1 ? numbers[c] : rule.mean);
+        float32_[out + c] = rule(present(from + r, c) ? numbers[c] : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) {
@@ -348,7 +352,7 @@ class RowEncoder final : public EncodingSink {
       for (int r = 0; r < count; ++r) dictionary.prefetch(dictionary.bucket_of_key(keys_[r]));
     }
     for (int r = 0; r < count; ++r) {
-      const uint32_t present = (batch.id_present[from + r] >> c) & 1;
+      const uint32_t present = batch.id_present(from + r, static_cast<size_t>(c));
       const uint32_t id = dictionary.find(categories_[r], dictionary.bucket_of_key(keys_[r]));
       out[r] = static_cast<Id>(id & (0 - present));
     }
@@ -357,7 +361,9 @@ class RowEncoder final : public EncodingSink {
   template <typename Id>
   void look_up_wide(const RowBatch& batch, int from, int count, int c,
                     const WideDictionary& dictionary, Id* out) {
-    const auto is_present = [&](int r) { return ((batch.id_present[from + r] >> c) & 1) != 0; };
+    const auto is_present = [&](int r) {
+      return batch.id_present(from + r, static_cast<size_t>(c));
+    };
     for (int r = 0; r < count; ++r) {
       if (is_present(r)) dictionary.prefetch(columns_.wide_key(batch, from + r, c));
     }

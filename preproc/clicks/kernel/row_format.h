@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace clicks {
 constexpr int kNumericals = 13;
 constexpr int kCategoricals = 26;
 constexpr int kFields = 1 + kNumericals + kCategoricals;
-constexpr int kMaxColumns = 64;  // numerical ones, and those of ids: a bit of each tells presence
+constexpr int kMaxColumns = 256;  // numerical ones, and those of ids: their numbers are bytes
 
 enum RejectReason : uint32_t {
   kColumns,
@@ -195,7 +196,7 @@ struct RowFormat : RowHeader {
     if (split.kind > SplitRule::kAtRandom || !is_field(split.field) || !is_field(group_field)) {
       throw damaged();
     }
-    uint64_t used[3] = {};  // columns of categorical and of numerical features, and of lists
+    std::bitset<kMaxColumns> used[3];  // columns of categorical and numerical features, of lists
     for (const Field& field : fields) {
       skip_text(field.name_at);
       const size_t end = skip_texts(field.texts_at);
@@ -204,22 +205,23 @@ struct RowFormat : RowHeader {
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
       const bool is_list = field.role == kListRole;
       const uint32_t count = is_time ? time_features(field.time) : 1;
-      // Numbers of columns have no gap and no twin.
-      const uint64_t bits = count == 0 ? 0 : ~uint64_t{0} >> (64 - count);
-      uint64_t& of_role = used[is_list ? 2 : is_number];
       if (field.role > kListRole || field.type > kDecimal ||
           (!is_time && field.type == (is_number ? kText : kDecimal)) ||
           (is_list && (field.list.max_length < 1 || field.list.max_length > kMaxListLength)) ||
-          field.column >= kMaxColumns || field.column + count > kMaxColumns ||
-          (of_role & bits << field.column) != 0 || field.time.zone_minutes <= -24 * 60 ||
+          field.column + count > kMaxColumns || field.time.zone_minutes <= -24 * 60 ||
           field.time.zone_minutes >= 24 * 60) {
         throw damaged();
       }
-      of_role |= bits << field.column;
+      for (uint32_t c = field.column; c < field.column + count; ++c)
+        used[is_list ? 2 : is_number].set(c);
       (is_list ? num_lists : is_number ? num_numerical : num_categorical) += count;
     }
-    for (const uint64_t columns : used) {
-      if ((columns & (columns + 1)) != 0) throw damaged();
+    // Numbers of columns have no gap and no twin.
+    const uint32_t counts[] = {num_categorical, num_numerical, num_lists};
+    for (int role = 0; role < 3; ++role) {
+      if (counts[role] > kMaxColumns || (~used[role] << (kMaxColumns - counts[role])).any()) {
+        throw damaged();
+      }
     }
     const uint32_t ids = num_categorical + (bins_numerical ? num_numerical : 0) + num_lists;
     if (ids > kMaxColumns) throw damaged();

@@ -19,12 +19,12 @@
 
 #include "digits.h"
 #include "memory.h"
+#include "presence.h"
 #include "row_format.h"
 #include "typed_fields.h"
 
 namespace clicks {
 
-constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
 constexpr size_t kPadding = 64;  // bytes after the text that must be readable
 
 struct RejectedRow {
@@ -60,8 +60,8 @@ struct ListColumn {
 struct RowBatch {
   int rows = 0;
   uint8_t label[kBatchRows] = {};
-  uint64_t numerical_present[kBatchRows] = {};  // bit c: column c is not empty
-  uint64_t id_present[kBatchRows] = {};   // of categorical columns, then of the bins of numbers
+  Presence numerical_present;
+  Presence id_present;                    // of categorical columns, then of the bins of numbers
   uint64_t split_value[kBatchRows] = {};  // see SplitRule; not read where it has no kind
   int64_t group[kBatchRows] = {};         // 63 bits of a hash, -1 if missing; likewise
   size_t numericals;                      // columns of the next ones
@@ -89,8 +89,8 @@ struct RowBatch {
   // Copies row `from` of a batch, which may be this one, to row `to`.
   void copy_row(const RowBatch& source, int from, int to) {
     label[to] = source.label[from];
-    numerical_present[to] = source.numerical_present[from];
-    id_present[to] = source.id_present[from];
+    numerical_present.copy(source.numerical_present, from, to);
+    id_present.copy(source.id_present, from, to);
     split_value[to] = source.split_value[from];
     group[to] = source.group[from];
     for (size_t l = 0; l < lists.size(); ++l) {
@@ -352,7 +352,7 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
 
 // Reads a time or a list of a row; returns whether it is valid.
 CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFormat& format,
-                             uint32_t f, int r, RowBatch& batch, uint64_t& id_present) {
+                             uint32_t f, int r, RowBatch& batch, uint64_t* id_present) {
   const Field& declared = format.fields[f];
   const uint32_t column = declared.column;
   const bool is_present = !is_missing(field, length, format, declared);
@@ -366,19 +366,18 @@ CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFor
   }
   const bool splits = format.split.is_by_time_of(f);
   int64_t time = 0;
-  uint64_t present = 0;
   uint32_t* const categories =
       batch.categorical.data() + static_cast<size_t>(r) * format.num_categorical + column;
   if (!is_present && splits) return false;
-  if (!read_time(field, length, is_present, declared.time, time, categories, present)) {
-    return false;
-  }
-  id_present |= present << column;
+  if (!read_time(field, length, is_present, declared.time, time, categories)) return false;
+  const uint32_t end = column + time_features(declared.time);
+  for (uint32_t c = column; c < end; ++c) id_present[c / 64] |= uint64_t{is_present} << c % 64;
   if (splits) batch.split_value[r] = static_cast<uint64_t>(time);
   return true;
 }
 
-// Parses rows of any format; see `parse_rows`.
+// Parses rows of any format; see `parse_rows`. kWords: of the bits of a row's columns.
+template <size_t kWords>
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
                                         uint8_t* rejected) {
@@ -394,7 +393,8 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     int32_t* numerical = batch.numerical.data() + static_cast<size_t>(r) * format.num_numerical;
     double* decimal = batch.decimal.data() + static_cast<size_t>(r) * format.num_numerical;
     const size_t first_category = static_cast<size_t>(r) * format.num_categorical;
-    uint64_t digits = repeat(0x80), numerical_present = 0, id_present = 0;
+    uint64_t digits = repeat(0x80);
+    uint64_t numerical_present[kWords] = {}, id_present[kWords] = {};
     bool valid = true;
     uint32_t begin = fields.start[r];
     batch.label[r] = 0;
@@ -403,6 +403,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       uint32_t length = ends[f] - begin;
       const uint8_t* field = text + begin;
       const uint32_t column = declared.column;
+      const size_t word = kWords == 1 ? 0 : column / 64;
       if (format.quote != 0 && length > 0 && *field == format.quote) {
         unquote(field, length, format.quote, batch.unquoted);
       }
@@ -413,7 +414,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           break;
         case kNumericalRole: {
           const bool is_present = !is_missing(field, length, format, declared);
-          numerical_present |= uint64_t{is_present} << column;
+          numerical_present[word] |= uint64_t{is_present} << column % 64;
           if (is_present && declared.type == kDecimal) {
             valid &= parse_number(field, length, decimal[column]);
           } else if (is_present) {
@@ -423,7 +424,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         }
         case kCategoricalRole: {
           const bool is_present = !is_missing(field, length, format, declared);
-          id_present |= uint64_t{is_present} << column;
+          id_present[word] |= uint64_t{is_present} << column % 64;
           if (is_present) {
             const size_t at = first_category + column;
             valid &= read_category(field, length, declared, batch.categorical[at],
@@ -441,8 +442,8 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
     }
     valid &= digits == repeat(0x80);
     if (has_hashes) hash_row(text, fields, format, r, batch);
-    batch.numerical_present[r] = numerical_present;
-    batch.id_present[r] = id_present;
+    batch.numerical_present.set(r, numerical_present);
+    batch.id_present.set(r, id_present);
     rejected[r] = !valid;
     all_valid &= valid;
   }
@@ -453,7 +454,11 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
 template <typename Steps>
 CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                               RowBatch& batch, uint8_t* rejected) {
-  if (!format.is_criteo) return parse_rows_of_schema(text, fields, format, batch, rejected);
+  if (!format.is_criteo) {
+    return std::max(format.num_numerical, format.num_categorical) <= 64
+               ? parse_rows_of_schema<1>(text, fields, format, batch, rejected)
+               : parse_rows_of_schema<Presence::kWords>(text, fields, format, batch, rejected);
+  }
   const bool has_label = format.has_label;
   bool all_valid = true;
   batch.rows = fields.rows;
@@ -462,12 +467,13 @@ CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, cons
     const uint8_t label = text[fields.start[r]];
     bool valid = !has_label || (ends[0] - fields.start[r] == 1 && (label | 1) == '1');
     batch.label[r] = label & has_label;
+    uint64_t& numerical_present = batch.numerical_present.words[0][r];
     valid &= Steps::parse_numericals(text, ends, batch.numerical.data() + r * kNumericals,
-                                     batch.numerical_present[r]);
+                                     numerical_present);
     uint32_t present;
     valid &= Steps::parse_categoricals(text, ends + kNumericals,
                                        batch.categorical.data() + r * kCategoricals, present);
-    batch.id_present[r] = batch.numerical_present[r] << kCategoricals | present;
+    batch.id_present.words[0][r] = numerical_present << kCategoricals | present;
     rejected[r] = !valid;
     all_valid &= valid;
   }

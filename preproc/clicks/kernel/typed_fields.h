@@ -135,13 +135,11 @@ inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
 
 // Writes the features of a time into `categories`; a missing one has none.
 inline bool read_time(const uint8_t* field, uint32_t length, bool is_present, const TimeRule& rule,
-                      int64_t& time, uint32_t* categories, uint64_t& present) {
+                      int64_t& time, uint32_t* categories) {
   if (is_present && !parse_time(field, length, rule, time)) return false;
-  uint32_t count = 0;
   for (int feature = 0; feature < kNumTimeFeatures; ++feature) {
     if ((rule.features >> feature & 1) == 0) continue;
-    categories[count] = time_feature(time, rule, static_cast<TimeFeature>(feature));
-    present |= uint64_t{is_present} << count++;
+    *categories++ = time_feature(time, rule, static_cast<TimeFeature>(feature));
   }
   return true;
 }

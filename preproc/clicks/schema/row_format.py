@@ -25,8 +25,8 @@ NUM_CATEGORICAL = 26
 MAX_FIELDS = 1000
 """Of a row: their ends are kept for a batch of rows."""
 
-MAX_FEATURES = 64
-"""Numerical features, and categorical ones, of a row: the kernel keeps a bit of each."""
+MAX_FEATURES = 256
+"""Numerical features, and categorical ones, of a row."""
 
 
 class NumberRule(NamedTuple):

@@ -14,6 +14,8 @@ import xxhash
 from dlrm.model.weights import OpenedCheckpoint
 from preproc.clicks import __main__ as program
 from preproc.clicks.job import semantics_of, semantics_of_schema
+from preproc.clicks.serving.feature_file import write_feature_file
+from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from tests.dlrm.conftest import final, make_program
 from tests.preproc.clicks.rows import assert_same, good_text, run
@@ -69,6 +71,37 @@ def test_odd_fields_are_read_alike(tmp_path):
     )
     assert expected.rejected["encoding"] > 30
     assert_same(prepare(tmp_path / "log.csv", schema, tmp_path / "made"), expected)
+
+
+@needs("compiled Criteo kernel")
+def test_a_log_of_as_many_features_as_there_may_be(tmp_path):
+    """The features of a time lie on both sides of a border of 64."""
+    rng = random.Random(7)
+    names = [f"n{i}" for i in range(256)], [f"c{i}" for i in range(253)]
+    columns = [
+        *({"name": name, "role": "numerical", "type": "float"} for name in names[0]),
+        *({"name": n, "role": "categorical", "type": ("string", "hex")[i % 2]}
+          for i, n in enumerate(names[1])),
+    ]  # fmt: skip
+    when = {"name": "when", "role": "timestamp", "features": ["hour", "weekday", "weekend"]}
+    columns.insert(256 + 126, when)
+    lines = [";".join(["bought", *(str(column["name"]) for column in columns)])]
+    for _ in range(600):
+        fields = [rng.choice(["", f"{rng.random():.3f}"]) for _ in names[0]]
+        fields += [rng.choice(["", f"{rng.randrange(9):x}"]) for _ in names[1]]
+        fields.insert(256 + 126, rng.choice(["", f"2026-03-{rng.randrange(1, 29):02}"]))
+        lines.append(";".join([rng.choice(["no", "yes"]), *fields]))
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    schema = write_schema(tmp_path, columns=columns)
+    expected = prepare(tmp_path / "log", schema, tmp_path / "reference", engine="reference")
+    assert_same(prepare(tmp_path / "log", schema, tmp_path / "made"), expected)
+    write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float32")
+    _, reader = columns_of(tmp_path / "made", "test")
+    rows_of_test = [line.partition(";")[2].encode() for line in lines[-reader.num_rows :]]
+    served = LineTransform(tmp_path / "features.bin").transform(rows_of_test)
+    offline = reader.read(0, reader.num_rows)
+    assert np.array_equal(served.ids, np.stack(offline.categorical, 1))
+    assert np.array_equal(served.numerical, offline.numerical)
 
 
 @needs("compiled Criteo kernel")
@@ -232,8 +265,8 @@ BAD_SCHEMAS = {
     'dialect: {quote: "\'"}\ncolumns: []': r":1: dialect.quote: must be one of \", none",
     "dialect: {delimiter: '\"'}\ncolumns: []": r":1: dialect.delimiter: is the quote too",
     "dialect: {delimiter: ab}\ncolumns: []": r":1: dialect.delimiter: expected one character",
-    "columns:\n- {name: 'C{1..65}', role: categorical, type: hex}\nlabel: {column: c}": (
-        r"65 categorical features; 64 are the most"
+    "columns:\n- {name: 'C{1..257}', role: categorical, type: hex}\nlabel: {column: c}": (
+        r"257 categorical features; 256 are the most"
     ),
     "columns:\n- {name: a, role: categorical, type: hex, frequency_limit: -1}": (
         r":2: columns.frequency_limit: must not be negative"

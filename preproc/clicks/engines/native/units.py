@@ -38,11 +38,12 @@ class NativeSettings:
 def stream_bytes(row_format: RowFormat) -> int:
     """Returns the memory of one scanner or encoder.
 
-    A schema may have 128 features of 1,000 columns, and an encoder of each split.
+    A schema may have 512 features of 1,000 columns, and an encoder of each split.
     """
     if row_format.is_criteo:
         return STREAM_BYTES
-    return STREAM_BYTES * (2 if row_format.split is None else 6)
+    groups = 1 + len(row_format.features) // 128
+    return STREAM_BYTES * groups * (2 if row_format.split is None else 6)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
