@@ -457,18 +457,20 @@ class DlrmTraining:
 
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
-        sizes, source = self.recipe.dataset.spec.table_sizes, self.source
+        recipe, source, sizes = self.recipe, self.source, self.recipe.dataset.spec.table_sizes
         rest = self.num_rows % source.batch_size
         left_out = (
             f" (`drop_last` leaves out the last {rest}, {rest / self.num_rows:.1%} of the split)"
-            if rest and self.recipe.config.data.drop_last
+            if rest and recipe.config.data.drop_last
             else ""
         )
+        steps = min(recipe.config.run.epochs * source.num_batches, self.cadence.max_steps or 100)
+        few = f"; {steps} steps are few: more `epochs` or `preset` criteo_sample teach more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"
-            f"{left_out}, "
-            f"{len(sizes)} tables with {sum(sizes)} rows, on {self.recipe.machine.device.type}; "
-            f"evaluating on the {self.recipe.config.data.eval_split} split"
+            f"{left_out}, {len(sizes)} tables with {sum(sizes)} rows, on "
+            f"{recipe.machine.device.type}; evaluating on the {recipe.config.data.eval_split} split"
+            f"{few if steps < 100 else ''}"
         )
 
     def begin_epoch(self, epoch: int) -> None:

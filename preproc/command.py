@@ -42,8 +42,8 @@ def run(
         if repeated and values.progress != "json":
             print(
                 f"{repeated} rows repeat an earlier row (same user, item, timestamp) and were "
-                "kept: the item that a user is tested on may be in the history. The file without "
-                "equal lines: awk '!seen[$0]++' FILE",
+                "kept: the item that a user is tested on may be in the history; if they are no "
+                "events of their own, leave them out of the file",
                 file=sys.stderr,
             )
         print_line(str(dataset))

@@ -64,6 +64,6 @@ def file_of(log: Any) -> Iterator[Path]:
             ):
                 for batch in reader:
                     writer.write_batch(plain_batch(batch))
-        except pa.ArrowException as error:
+        except (pa.ArrowException, ValueError) as error:
             raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
         yield path

@@ -65,6 +65,10 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
     if job.semantics.unlabelled:
         texts = dict.fromkeys(texts, "")
     engine_job.reporter.note(", ".join(map("".join, texts.items())))
+    schema = job.semantics.schema
+    if schema is not None and not job.semantics.unlabelled and not any(result.positives.values()):
+        named = ", ".join(map(repr, schema.positive))
+        engine_job.reporter.note(f"no row is a click: does `positive` {named} stand in the file?")
     empty = [split for split, rows in result.rows.items() if not rows]
     if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")

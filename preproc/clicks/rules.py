@@ -280,11 +280,17 @@ def transform_decimal(values: npt.NDArray[np.float64], rule: NumberRule) -> npt.
         values: [n]; the rule's mean where the field was empty.
         rule: the transform.
     """
-    if not rule.takes_log:
-        most = float(np.finfo(np.float32).max)
-        standardised = (values - rule.mean) / rule.deviation
-        return standardised.clip(-most, most).astype(np.float32)
-    shifted = np.maximum(values, rule.minimum) + rule.offset
+    if rule.transform == "log":
+        return _logs(np.maximum(values, rule.minimum) + rule.offset)
+    standardised = (values - rule.mean) / rule.deviation
+    if rule.transform == "signed_log":
+        return np.copysign(_logs(np.abs(standardised) + 1), standardised).astype(np.float32)
+    most = float(np.finfo(np.float32).max)
+    return standardised.clip(-most, most).astype(np.float32)
+
+
+def _logs(shifted: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Returns the float32 nearest to each logarithm."""
     logs = np.log(shifted)
     margin = np.ldexp(np.abs(logs), -50)  # more than the last bits in which libraries differ
     below, above = (logs - margin).astype(np.float32), (logs + margin).astype(np.float32)

@@ -12,6 +12,7 @@ import functools
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -116,13 +117,20 @@ def _from_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:
     lines = _lines(blocks)
     first = next(lines)
     row = _object_of(first) or {}
-    keys = [key for key, value in row.items() if isinstance(value, (str, int, float))]
+    keys = [key for key, value in row.items() if not isinstance(value, (dict, list))]
 
     def values(line: str) -> list[object]:
         row = _object_of(line)
-        return [line] if row is None else [row.get(key, "") for key in keys]
+        return [line] if row is None else [_plain(row.get(key)) for key in keys]
 
     yield from _csv_of(itertools.chain([keys], map(values, itertools.chain([first], lines))))
+
+
+def _plain(value: object) -> object:
+    """Returns nothing for null and NaN, and whole numbers without a point."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else int(value) if value.is_integer() else value
+    return "" if value is None else value
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
@@ -156,4 +164,5 @@ def _csv_of(rows: Iterable[Iterable[object]]) -> Iterator[bytes]:
         yield text.getvalue().encode(errors="surrogateescape")
 
 
-_LINE_ENDS = {ord("\r"): " ", ord("\n"): " "}
+_LINE_ENDS = {ord("\r"): "\v", ord("\n"): "\v"}
+"""Of values: the grammar of ids refuses this character, and a blank would make another id."""

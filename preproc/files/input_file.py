@@ -152,17 +152,24 @@ class InputFile:
         try:
             with parquet.ParquetFile(self.path) as file:
                 for field in file.schema_arrow:
-                    if pa.types.is_nested(field.type):
+                    of_lists = _is_list(field.type) and not pa.types.is_nested(
+                        field.type.value_type
+                    )
+                    if pa.types.is_nested(field.type) and not of_lists:
                         raise PreprocError(
                             f"{self.path}: column {field.name} has the type {field.type}; columns "
-                            "of texts, numbers, truth values and times are read: leave it out, or "
-                            "join the elements of a list to a text"
+                            "of texts, numbers, truth values, times and lists of them are read: "
+                            "leave it out of the file"
                         )
                 header = pa.table({name: pa.array([], "null") for name in file.schema_arrow.names})
                 text = pa.BufferOutputStream()
                 csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
                 for batch in file.iter_batches(_PARQUET_ROWS):
-                    csv.write_csv(plain_batch(batch), text, options)
+                    try:
+                        plain = plain_batch(batch)
+                    except ValueError as error:
+                        raise PreprocError(f"{self.path}: {error}") from error
+                    csv.write_csv(plain, text, options)
                     yield text.getvalue().to_pybytes()
                     text = pa.BufferOutputStream()
         except (pa.ArrowException, OSError) as error:
@@ -203,17 +210,48 @@ class InputFile:
             )
 
 
-def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Returns columns of dictionaries and views as pyarrow writes them."""
-    import pyarrow as pa
+LIST_SEPARATOR = "|"
+"""Between the elements of lists that are read as text."""
 
-    def plain(column: pa.Array) -> pa.Array:
+
+def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Returns columns as they are written to csv.
+
+    Dictionaries and views are values, NaN is nothing, and lists are texts with bars between.
+
+    Raises:
+        ValueError: an element of a list is null or holds a bar; names the column.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def plain(name: str, column: pa.Array) -> pa.Array:
         if pa.types.is_dictionary(column.type):
-            values = plain(column.dictionary)
+            values = plain(name, column.dictionary)
             return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+        if _is_list(column.type):
+            texts = column.cast(pa.list_(pa.string()))
+            flat = texts.flatten()
+            if flat.null_count or pc.any(pc.match_substring(flat, LIST_SEPARATOR)).as_py():
+                raise ValueError(
+                    f"column {name}: an element of a list is null or holds {LIST_SEPARATOR!r}, "
+                    "which is written between elements"
+                )
+            return pc.binary_join(texts, LIST_SEPARATOR)
+        if pa.types.is_floating(column.type):
+            return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         return column.cast("large_string") if pa.types.is_string_view(column.type) else column
 
-    return pa.record_batch([plain(column) for column in batch.columns], batch.schema.names)
+    names = batch.schema.names
+    return pa.record_batch(list(map(plain, names, batch.columns)), names)
+
+
+def _is_list(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:

@@ -67,7 +67,7 @@ _ID_RULES = {
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
     "timestamp": "a number of at most 18 digits before the point (nanoseconds divided by 10^9), or "
-    "a date by ISO 8601 such as 2024-12-31 or 2024-12-31T23:59:00Z",
+    "a date such as 2024-12-31, 2024-12-31T23:59:00Z (ISO 8601) or 31.12.2024 23:59",
 }
 _NEW_FRACTION = (
     "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "
@@ -83,6 +83,7 @@ _PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 _CSV_FIELD = re.compile(rb'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
 _EXPONENT = re.compile(r"-?[0-9]{1,2}(?:\.[0-9]{1,18})?[eE][+]?[0-9]{1,2}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_GERMAN_DATE = re.compile(r"^([0-9]{2})\.([0-9]{2})\.([0-9]{4})")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 _PATTERNS: dict[Column, str] = {"rating": RATING_PATTERN, "timestamp": TIMESTAMP_PATTERN}
 
@@ -259,15 +260,16 @@ class RatingsFormat:
 
 
 def plain_time(text: str) -> str:
-    """Writes ISO 8601 or an exponent as seconds since 1970.
+    """Writes ISO 8601, 31.12.2024 09:15 or an exponent as seconds since 1970.
 
     A time without a zone is UTC.
     """
+    date = _GERMAN_DATE.sub(r"\3-\2-\1", text).removesuffix(" UTC")
     if _EXPONENT.fullmatch(text):
         seconds = float(text)
-    elif _DATE.match(text):
+    elif _DATE.match(date):
         try:
-            time = datetime.fromisoformat(text)
+            time = datetime.fromisoformat(date)
         except ValueError:
             return text
         seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

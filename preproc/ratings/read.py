@@ -4,6 +4,7 @@
 import dataclasses
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from preproc.ratings.format import (
 )
 from preproc.ratings.input import RATINGS_FILE
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.parse import Interactions, parse_chunk
+from preproc.ratings.parse import Interactions, parse_chunk, times_of_keys
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
@@ -48,10 +49,12 @@ class ReadRows:
         num_rows: valid rows, of known items where `dictionaries` names a dataset.
         below_min_rating: those of them that were dropped.
         rejected: rows that break the grammar.
+        times: the first and the last, in seconds since 1970; none without times.
     """
 
     num_rows: int = 0
     below_min_rating: int = 0
+    times: tuple[float, ...] = ()
     rejected: list[RejectedRow] = dataclasses.field(default_factory=list)
 
     @property
@@ -120,6 +123,11 @@ def read_ratings(
             if len(bad_lines):
                 _reject(job, file, layout, chunk, bad_lines, read.rejected)
             num_valid += len(rows)
+            if rows.timestamps is not None and len(rows):
+                ends = np.array([rows.timestamps.min(), rows.timestamps.max()])
+                seconds = times_of_keys(ends) if layout.real_times else ends
+                both = (*read.times, *seconds.tolist())
+                read.times = min(both), max(both)
             rows = keep(rows)
             read.num_rows += len(rows)
             if rows.ratings is not None and job.min_rating > 0:
@@ -137,7 +145,17 @@ def read_ratings(
         raise PreprocError(f"{file.path}: holds no valid row; get the file again")
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
+    if read.times:
+        first, last = map(_date_of, read.times)
+        reporter.note(f"times, read as seconds since 1970: from {first} to {last}")
     return read
+
+
+def _date_of(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} (no year of four digits)"
 
 
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
@@ -185,13 +203,12 @@ def _remedies(
     if reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header:
         ways.append("take ids as text with `id_type` string")
     named = dict(zip(layout.columns, layout.names, strict=False))
-    if reason == RATING and named:
+    useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}
+    if named and reason in useless and not (reason == TIMESTAMP and is_rare):
         columns = ",".join(
-            f"{column}={name}" for column, name in named.items() if column not in (RATING, IGNORED)
+            f"{column}={name}" for column, name in named.items() if column not in (reason, IGNORED)
         )
-        ways.append(
-            f"leave the column out if it holds no ratings: `columns` {shlex.quote(columns)}"
-        )
+        ways.append(f"leave the column out if {useless[reason]}: `columns` {shlex.quote(columns)}")
     if is_rare:
         which = f"{num_bad:,} of the first {num_lines:,} lines"
         limit = f" and `max_bad_fraction` {min(1, 2 * num_bad / num_lines):.1g}"

@@ -14,11 +14,11 @@ LINES = {
     "benchmark": 6_650,
     "bert4rec": 7_955,
     "cuda_ext": 12_480,
-    "dlrm": 11_325,
-    "preproc": 18_495,
+    "dlrm": 11_330,
+    "preproc": 18_640,
     "recsys": 16_020,
     "recsys_recipes": 2_855,
-    "tests": 39_560,
+    "tests": 39_650,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

@@ -98,18 +98,27 @@ inline Wide exponential(double x) {
 
 // How a decimal number becomes a feature.
 struct NumberRule {
-  uint64_t takes_log;  // of max(number, minimum) + offset; else (number - mean) / deviation
-  double minimum;
+  enum Kind : uint64_t { kStandardised, kLog, kSignedLog };
+
+  uint64_t kind;
+  double minimum;  // of kLog: the logarithm of max(number, minimum) + offset
   double offset;
-  double mean;  // of a logarithm 0; what a missing number is taken for
+  double mean;  // of the others: z = (number - mean) / deviation; a missing number is the mean
   double deviation;
 
   float operator()(double number) const {
-    if (!takes_log) {
-      constexpr double kMost = std::numeric_limits<float>::max();
-      return static_cast<float>(std::clamp((number - mean) / deviation, -kMost, kMost));
+    if (kind == kLog) return log_of(std::max(number, minimum) + offset);
+    const double z = (number - mean) / deviation;
+    if (kind == kSignedLog) {
+      const float size = log_of(std::fabs(z) + 1);
+      return z < 0 ? -size : size;
     }
-    const double shifted = std::max(number, minimum) + offset;
+    constexpr double kMost = std::numeric_limits<float>::max();
+    return static_cast<float>(std::clamp(z, -kMost, kMost));
+  }
+
+  // The float32 nearest to the logarithm.
+  static float log_of(double shifted) {
     const double log = std::log(shifted);
     // Libraries differ in the last bits; where these decide, the middle between two float32 does.
     const double margin = std::ldexp(std::fabs(log), -50);

@@ -13,6 +13,7 @@ from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import (
     FIELD_TYPES,
     ROLES,
+    TRANSFORMS,
     Column,
     ListRule,
     RowFormat,
@@ -53,7 +54,7 @@ def _packed_field(column: Column, number: int, *, name_at: int, texts_at: int) -
     weight_separator = int.from_bytes(of_list.weight_separator.encode())
     return _FIELD.pack(
         *(ROLES.index(column.role), number, FIELD_TYPES.index(column.type), texts_at),
-        *(column.buckets, *column.rule),
+        *(column.buckets, TRANSFORMS.index(column.rule.transform), *column.rule[1:]),
         *(ord(of_list.separator), weight_separator, of_list.max_length),
         *(of_list.keep == "first", of_list.pooling == "mean"),
         *(time.format.encode(), time.zone_minutes),

@@ -22,7 +22,9 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 
 SAMPLE_BYTES = 4 * 2**20
-"""Text of the sample; of a plain file half from its head, the rest from middle and tail."""
+"""Text of the sample: half from the head of a file, the rest from middle and tail."""
+_MOST_TEXT = 2**28
+"""Text of a compressed file that is read for it."""
 
 _QUOTE = '"'
 _DELIMITERS = (",", "\t", ";", "|")
@@ -33,6 +35,8 @@ _FLOAT = re.compile(DECIMAL.pattern.decode())
 _WEIGHTED = re.compile(rf".+:{_FLOAT.pattern}")
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
+_HEAVY_TAILED = 3
+"""Deviations within which two thirds of the values lie, from which on far values decide it."""
 _TIME_NAME = re.compile(r"(?i)time|date|day|hour|stamp|(^|_)ts($|_)")
 _TIMES_OF_DIGITS = {
     8: ("%Y%m%d", "%y%m%d%H"),
@@ -42,7 +46,15 @@ _TIMES_OF_DIGITS = {
     16: ("unix_us",),
     19: ("unix_ns",),
 }
-_SPELLED_TIMES = ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y")
+_CLOCKS = (" %I:%M:%S %p", " %H:%M:%S", " %H:%M", "")
+_SPELLED_TIMES = tuple(d + c for d in ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y") for c in _CLOCKS)
+_UNREAD = {
+    re.compile(r"-?[0-9.]+,[0-9]+"): "decimal commas: write the numbers with a point",
+    re.compile(r"\[.*\]"): "lists in brackets: write their elements with a bar between",
+}
+"""Texts that no role reads as what they are, and the remedy."""
+_PAIRS = ({"0", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"-1", "1"})
+"""What the values of a label may be, in small letters."""
 _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _SEPARATORS = ("|", ";", ",")
 _SEVERAL = 0.3
@@ -63,6 +75,11 @@ def infer_schema(path: Path) -> str:
     """
     file = InputFile.open(path)
     head, *others = _sample(file)
+    if head[0].startswith(("{", "[")):
+        raise PreprocError(
+            f"{path}: JSON is not read here; write it as csv or parquet, such as "
+            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
+        )
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
@@ -90,7 +107,8 @@ def infer_schema(path: Path) -> str:
         for i, (name, entry) in enumerate(zip(names, entries, strict=True))
         if i != label or not has_header
     ]
-    many = "" if len(names) <= MAX_FEATURES else f"# At most {MAX_FEATURES} of each role.\n"
+    limit = f"# At most {MAX_FEATURES} of each role: let others be ignored.\n"
+    many = "" if len(names) <= MAX_FEATURES else limit
     # In a log of numbers alone a quote is an error in any case.
     has_quotes = any(_QUOTE in line for line in lines) or any("string" in e for e in entries)
     quote = f"'{_QUOTE}'" if has_quotes else "none"
@@ -125,11 +143,20 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
 
 def _sample(file: InputFile) -> list[list[str]]:
     """Returns lines from head, middle and tail."""
-    texts = [b""]
+    texts, whole_size, last, middle_at = [b""], 0, b"", 0
     for block in file.blocks():
-        texts[0] += block
-        if len(texts[0]) >= SAMPLE_BYTES // 2:
+        whole_size += len(block)
+        if len(texts[0]) < SAMPLE_BYTES // 2:
+            texts[0] += block
+        elif file.compression == "none" or whole_size > _MOST_TEXT:
             break
+        else:
+            last = (last + block)[-SAMPLE_BYTES // 4 :]
+            # The middle is taken anew at each doubling.
+            if whole_size >= 2 * middle_at:
+                texts[1:], middle_at = [last], whole_size
+    if last:
+        texts.append(last)
     if file.compression == "none":
         with file.path.open("rb") as opened:
             for start in (file.size // 2, file.size - SAMPLE_BYTES // 4):
@@ -138,7 +165,7 @@ def _sample(file: InputFile) -> list[list[str]]:
     samples = []
     for number, text in enumerate(texts):
         lines = text.decode("utf-8-sig", "replace").split("\n")
-        is_whole = number == 0 and len(text) == file.size
+        is_whole = number == 0 and len(text) == whole_size
         # A line may be cut at either end of a sample.
         lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
         samples.append([line.removesuffix("\r") for line in lines if line])
@@ -188,8 +215,10 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
         for no, yes in _BINARY
         if set(cells) <= {no, yes}
     }
-    chosen = [i for i in binary if names[i].lower() in _LABELS] or list(binary)
-    if len(chosen) == 1:
+    pairs = [i for i, cells in enumerate(columns) if {c.lower() for c in cells} in _PAIRS]
+    candidates = sorted({*binary, *pairs})
+    chosen = [i for i in candidates if names[i].lower() in _LABELS] or candidates
+    if len(chosen) == 1 and chosen[0] in binary:
         (index,) = chosen
         no, yes = binary[index]
         texts = "" if yes == "1" else f', positive: ["{yes}"], negative: ["{no}"]'
@@ -213,7 +242,13 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
     kind = _any_kind(name, present, separators, is_everywhere=not marks and not cells[""])
-    if kind in _UNTOLD:
+    remedy = next((told for form, told in _UNREAD.items() if all(map(form.fullmatch, present))), "")
+    if present and remedy and kind.startswith("categorical"):
+        kind = "ignored"
+        evidence.append(remedy)
+    elif "%m/%d" in kind and _fits_days_first(kind, present):
+        evidence.append("or %d/%m/%Y: no number is above 12")
+    elif kind in _UNTOLD:
         of_most, odd = _kind_of_most(name, present, separators)
         kind = of_most or kind
         evidence += [odd] if odd else []
@@ -252,11 +287,23 @@ def _time_kind(name: str, present: Collection[str]) -> str:
 
 def _standardised(present: dict[str, int]) -> str:
     """Returns the transform of numbers of both signs."""
-    pairs = [(float(cell), n) for cell, n in present.items() if _FLOAT.fullmatch(cell)]
+    pairs = sorted((float(cell), n) for cell, n in present.items() if _FLOAT.fullmatch(cell))
     numbers, counts = np.array(pairs).T
     mean = np.average(numbers, weights=counts)
     deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
-    return f"standardise, mean: {mean:.6g}, deviation: {deviation or 1:.6g}"
+    at = np.searchsorted(counts.cumsum(), np.array([0.16, 0.5, 0.84]) * counts.sum())
+    low, median, high = numbers[at]
+    spread = (high - low) / 2  # of a normal distribution the deviation
+    kind = "standardise"
+    if deviation > _HEAVY_TAILED * spread > 0:
+        kind, mean, deviation = "signed_log", median, spread
+    return f"{kind}, mean: {mean:.6g}, deviation: {deviation or 1:.6g}"
+
+
+def _fits_days_first(kind: str, present: Collection[str]) -> bool:
+    """Returns True if months and days may be days and months."""
+    form = re.findall(r'"(.*?)"', kind)[0].replace("%m/%d", "%d/%m")
+    return all(TimeRule(form, 0).milliseconds(cell.encode()) is not None for cell in present)
 
 
 def _is_id(present: dict[str, int]) -> bool:
@@ -276,7 +323,7 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
         not cell.isdigit() for cell in present
     ):
         return "categorical, type: hex"
-    if is_whole and all(len(cell.lstrip("-")) <= 19 for cell in present):
+    if is_whole and all(-(2**63) <= int(cell) < 2**63 for cell in present):
         has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
         is_short = all(abs(int(cell)) < 2**31 for cell in present)
         if is_short and not has_zeros and _falls(present):

@@ -235,21 +235,23 @@ class _Reader:
         self, at: tuple[Any, ...], entry: Mapping[str, Any], defaults: Mapping[str, Any]
     ) -> NumberRule:
         is_float, given = entry["type"] == "float", entry.get("transform", "log")
-        known = ("log", "none", "standardise") if is_float else ("log",)
+        known = ("log", "none", "standardise", "signed_log") if is_float else ("log",)
         transform = self._one_of((*at, "transform"), given, known)
         keys = {"min": 0, "offset": 1, "mean": 0, "deviation": 1}
         values = [entry.get(key, defaults.get(key, default)) for key, default in keys.items()]
         for key, value in zip(keys, values, strict=True):
             if type(value) not in (int, float) or not abs(value) < _MOST_NUMBER:
                 raise self._error((*at, key), f"expected a number, got {value!r}")
-            if key in entry and (key in ("mean", "deviation")) != (transform == "standardise"):
+            takes_mean = transform in ("standardise", "signed_log")
+            if key in entry and (key in ("mean", "deviation")) != takes_mean:
                 raise self._error((*at, key), f"`transform` {transform} has none")
         low, offset, mean, deviation = map(float, values)
         if transform == "log" and not low + offset > 0:
             raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
         if not deviation > 1 / _MOST_NUMBER:
             raise self._error((*at, "deviation"), f"must be above 0, got {deviation}")
-        rule = NumberRule(transform == "log", low, offset, mean, deviation)
+        kind: Any = "standardise" if transform == "none" else transform
+        rule = NumberRule(kind, low, offset, mean, deviation)
         return rule if is_float else AS_IT_IS
 
     def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:

@@ -29,14 +29,20 @@ MAX_FEATURES = 256
 """Numerical features, and categorical ones, of a row."""
 
 
+Transform = Literal["standardise", "log", "signed_log"]
+TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
+"""In the order of their numbers in the kernel."""
+
+
 class NumberRule(NamedTuple):
     """Transform of decimal numbers.
 
-    It is ln(max(x, minimum) + offset), where a missing x is 0, or (x - mean) / deviation, where it
-    is the mean, within the range of float32.
+    `log` is ln(max(x, minimum) + offset), where a missing x is 0; `standardise` is
+    z = (x - mean) / deviation, where it is the mean, within the range of float32; `signed_log` is
+    ln(|z| + 1) with the sign of z.
     """
 
-    takes_log: bool = False
+    transform: Transform = "standardise"
     minimum: float = 0.0
     offset: float = 0.0
     mean: float = 0.0

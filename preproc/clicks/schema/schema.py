@@ -78,7 +78,7 @@ class Schema:
         columns = (
             Column(
                 **column
-                | {"rule": NumberRule(*column["rule"]), "missing": tuple(column["missing"])}
+                | {"rule": _number_rule(*column["rule"]), "missing": tuple(column["missing"])}
                 | {"time": _time_rule(column.get("time"))}
                 | {"list": ListRule(*column["list"]) if column.get("list") else None}
             )
@@ -262,6 +262,13 @@ class Schema:
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
         )
+
+
+def _number_rule(transform: Any, *numbers: float) -> NumberRule:
+    """Returns a recorded transform; earlier manifests say whether it is the logarithm."""
+    if isinstance(transform, bool):
+        transform = "log" if transform else "standardise"
+    return NumberRule(transform, *numbers)
 
 
 def _time_rule(values: Any) -> TimeRule | None:

@@ -31,6 +31,10 @@ SCHEMA = {
             **{"mean": -0.3, "deviation": 0.7},
         },
         {"name": "weight", "role": "numerical", "type": "float", "min": 0.5, "offset": -0.25},
+        {
+            **{"name": "gain", "role": "numerical", "type": "float", "transform": "signed_log"},
+            **{"mean": 0.1, "deviation": 1e-3},
+        },
         {"name": "item", "role": "categorical", "type": "hex", "frequency_limit": 3},
         {"name": "C{1..2}", "role": "categorical", "type": "hex"},
         {"name": "C3", "role": "categorical", "type": "hex", "missing": ["-1", "größe", "0"]},
@@ -59,8 +63,8 @@ SCHEMA = {
     ],
     "split": {"fractions": [0.8, 0.1, 0.1]},
 }
-LINE = ["tags", "price", "seen", "rate", "weight", "item", "C1", "C2", "C3", "note", "shop", "sku"]
-LINE += ["C4", "brand", "viewed", "user", "codes", "words", "when"]
+LINE = ["tags", "price", "seen", "rate", "weight", "gain", "item", "C1", "C2", "C3"]
+LINE += ["note", "shop", "sku", "C4", "brand", "viewed", "user", "codes", "words", "when"]
 """Columns of the schema in its order, without the label."""
 NAMES = ["bought", *LINE]
 LISTS = ("tags", "viewed", "codes", "words")
@@ -146,6 +150,7 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
                 ["", "-0", "1e-999", "-3.4e38", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]
             ),
             "weight": rng.choice(["", "n/a", "3.4e38", f"{rng.random() * 10:.3f}", "1e22", "2E+3"]),
+            "gain": rng.choice(["", "0.1", "-3.4e38", "1e-30", f"{rng.gauss(0, 1)!r}"]),
             "item": f"{int(rng.paretovariate(0.8)) % 400:x}",
             "C1": rng.choice(["", "FFFFFFFF", "ffffffff", "0a", "A"]),
             "C2": f"{rng.randrange(2**32):08X}",

@@ -143,10 +143,65 @@ def test_parquet_is_read_as_csv(tmp_path):
     assert rows.numerical[:, 0].tolist() == logs.tolist()
 
 
-def test_a_column_of_lists_in_parquet_is_named(tmp_path):
-    parquet.write_table(pa.table({"tags": [[1, 2], [3]]}), tmp_path / "log.parquet")
-    with pytest.raises(PreprocError, match=r"column tags has the type list<.*: leave it out"):
-        infer_schema(tmp_path / "log.parquet")
+def test_lists_in_parquet_are_texts_with_bars(tmp_path):
+    log = tmp_path / "log.parquet"
+    tags = [["red", "blue"], [], None, ["red"], ["blue", "red", "tan"], ["tan", "red"]] * 40
+    parquet.write_table(pa.table({"click": [0, 1, 1] * 80, "tags": tags}), log)
+    draft = infer_schema(log)
+    assert columns_of(draft)["tags"]["separator"] == "|"
+    (tmp_path / "schema.yaml").write_text(draft)
+    flags = [f"--input={log}", f"--schema={tmp_path / 'schema.yaml'}", "--progress=none"]
+    assert program.main(["prepare", *flags, f"--output={tmp_path / 'data'}"]) == 0
+    lists = columns_of_dataset(tmp_path / "data", "train")[1].read(0, 6).lists[0]
+    assert lists.offsets.tolist() == [0, 2, 2, 2, 3, 6, 8]
+    assert [lists.ids.tolist().count(i) for i in (1, 2, 3)] == [4, 2, 2]
+    for wrong, message in (
+        ([["a|b"]], "column tags: an element of a list is null or holds '|'"),
+        ([["a", None]], "column tags: an element of a list is null"),
+        ([{"a": 1}], "column tags has the type struct<.*: leave it out of the file"),
+    ):
+        parquet.write_table(pa.table({"click": [1], "tags": wrong}), log)
+        with pytest.raises(PreprocError, match=message):
+            infer_schema(log)
+
+
+def draft_of(tmp_path, names: str, *rows: str) -> str:
+    """Returns the draft of a log of these rows, 40 times each."""
+    (tmp_path / "log").write_text("".join(f"{row}\n" for row in (names, *rows * 40)))
+    return infer_schema(tmp_path / "log")
+
+
+@pytest.mark.parametrize("values", ["no yes", "N Y", "false true"])
+def test_a_label_is_asked_for_where_two_columns_may_be_it(tmp_path, values):
+    no, yes = values.split()
+    draft = draft_of(tmp_path, "opened,is_mobile,c", f"{no},0,a", f"{yes},1,b", f"{no},1,a")
+    assert 'label: {column: ""' in draft
+    assert f"opened ({no} 67%, {yes} 33%); is_mobile (1 67%, 0 33%)" in draft
+
+
+def test_what_is_read_otherwise_than_it_looks_is_told(tmp_path):
+    names = "click;price;tags;at;end;start"
+    rows = (
+        '0;20,43;["S1"];01/05/2026 09:13;31/12/2026;31.12.2026 09:15',
+        ('1;3,5;["S2", "S1"];02/06/2026 10:13;30/12/2026;30.12.2026 10:15'),
+    )
+    draft = draft_of(tmp_path, names, *rows)
+    columns = columns_of(draft)
+    assert columns["price"] == columns["tags"] == {"role": "ignored"}
+    assert "decimal commas: write the numbers with a point" in draft
+    assert "lists in brackets: write their elements with a bar between" in draft
+    formats = [columns[name]["format"] for name in ("at", "end", "start")]
+    assert formats == ["%m/%d/%Y %H:%M", "%d/%m/%Y", "%d.%m.%Y %H:%M"]
+    assert draft.count("or %d/%m/%Y: no number is above 12") == 1
+    with pytest.raises(PreprocError, match="JSON is not read here; write it as csv or parquet"):
+        draft_of(tmp_path, '{"a": 1}')
+
+
+def test_a_compressed_file_is_sampled_to_its_end(tmp_path):
+    rows = "".join(f"{i % 2},{i * (-1 if i > 700_000 else 1)}.5,{i % 7}\n" for i in range(800_000))
+    with gzip.open(tmp_path / "log.gz", "wt", compresslevel=1) as file:
+        file.write("click,profit,shop\n" + rows)
+    assert columns_of(infer_schema(tmp_path / "log.gz"))["profit"]["transform"] == "standardise"
 
 
 def test_lists_are_told_from_texts(tmp_path):
@@ -245,6 +300,19 @@ def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
         "deviation": pytest.approx(numbers.std(), rel=1e-5),
     }
     assert "45% negative" in draft
+
+
+def test_far_values_of_both_signs_are_drafted_as_signed_logarithms(tmp_path):
+    rng = np.random.default_rng(2)
+    balance = rng.normal(50, 200, 2000) * np.where(rng.random(2000) < 0.02, 500, 1)
+    (tmp_path / "log").write_text(
+        "click,balance,a\n" + "".join(f"{i % 2},{x:.2f},x\n" for i, x in enumerate(balance))
+    )
+    drafted = columns_of(infer_schema(tmp_path / "log"))["balance"]
+    assert drafted["transform"] == "signed_log"
+    assert (drafted["mean"], drafted["deviation"]) == (
+        pytest.approx(50, abs=20), pytest.approx(200, rel=0.1)
+    )  # fmt: skip
 
 
 def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):

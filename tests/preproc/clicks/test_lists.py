@@ -104,13 +104,15 @@ def test_lists_with_doubtful_separators_are_told(tmp_path, capfd):
         column | {"tags": {"separator": "/"}, "viewed": unweighted}.get(str(column["name"]), {})
         for column in SCHEMA["columns"]
     ]
-    schema = write_schema(tmp_path, columns=columns)
+    label = {"column": "bought", "positive": ["Yes"], "negative": "other"}
+    schema = write_schema(tmp_path, columns=columns, label=label)
     prepare(tmp_path / "log.csv", schema, tmp_path / "made", engine="reference", progress="auto")
     told = capfd.readouterr().err
     assert re.search(
         r"elements of lists: tags 0\.\d \(up to 1\), viewed \d\.\d \(up to 5\), ", told
     )
     assert "); tags: is `separator` that of the file?" in told
+    assert "no row is a click: does `positive` 'Yes' stand in the file?" in told
     assert "viewed: elements end in :NUMBER; are these weights (`weight_separator`)?" in told
 
 

@@ -141,7 +141,7 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made", engine="reference")
     spec, reader = columns_of(tmp_path / "made", "train")
     assert spec.label == "bought"
-    assert spec.numerical == ("price", "seen", "rate", "weight")
+    assert spec.numerical == ("price", "seen", "rate", "weight", "gain")
     assert [f.name for f in spec.categorical] == SINGLE
     train = reader.read(0, reader.num_rows)
     assert reader.num_rows == 800
@@ -155,6 +155,9 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     assert -most in expected, "further away than float32 reaches"
     weight = [max(float(number(row["weight"])), 0.5) - 0.25 for row in table[:800]]
     np.testing.assert_array_equal(train.numerical[:, 3], [np.float32(math.log(w)) for w in weight])
+    z = (np.array([float(row["gain"] or 0.1) for row in table[:800]]) - 0.1) / 1e-3
+    signed_logs = np.copysign(np.log1p(np.abs(z)), z)
+    np.testing.assert_allclose(train.numerical[:, 4], signed_logs, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(train.label, [row["bought"] != "no" for row in table[:800]])
     # FFFFFFFF and ffffffff, 0a and A are one category each; C2 is of numbers seen once, of C3 the
     # zeros are missing.

@@ -94,7 +94,7 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
 
 
 def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
-    with pytest.raises(BadRowError, match="has 3 fields, expected 19 with ';' between them"):
+    with pytest.raises(BadRowError, match="has 3 fields, expected 20 with ';' between them"):
         transform.transform([b"1;2;3"])
     with pytest.raises(BadRowError, match=r"column price: is refused \(quote\): expected a"):
         transform.transform([b'1;"2;3'])

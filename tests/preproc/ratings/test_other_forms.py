@@ -48,7 +48,8 @@ STEAM = [f"{{u'username': u'{u}', u'hours': {t}, u'product_id': u'{i}'}}" for u,
 TYPED = ["user_id:token", "item_id:token", "rating:float", "timestamp:float"]
 TABLE = [HEADER, *ROWS]
 ALL_NAMED = "--columns user=userId,item=movieId,rating=rating,timestamp=timestamp$"
-DATES = ["1970-01-01", "1970-01-01 00:00:01", "1970-01-01T00:00:02Z", "1970-01-01T01:00:03+01:00"]
+DATES = ["01.01.1970", "1970-01-01 00:00:01 UTC", "1970-01-01T00:00:02Z"]
+DATES += ["1970-01-01T01:00:03+01:00"]
 DATED = [[*row[:3], (*DATES, "4.0E+00")[int(row[3])]] for row in ROWS]
 FORMS = {  # command, content, the refusals one after the other
     "dates": ("movielens", lines(HEADER, *DATED), []),
@@ -113,6 +114,26 @@ def test_the_remedies_of_refusals_lead_to_a_dataset(tmp_path, form):
             )
     called(command, f"--input={source}", f"--output={tmp_path / 'made'}", *flags)
     assert decode(tmp_path / "made")[0] == HISTORIES
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_user_or_item_that_is_nothing_is_no_id(tmp_path, form):
+    """The first object has a null too; 4 NaN users and one null item."""
+    rows = [{"u": float(u), "i": f"film {i}", "t": int(t)} for u, i, _, t in ROWS]
+    rows += [{"u": float("nan"), "i": "film 7", "t": n} for n in range(4)]
+    rows.insert(0, {"u": 1.0, "i": None, "t": 9})
+    source = tmp_path / f"log.{form}"
+    if form == "json":
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--columns=user=u,item=i")
+    assert "item '' must be 1 to 128" in called("movielens", *call, status=3)
+    called("movielens", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
+    assert len(decode(tmp_path / "made")[0]) == 4
+    if form == "json":
+        source.write_text("".join(json.dumps(row | {"i": "a\nb"}) + "\n" for row in rows))
+        assert "not printable UTF-8" in called("movielens", *call, "--overwrite", status=3)
 
 
 @pytest.mark.parametrize("rating", ["3007", "-1"])
