@@ -276,7 +276,7 @@ def served(tmp_path_factory):
 
 def texts_of(table: list[dict[str, str]], form: str) -> np.ndarray:
     """Lines or fields of rows, as a request has them."""
-    used = [name for name in LINE if name not in ("note", "rate", "weight")]
+    used = [name for name in LINE if name not in ("note", "rate", "weight", "gain")]
     cells = [[row[name].encode() for name in used] for row in table]
     lines = text_of(table, LINE).splitlines()[1:]
     return np.array([[line] for line in lines] if form == "line" else cells, np.object_)
