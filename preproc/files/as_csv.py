@@ -13,9 +13,11 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 
 Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
@@ -54,14 +56,31 @@ def as_csv(
         file: the file.
         known_keys: JSON objects that have them stay.
         is_header: tells whether a line of csv has names of columns; `u.data` has none.
+
+    Raises:
+        PreprocError: it is an array of JSON.
     """
-    conversion = _conversion(next(file.blocks(), b""), known_keys, is_header)
+    head = next(file.blocks(), b"")
+    if re.match(rb"\[\s*\{", head):
+        raise PreprocError(
+            f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}"
+        )
+    conversion = _conversion(head, known_keys, is_header)
     if conversion is None:
         return file
     convert, delimiter = conversion
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
     converted = ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter)
     return as_csv(converted, known_keys, is_header)
+
+
+def position(file: InputFile, line: int, offset: int) -> str:
+    """Returns the position in the file of a line of its text."""
+    if file.compression == "parquet":
+        return f"row {line - 1}"  # after the header that the text has
+    if not isinstance(file, ConvertedFile):
+        return f"line {line}, byte {offset}"
+    return f"line {line - (file.convert is _from_objects)}"
 
 
 def _conversion(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from preproc.files.as_csv import position
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
@@ -182,7 +183,7 @@ def _reject(
         offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
             raise TooManyRejectedRowsError(
-                f"{file.path}, line {number}, byte {offset}: {text} ({reason}). "
+                f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
                 + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
             )
         rejected.append(RejectedRow(file.path.name, offset, number, reason, row))

@@ -128,12 +128,17 @@ def test_a_user_or_item_that_is_nothing_is_no_id(tmp_path, form):
     else:
         pq.write_table(pa.Table.from_pylist(rows), source)
     call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--columns=user=u,item=i")
-    assert "item '' must be 1 to 128" in called("movielens", *call, status=3)
+    where = "line 1" if form == "json" else "row 1"
+    assert f"{source}, {where}: item '' must be 1 to" in called("movielens", *call, status=3)
     called("movielens", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
     assert len(decode(tmp_path / "made")[0]) == 4
     if form == "json":
         source.write_text("".join(json.dumps(row | {"i": "a\nb"}) + "\n" for row in rows))
-        assert "not printable UTF-8" in called("movielens", *call, "--overwrite", status=3)
+        flags = ("--id_type=string", "--overwrite")
+        assert "not printable UTF-8" in called("movielens", *call, *flags, status=3)
+        source.write_text(json.dumps(rows, indent=1))
+        said = called("movielens", *call, "--overwrite", status=2)
+        assert "is one JSON array; write an object a line: jq -c '.[]' log.json" in said
 
 
 @pytest.mark.parametrize("rating", ["3007", "-1"])
