@@ -42,8 +42,14 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
     column = row_format.columns[number]
+    has_digits = any(character.isdigit() for character in value)
     if_nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
+    if_nothing = "" if has_digits else if_nothing
     remedies = {
+        "hex": f"; up to 8 hexadecimal digits are read, other texts by `type` string{if_nothing}",
+        "number": f"; numbers are decimal, with a point, within float32{if_nothing}",
+        "integer": "; integers have 32 bits in numerical columns, where `type` float takes others, "
+        f"and 64 in categorical ones, where `type` string does{if_nothing}",
         "label": "; the label has neither a positive nor a negative text like this",
         "encoding": "; texts are UTF-8 without control characters",
         "string": "; texts have 1,024 bytes at most",

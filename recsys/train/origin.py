@@ -3,7 +3,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,10 @@ def check_same_dataset(
             dataset,
         )
         return
-    settings = _differing(trained_on.semantics, now.semantics)
-    if trained_on.semantics and now.semantics and settings:
-        was, have = _prepared(trained_on, settings), _prepared(now, settings)
+    earlier, later = dict(_leaves(trained_on.semantics)), dict(_leaves(now.semantics))
+    settings = _differing(earlier, later)
+    if earlier and later and settings:
+        was, have = _prepared(earlier, settings), _prepared(later, settings)
     elif trained_on.fingerprint != now.fingerprint:
         was, have = _fingerprinted(trained_on), _fingerprinted(now)
     else:
@@ -124,8 +125,20 @@ def _sized(origin: Origin, names: list[str]) -> str:
     return ", ".join(f"{origin.sizes.get(name, 'no')} {name}" for name in names)
 
 
-def _prepared(origin: Origin, names: list[str]) -> str:
-    return ", ".join(f"{name} {origin.semantics.get(name, 'unknown')}" for name in names)
+def _prepared(settings: Mapping[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name} {settings.get(name, 'unknown')}" for name in names)
+
+
+def _leaves(values: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields nested settings by path, such as schema.columns.price.rule."""
+    columns = isinstance(values, list) and all(isinstance(value, dict) for value in values)
+    if columns and values:
+        values = {str(value.get("name", i)): value for i, value in enumerate(values)}
+    if not isinstance(values, Mapping):
+        yield name, values
+        return
+    for key, value in values.items():
+        yield from _leaves(value, f"{name}.{key}" if name else key)
 
 
 def _fingerprinted(origin: Origin) -> str:
