@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 7_955,
     "cuda_ext": 12_480,
     "dlrm": 11_330,
-    "preproc": 18_665,
+    "preproc": 18_745,
     "recsys": 16_035,
     "recsys_recipes": 2_855,
-    "tests": 39_660,
+    "tests": 39_700,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

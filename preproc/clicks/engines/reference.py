@@ -143,6 +143,7 @@ def read_rows(
             categories[:, first : first + len(keys[0])] = np.array(keys, np.object_)
         if field == row_format.group_field:
             groups[:] = [xxhash.xxh64_intdigest(t) >> 1 if t else -1 for t in cells]
+    _add_bins(categories, numbers, row_format)
     if semantics.bin_numerical:
         bins = bin_categories(np.nan_to_num(numbers).astype(np.int64), semantics)
         of_numbers = bins.astype(np.object_)
@@ -161,13 +162,25 @@ def read_rows(
     ), rejected
 
 
+def _add_bins(
+    categories: npt.NDArray[np.object_], numbers: npt.NDArray[np.float64], row_format: RowFormat
+) -> None:
+    of_fields = row_format.columns, row_format.numbers, row_format.bin_numbers
+    for column, first, bin_number in zip(*of_fields, strict=False):  # Criteo's fields have none
+        if column.bins:
+            values = numbers[:, first]
+            bins = np.searchsorted(column.bins, values, side="right").astype(np.object_)
+            bins[np.isnan(values)] = None
+            categories[:, bin_number] = bins
+
+
 def _keys(text: bytes, column: Column, buckets: int) -> list[int | bytes | None]:
     """Returns the category or time features of a field, None if missing."""
     if column.role == "categorical":
         return [read_category(text, column.type, buckets) if text else None]
     time = column.time.milliseconds(text) if column.time else None
     if column.time is None or time is None:
-        return [None] * len(column.time_features)
+        return [None] * len(column.derived)
     return [*column.time.categories(time)]
 
 

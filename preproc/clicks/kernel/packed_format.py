@@ -22,7 +22,7 @@ from preproc.clicks.schema.row_format import (
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 
 _HEADER = struct.Struct("<Qqq IIQQQ III BBBBBBB5x")
-_FIELD = struct.Struct("<BBBxI Q Qdddd IIIII 32siI I")
+_FIELD = struct.Struct("<BBBBI Q Qdddd IIIII 32siI II 4x")
 _NO_FIELD = 2**32 - 1
 _NO_LIST = ListRule("\0", max_length=0)
 
@@ -30,13 +30,19 @@ _NO_LIST = ListRule("\0", max_length=0)
 def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
     """Returns the fields of a row, and how they are read."""
     fields, texts = b"", b""
-    for column, number in zip(row_format.columns, row_format.numbers, strict=True):
+    bin_numbers = row_format.bin_numbers or (0,) * len(row_format.columns)
+    of_columns = zip(row_format.columns, row_format.numbers, bin_numbers, strict=True)
+    for column, number, bin_number in of_columns:
         name = _text(column.name.encode()[:255])
         groups = _group([text.encode() for text in column.missing])
         if column.role == "label":
             groups = _group(row_format.positive) + _group(row_format.negative or ())
-        fields += _packed_field(column, number, name_at=len(texts), texts_at=len(texts + name))
-        texts += name + groups
+        texts_at = len(texts + name)
+        bins_at = texts_at + len(groups) if column.bins else 0
+        at = {"name_at": len(texts), "texts_at": texts_at, "bins_at": bins_at}
+        fields += _packed_field(column, (number, bin_number), **at)
+        edges = _group([struct.pack("<d", edge) for edge in column.bins]) if column.bins else b""
+        texts += name + groups + edges
     split = row_format.split
     header = _HEADER.pack(
         *(semantics.category_modulus or 0, semantics.numerical_min, semantics.numerical_offset),
@@ -49,17 +55,20 @@ def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
     return header + fields + texts
 
 
-def _packed_field(column: Column, number: int, *, name_at: int, texts_at: int) -> bytes:
+def _packed_field(
+    column: Column, numbers: tuple[int, int], *, name_at: int, texts_at: int, bins_at: int
+) -> bytes:
+    number, bin_number = numbers
     time, of_list = column.time or TimeRule(""), column.list or _NO_LIST
     weight_separator = int.from_bytes(of_list.weight_separator.encode())
     return _FIELD.pack(
-        *(ROLES.index(column.role), number, FIELD_TYPES.index(column.type), texts_at),
+        *(ROLES.index(column.role), number, FIELD_TYPES.index(column.type), bin_number, texts_at),
         *(column.buckets, TRANSFORMS.index(column.rule.transform), *column.rule[1:]),
         *(ord(of_list.separator), weight_separator, of_list.max_length),
         *(of_list.keep == "first", of_list.pooling == "mean"),
         *(time.format.encode(), time.zone_minutes),
         sum(1 << TIME_FEATURES.index(feature) for feature in time.features),
-        name_at,
+        *(name_at, bins_at),
     )
 
 

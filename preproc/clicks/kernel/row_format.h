@@ -78,7 +78,7 @@ struct Field {
   uint8_t role;
   uint8_t column;  // its number among the features of its role
   uint8_t type;
-  uint8_t unused;
+  uint8_t bin_column;  // of a number with bins: that of their categories
   // Texts that mean that it is missing, besides nothing at all: their number, then each. Of a label
   // the positive ones, then the negative ones.
   uint32_t texts_at;
@@ -87,13 +87,15 @@ struct Field {
   ListRule list;
   TimeRule time;
   uint32_t name_at;
+  uint32_t bins_at;  // of a number with bins: each edge is a text, a float64; 0 without
+  uint32_t unused;
 
   bool has_categories() const { return role == kCategoricalRole || role == kListRole; }
   // Whether its categories are texts or integers as they are, not numbers of 32 bits.
   bool has_wide_keys() const { return has_categories() && type != kHexadecimal && buckets == 0; }
 };
 
-static_assert(sizeof(Field) == 120, "packed_format.py writes them side by side");
+static_assert(sizeof(Field) == 128, "packed_format.py writes them side by side");
 
 constexpr uint32_t kMaxTextBytes = 1024;
 constexpr uint32_t kMaxListLength = 10000;
@@ -124,6 +126,7 @@ static_assert(sizeof(RowHeader) == 80, "Fields follow at once");
 struct RowFormat : RowHeader {
   std::vector<Field> fields;
   std::string texts;
+  std::vector<std::vector<double>> edges;  // of the bins of each field
   uint32_t num_numerical = 0;
   uint32_t num_categorical = 0;  // of the text: one category a row
   uint32_t num_lists = 0;
@@ -144,6 +147,7 @@ struct RowFormat : RowHeader {
     std::memcpy(fields.data(), at, num_fields * sizeof(Field));
     texts.assign(at + num_fields * sizeof(Field), text_bytes);
     check();
+    read_edges();
     find_criteo();
   }
 
@@ -170,6 +174,7 @@ struct RowFormat : RowHeader {
       if (field.role != kIgnored) format.fields.push_back(field);
     }
     format.num_fields = static_cast<uint32_t>(format.fields.size());
+    format.read_edges();
     format.delimiter = '\t';
     format.quote = 0;
     return format;
@@ -201,6 +206,7 @@ struct RowFormat : RowHeader {
       skip_text(field.name_at);
       const size_t end = skip_texts(field.texts_at);
       if (field.role == kLabelRole) skip_texts(end);
+      if (field.bins_at != 0 && field.role != kNumericalRole) throw damaged();
       if (field.role == kLabelRole || field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
       const bool is_list = field.role == kListRole;
@@ -215,6 +221,11 @@ struct RowFormat : RowHeader {
       for (uint32_t c = field.column; c < field.column + count; ++c)
         used[is_list ? 2 : is_number].set(c);
       (is_list ? num_lists : is_number ? num_numerical : num_categorical) += count;
+      if (field.bins_at != 0) {
+        skip_texts(field.bins_at);
+        used[0].set(field.bin_column);
+        ++num_categorical;
+      }
     }
     // Numbers of columns have no gap and no twin.
     const uint32_t counts[] = {num_categorical, num_numerical, num_lists};
@@ -225,6 +236,20 @@ struct RowFormat : RowHeader {
     }
     const uint32_t ids = num_categorical + (bins_numerical ? num_numerical : 0) + num_lists;
     if (ids > kMaxColumns) throw damaged();
+  }
+
+  void read_edges() {
+    edges.assign(fields.size(), {});
+    for (size_t f = 0; f < fields.size(); ++f) {
+      if (fields[f].bins_at == 0) continue;
+      const char* at = texts.data() + fields[f].bins_at;
+      edges[f].resize(static_cast<uint8_t>(*at++));
+      for (double& edge : edges[f]) {
+        if (static_cast<uint8_t>(*at) != sizeof(edge)) throw damaged();
+        std::memcpy(&edge, at + 1, sizeof(edge));
+        at += 1 + sizeof(edge);
+      }
+    }
   }
 
   // Returns the position after a text, or after texts and their number.
@@ -256,7 +281,8 @@ struct RowFormat : RowHeader {
       const bool is_number = c < kNumericals;
       if (field.role != (is_number ? kNumericalRole : kCategoricalRole) ||
           field.column != c - (is_number ? 0 : kNumericals) || *texts_of(field) != 0 ||
-          field.buckets != 0 || (is_number ? field.type == kDecimal : field.type != kHexadecimal)) {
+          field.buckets != 0 || field.bins_at != 0 ||
+          (is_number ? field.type == kDecimal : field.type != kHexadecimal)) {
         return;
       }
     }

@@ -4,6 +4,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ _DEFAULTS = ("frequency_limit", "count", "min", "offset")
 _ANY_ROLE = ("name", "role", "missing", "group")
 _CATEGORY = ("type", "buckets", "frequency_limit", "max_ids", "vocabulary")
 _KEYS = {
-    "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset", "mean", "deviation"),
+    "numerical": (*_ANY_ROLE, "type", "transform", "min", "offset", "mean", "deviation", "bins"),
     "categorical": (*_ANY_ROLE, *_CATEGORY),
     "categorical_list": (
         *(*_ANY_ROLE, *_CATEGORY, "separator", "weight_separator", "max_length", "keep"),
@@ -129,7 +130,7 @@ class _Reader:
 
     def _check_columns(self, columns: tuple[Column, ...]) -> None:
         """Refuses columns that do not go together."""
-        names = [name for c in columns for name in (c.name, *(f.name for f in c.time_features))]
+        names = [name for c in columns for name in (c.name, *(f.name for f in c.derived))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
@@ -137,13 +138,13 @@ class _Reader:
             raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
         for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
             count = sum(
-                each.role in alike for column in columns for each in (column, *column.time_features)
+                each.role in alike for column in columns for each in (column, *column.derived)
             )
             if count > MAX_FEATURES:
                 raise self._error(
                     ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
                 )
-        if not any(c.role in _CATEGORICAL or c.time_features for c in columns):
+        if not any(c.role in _CATEGORICAL or c.derived for c in columns):
             raise self._error(("columns",), "no categorical feature; DLRM needs one")
         vocabularies = Counter(column.vocabulary for column in columns)
         for column in columns:
@@ -209,6 +210,7 @@ class _Reader:
                         list=rule_of_list,
                         group=group,
                         vocabulary=entry.get("vocabulary", ""),
+                        bins=self._bins((*at, "bins"), entry.get("bins", [])),
                     )
                     for each in _spelled_out(name)
                 )
@@ -253,6 +255,14 @@ class _Reader:
         kind: Any = "standardise" if transform == "none" else transform
         rule = NumberRule(kind, low, offset, mean, deviation)
         return rule if is_float else AS_IT_IS
+
+    def _bins(self, at: tuple[Any, ...], edges: Any) -> tuple[float, ...]:
+        is_numbers = isinstance(edges, list) and all(type(e) in (int, float) for e in edges)
+        if not is_numbers or len(edges) > _MAX_TEXTS or not all(map(lt, edges, edges[1:])):
+            raise self._error(
+                at, f"expected a list of up to {_MAX_TEXTS} numbers that ascend, got {edges!r}"
+            )
+        return tuple(map(float, edges))
 
     def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:
         zone = read_zone(str(entry.get("time_zone", "UTC")))

@@ -105,6 +105,7 @@ class Column:
         list: how lists are read and pooled.
         group: rows of the same value are a group, for GAUC.
         vocabulary: columns that name the same one share ids; empty for its own.
+        bins: ascending edges; the number of those up to a number is a categorical feature too.
     """
 
     name: str
@@ -119,10 +120,14 @@ class Column:
     list: ListRule | None = None
     group: bool = False
     vocabulary: str = ""
+    bins: tuple[float, ...] = ()
 
     @property
-    def time_features(self) -> tuple["Column", ...]:
-        """The categorical features of a timestamp."""
+    def derived(self) -> tuple["Column", ...]:
+        """The categorical features of a timestamp, or of a number with bins."""
+        if self.bins:
+            name = f"{self.name}_bin"
+            return (Column(name=name, role="categorical", missing=self.missing),)
         return tuple(
             dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
             for feature in TIME_FEATURES
@@ -146,6 +151,7 @@ class RowFormat:
         quote: one byte around fields that may hold delimiters; empty for none.
         columns: of the fields, in their order.
         numbers: of each field, that of its first feature among those of the role; 0 without one.
+        bin_numbers: of each field with bins, the number of their categorical feature.
         split: how each row is given to a split; None if its number decides.
         group_field: number of the field whose hash is the group of a row.
         positive: labels of a click.
@@ -156,6 +162,7 @@ class RowFormat:
     delimiter: bytes
     columns: tuple[Column, ...]
     numbers: tuple[int, ...]
+    bin_numbers: tuple[int, ...] = ()
     split: SplitRule | None = None
     group_field: int | None = None
     positive: tuple[bytes, ...] = (b"1",)
@@ -174,8 +181,8 @@ class RowFormat:
         return tuple(column.name for column in self.columns if column.role != "ignored")
 
     def count(self, role: Role) -> int:
-        """Returns how many features a role has, categorical ones of times too."""
-        features = (each for c in self.columns for each in (c, *c.time_features))
+        """Counts the features of a role, derived ones too."""
+        features = (each for c in self.columns for each in (c, *c.derived))
         return sum(feature.role == role for feature in features)
 
     @property

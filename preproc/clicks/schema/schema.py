@@ -79,7 +79,7 @@ class Schema:
             Column(
                 **column
                 | {"rule": _number_rule(*column["rule"]), "missing": tuple(column["missing"])}
-                | {"time": _time_rule(column.get("time"))}
+                | {"time": _time_rule(column.get("time")), "bins": tuple(column.get("bins", ()))}
                 | {"list": ListRule(*column["list"]) if column.get("list") else None}
             )
             for column in values["columns"]
@@ -98,7 +98,7 @@ class Schema:
         return tuple(
             each
             for column in self.columns
-            for each in (column, *column.time_features)
+            for each in (column, *column.derived)
             if each.role == role
         )
 
@@ -230,7 +230,7 @@ class Schema:
         """Ignores timestamps that have no features: they split alone."""
         columns = (
             dataclasses.replace(column, role="ignored", time=None)
-            if column.role == "timestamp" and not column.time_features
+            if column.role == "timestamp" and not column.derived
             else column
             for column in self.columns
         )
@@ -249,15 +249,16 @@ class Schema:
             for number, column in enumerate(self.named(role))
         }
         numbers |= {
-            column.name: numbers[column.time_features[0].name]
+            column.name: numbers[column.derived[0].name]
             for column in columns
-            if column.time_features
+            if column.role == "timestamp" and column.derived
         }
         return RowFormat(
             delimiter=self.delimiter.encode(),
             quote=self.quote.encode(),
             columns=tuple(columns),
             numbers=tuple(numbers.get(column.name, 0) for column in columns),
+            bin_numbers=tuple(numbers.get(f"{c.name}_bin", 0) if c.bins else 0 for c in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,

@@ -146,9 +146,7 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
             "tags": rng.choice(["n/a", many(tag, " ")]),
             "price": rng.choice(["", "n/a", "-3", str(rng.randrange(10**6)), str(2**31 - 1)]),
             "seen": rng.choice(["", "0", "0007"]),
-            "rate": rng.choice(
-                ["", "-0", "1e-999", "-3.4e38", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]
-            ),
+            "rate": rng.choice(["", "-0", "1e-999", ".5", "-5.", f"{rng.gauss(0, 1e3)!r}"]),
             "weight": rng.choice(["", "n/a", "3.4e38", f"{rng.random() * 10:.3f}", "1e22", "2E+3"]),
             "gain": rng.choice(["", "0.1", "-3.4e38", "1e-30", f"{rng.gauss(0, 1)!r}"]),
             "item": f"{int(rng.paretovariate(0.8)) % 400:x}",

@@ -95,13 +95,53 @@ def test_a_log_of_as_many_features_as_there_may_be(tmp_path):
     schema = write_schema(tmp_path, columns=columns)
     expected = prepare(tmp_path / "log", schema, tmp_path / "reference", engine="reference")
     assert_same(prepare(tmp_path / "log", schema, tmp_path / "made"), expected)
-    write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float32")
-    _, reader = columns_of(tmp_path / "made", "test")
+    assert_served(tmp_path, lines)
+
+
+def assert_served(folder, lines):
+    """Compares lines, transformed as a server does, with the test split of a dataset."""
+    write_feature_file(folder / "made", folder / "features.bin", "float32")
+    _, reader = columns_of(folder / "made", "test")
     rows_of_test = [line.partition(";")[2].encode() for line in lines[-reader.num_rows :]]
-    served = LineTransform(tmp_path / "features.bin").transform(rows_of_test)
+    served = LineTransform(folder / "features.bin").transform(rows_of_test)
     offline = reader.read(0, reader.num_rows)
     assert np.array_equal(served.ids, np.stack(offline.categorical, 1))
     assert np.array_equal(served.numerical, offline.numerical)
+
+
+@needs("compiled Criteo kernel")
+def test_bins_of_numbers_are_categories(tmp_path):
+    """An edge belongs to the bin above it; a missing number has none."""
+    columns = [
+        {"name": "age", "role": "numerical", "type": "int", "bins": [18, 30.5, 65]},
+        {"name": "shop", "role": "categorical", "type": "hex"},
+        {
+            **{"name": "gain", "role": "numerical", "type": "float", "transform": "standardise"},
+            **{"deviation": 0.5, "bins": [-1.5]},
+        },
+    ]
+    ages, gains = ["", "17", "18", "30", "31", "65", "99"], ["", "-1.5", "-1.6", "2", "-3.4e38"]
+    rng = random.Random(6)
+    drawn = [(rng.choice(ages), rng.choice(gains)) for _ in range(900)]
+    lines = ["bought;age;shop;gain", *(f"{rng.choice(['no', 'yes'])};{a};7;{g}" for a, g in drawn)]
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    schema = write_schema(tmp_path, columns=columns)
+    expected = prepare(tmp_path / "log", schema, tmp_path / "reference", engine="reference")
+    assert_same(prepare(tmp_path / "log", schema, tmp_path / "made"), expected)
+    spec, reader = columns_of(tmp_path / "made", "train")
+    assert [f.name for f in spec.categorical] == ["age_bin", "shop", "gain_bin"]
+    assert [f.cardinality for f in spec.categorical] == [5, 2, 3]
+    ids = reader.read(0, 720).categorical
+    least = reader.read(0, 720).numerical[:, 1].min()
+    assert least == -np.finfo(np.float32).max, "further away than float32 reaches"
+    bins = {"17": 0, "18": 1, "30": 1, "31": 2, "65": 3, "99": 3}
+    for age, id_of_bin in zip([age for age, _ in drawn], ids[0].tolist(), strict=False):
+        assert (id_of_bin == 0) == (age == "")
+    pairs = {(bins[a], i) for (a, _), i in zip(drawn, ids[0].tolist(), strict=False) if a}
+    assert len(pairs) == 4, "each bin has one id"
+    pairs = {(float(g) >= -1.5, i) for (_, g), i in zip(drawn, ids[2].tolist(), strict=False) if g}
+    assert len(pairs) == 2
+    assert_served(tmp_path, lines)
 
 
 @needs("compiled Criteo kernel")
@@ -149,10 +189,7 @@ def test_columns_have_the_names_and_values_of_the_log(tmp_path):
     price = np.array([max(int(number(row["price"])), 0) + 1 for row in table[:800]])
     np.testing.assert_array_equal(train.numerical[:, 0], np.log(price).astype(np.float32))
     rate = (np.array([float(row["rate"] or -0.3) for row in table[:800]]) + 0.3) / 0.7
-    most = np.finfo(np.float32).max
-    expected = np.clip(rate, -float(most), float(most)).astype(np.float32)
-    np.testing.assert_array_equal(train.numerical[:, 2], expected)
-    assert -most in expected, "further away than float32 reaches"
+    np.testing.assert_array_equal(train.numerical[:, 2], rate.astype(np.float32))
     weight = [max(float(number(row["weight"])), 0.5) - 0.25 for row in table[:800]]
     np.testing.assert_array_equal(train.numerical[:, 3], [np.float32(math.log(w)) for w in weight])
     z = (np.array([float(row["gain"] or 0.1) for row in table[:800]]) - 0.1) / 1e-3
@@ -305,6 +342,8 @@ BAD_NUMBERS = {
     "type: float, transform: standardise, offset: 2": "offset: `transform` standardise has none",
     "type: float, transform: standardise, deviation: 0": "deviation: must be above 0, got 0",
     "type: float, transform: standardise, mean: .inf": "mean: expected a number, got inf",
+    "type: float, bins: [2, 1]": "bins: expected a list of up to 255 numbers that ascend",
+    "type: int, bins: 7": "bins: expected a list of up to 255 numbers that ascend",
     "type: float, transform: standardise, mean: a": "mean: expected a number, got 'a'",
 }
 BAD_ENTRIES = {
