@@ -29,11 +29,11 @@ QUOTED_ID = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}"
 ASCII_TOKEN_ID = r"[!#-+\--~]{1,128}"
 """The tokens of ASCII alone, for a grammar of bytes."""
 _ASCII_FIELD = r"[ !#-+\--~]*"
-WHOLE_TIMESTAMP_PATTERN = r"-?[0-9]{1,18}"
+WHOLE_TIMESTAMP_PATTERN = r"-?(?:[0-9]{1,18}|[1-8][0-9]{18})"
 RATING_PATTERN = r"[0-9]{1,3}(?:\.[0-9]{1,4})?"
-TIMESTAMP_PATTERN = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?"
+TIMESTAMP_PATTERN = rf"{WHOLE_TIMESTAMP_PATTERN}(?:\.[0-9]{{1,18}})?"
 
-TIMESTAMP_LIMIT = 10**18
+TIMESTAMP_LIMIT = 9 * 10**18
 RATING_LIMIT = 1000
 
 JSON_KEYS: dict[str, Column] = {
@@ -66,8 +66,8 @@ _ID_RULES = {
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a number of at most 18 digits before the point (nanoseconds divided by 10^9), or "
-    "a date such as 2024-12-31, 2024-12-31T23:59:00Z (ISO 8601) or 31.12.2024 23:59",
+    "timestamp": "a number below 9 * 10^18 or a date such as 2024-12-31, 2024-12-31T23:59:00Z (ISO "
+    "8601) or 31.12.2024 23:59",
 }
 _NEW_FRACTION = (
     "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "

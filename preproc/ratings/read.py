@@ -147,16 +147,20 @@ def read_ratings(
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
     if read.times:
-        first, last = map(_date_of, read.times)
-        reporter.note(f"times, read as seconds since 1970: from {first} to {last}")
+        reporter.note(_described(*read.times))
     return read
 
 
-def _date_of(seconds: float) -> str:
+def _described(first: float, last: float) -> str:
+    """Returns first and last time in words: dates, if they are seconds."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+        dates = [datetime.fromtimestamp(each, UTC).date().isoformat() for each in (first, last)]
     except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f} (no year of four digits)"
+        return (
+            f"times from {first:.0f} to {last:.0f} are not seconds since 1970: the order of "
+            "histories is right, days of a temporal split are not"
+        )
+    return f"times, read as seconds since 1970: from {dates[0]} to {dates[1]}"
 
 
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:

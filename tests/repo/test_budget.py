@@ -18,7 +18,7 @@ LINES = {
     "preproc": 18_745,
     "recsys": 16_035,
     "recsys_recipes": 2_855,
-    "tests": 39_700,
+    "tests": 39_710,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 

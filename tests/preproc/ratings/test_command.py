@@ -106,7 +106,7 @@ def test_dates_are_blamed_and_not_the_ids(tmp_path, lines, status):
     source = write(tmp_path / "ratings.csv", lines)
     error = call("movielens", source, status=status)
     assert "timestamp '4 Dec 1997' must be a number" in error
-    assert "or a date such as 2024-12-31" in error
+    assert "or a date such as 2024-12-31, " in error
     assert "must be a whole number" not in error
     dated = [line.replace("4 Dec 1997", str(n)) for n, line in enumerate(DATED)]
     source = write(tmp_path / "ratings.csv", [HEADER, *dated])

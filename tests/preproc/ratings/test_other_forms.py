@@ -52,6 +52,11 @@ DATES = ["01.01.1970", "1970-01-01 00:00:01 UTC", "1970-01-01T00:00:02Z"]
 DATES += ["1970-01-01T01:00:03+01:00"]
 DATED = [[*row[:3], (*DATES, "4.0E+00")[int(row[3])]] for row in ROWS]
 FORMS = {  # command, content, the refusals one after the other
+    "nanoseconds": (
+        "movielens",
+        lines(HEADER, *([*row[:3], f"171452164985312345{row[3]}"] for row in ROWS)),
+        [],
+    ),
     "dates": ("movielens", lines(HEADER, *DATED), []),
     "swapped": ("movielens", lines(*of(1, 0, 2, 3, rows=TABLE)), [ALL_NAMED]),
     "no time": ("amazon", lines(*of(0, 1, rows=TABLE)), ["user=userId,item=movieId$"]),
@@ -139,6 +144,15 @@ def test_a_user_or_item_that_is_nothing_is_no_id(tmp_path, form):
         source.write_text(json.dumps(rows, indent=1))
         said = called("movielens", *call, "--overwrite", status=2)
         assert "is one JSON array; write an object a line: jq -c '.[]' log.json" in said
+
+
+def test_times_that_are_no_seconds_are_told(tmp_path):
+    source = tmp_path / "log.csv"
+    source.write_bytes(lines(HEADER, *([*row[:3], f"171452164985{row[3]}"] for row in ROWS)))
+    call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--progress=auto")
+    told = "times from 1714521649850 to 1714521649854 are not seconds since 1970: the order of"
+    assert told in called("movielens", *call, "--min_item_count=0")
+    assert decode(tmp_path / "made")[0] == HISTORIES
 
 
 @pytest.mark.parametrize("rating", ["3007", "-1"])
