@@ -70,4 +70,4 @@ print(waiting)
 def test_waiting_threads_spin_through_a_pause_where_the_user_asks_alone(environment, spins):
     done = harness.python("-c", CPU_SECONDS_OF_PAUSES, **UNSET | environment)
     share = float(done.stdout) / (PAUSES * PAUSE_S)
-    assert share > 0.3 if spins else share < 0.1
+    assert (share > 0.1) == spins  # alone some 0.9 and 0.01, beside busy programs less
