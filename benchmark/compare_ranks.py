@@ -50,7 +50,7 @@ class CompareSettings:
 
     metrics: tuple[str, ...] = setting(("hr@10", "ndcg@10"), f"Metrics to compare: {_NAMES} or mrr")
     exchanges: int = setting(
-        9999, "Random exchanges of the test; p cannot be below 2 / this, times the number of rows"
+        9999, "Random exchanges of the test; p cannot be below 1 / this, times the number of rows"
     )
 
     def __post_init__(self) -> None:
@@ -158,13 +158,14 @@ def randomization_test(of_users: npt.NDArray[np.float64], exchanges: int) -> flo
         of_users: [U] difference of each user.
         exchanges: times that the two models change places at random users.
     """
-    reached, least = 1, abs(of_users.sum()) * (1 - 1e-12)  # equal sums differ by rounding
+    reached, total = 1, of_users.sum()
+    least = abs(total) * (1 - 1e-12)  # equal sums differ by rounding
     generator, width = np.random.default_rng(0), -(-len(of_users) // 8)
     for done in range(0, exchanges, _AT_ONCE):
         count = min(_AT_ONCE, exchanges - done)
         bits = np.frombuffer(generator.bytes(count * width), np.uint8).reshape(count, width)
         exchanged = np.unpackbits(bits, axis=1, count=len(of_users)) @ of_users
-        reached += int((abs(of_users.sum() - 2 * exchanged) >= least).sum())
+        reached += int((abs(total - 2 * exchanged) >= least).sum())
     return reached / (exchanges + 1)
 
 

@@ -266,16 +266,15 @@ class Bert4RecTraining:
         baseline = ranking_metrics(popular[_CHOSEN_RANKING], (10,))[_CHOSEN_METRIC]
         warmup = warmup_steps(recipe.config, self.source.num_batches)
         steps = total_steps(recipe.config.run, self.source.num_batches)
-        if warmup >= steps:
-            recipe.machine.print_line(
-                f"`warmup_steps` {warmup}: the rate rises in all of the {steps} steps, and little "
-                "is learned; train longer, or lower it"
-            )
+        risen = (
+            f"\n`warmup_steps` {warmup}: the rate rises in all of the {steps} steps, and little is "
+            "learned; train longer, or lower it"
+        )
         return (
             f"{count_users(recipe.sequences, self.source.least_items)}\n"
             f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "
             f"`objective` {recipe.config.objective.objective}; {self.metric.name} of popularity: "
-            f"{baseline:.6f}"
+            f"{baseline:.6f}{risen if warmup >= steps else ''}"
         )
 
     def begin_epoch(self, epoch: int) -> None:

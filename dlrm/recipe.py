@@ -458,13 +458,13 @@ class DlrmTraining:
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
         recipe, source, sizes = self.recipe, self.source, self.recipe.dataset.spec.table_sizes
-        rest = self.num_rows % source.batch_size
+        rest, run = self.num_rows % source.batch_size, recipe.config.run
         left_out = (
             f" (`drop_last` leaves out the last {rest}, {rest / self.num_rows:.1%} of the split)"
             if rest and recipe.config.data.drop_last
             else ""
         )
-        steps = min(recipe.config.run.epochs * source.num_batches, self.cadence.max_steps or 100)
+        steps = min(run.epochs * source.num_batches, run.max_steps or 100)
         few = f"; {steps} steps are few: more `epochs` or `preset` criteo_sample teach more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"

@@ -42,9 +42,9 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
     column = row_format.columns[number]
-    has_digits = any(character.isdigit() for character in value)
-    if_nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
-    if_nothing = "" if has_digits else if_nothing
+    has_digits = any(character.isdigit() for character in value)  # as marks of nothing do not
+    nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
+    if_nothing = "" if has_digits else nothing
     remedies = {
         "hex": f"; up to 8 hexadecimal digits are read, other texts by `type` string{if_nothing}",
         "number": f"; numbers are decimal, with a point, within float32{if_nothing}",

@@ -57,16 +57,16 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         files=files,
         fingerprint=fingerprint(files),
     ).save(dataset)
-    texts = {
-        f"{split} {rows:,} rows": f" with {result.positives[split] / rows:.1%} clicks"
-        for split, rows in result.rows.items()
-        if rows
-    }
-    if job.semantics.unlabelled:
-        texts = dict.fromkeys(texts, "")
-    engine_job.reporter.note(", ".join(map("".join, texts.items())))
-    schema = job.semantics.schema
-    if schema is not None and not job.semantics.unlabelled and not any(result.positives.values()):
+    is_labelled, schema = not job.semantics.unlabelled, job.semantics.schema
+    engine_job.reporter.note(
+        ", ".join(
+            f"{split} {rows:,} rows"
+            + (f" with {result.positives[split] / rows:.1%} clicks" if is_labelled else "")
+            for split, rows in result.rows.items()
+            if rows
+        )
+    )
+    if schema is not None and is_labelled and not any(result.positives.values()):
         named = ", ".join(map(repr, schema.positive))
         engine_job.reporter.note(f"no row is a click: does `positive` {named} stand in the file?")
     empty = [split for split, rows in result.rows.items() if not rows]

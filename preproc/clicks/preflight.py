@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks files, their format and disk space before a run starts."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,7 +8,7 @@ from preproc.clicks.engine import explained
 from preproc.clicks.input import find_inputs
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
-from preproc.clicks.schema.grammar import DECIMAL, reject_reason
+from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
 from preproc.clicks.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
@@ -26,7 +25,6 @@ _RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per 
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
-_WEIGHTED = re.compile(b".+:" + DECIMAL.pattern)
 
 
 def check(
@@ -160,7 +158,7 @@ def _weighted_lists(rows: list[bytes], row_format: RowFormat) -> Iterator[str]:
         if column.list is not None and not column.list.weight_separator:
             separator = column.list.separator.encode()
             elements = [element for cell in cells if cell for element in cell.split(separator)]
-            if elements and all(map(_WEIGHTED.fullmatch, elements)):
+            if elements and all(map(LOOKS_WEIGHTED.fullmatch, elements)):
                 yield column.name
 
 

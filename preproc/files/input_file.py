@@ -152,10 +152,8 @@ class InputFile:
         try:
             with parquet.ParquetFile(self.path) as file:
                 for field in file.schema_arrow:
-                    of_lists = _is_list(field.type) and not pa.types.is_nested(
-                        field.type.value_type
-                    )
-                    if pa.types.is_nested(field.type) and not of_lists:
+                    kind = field.type.value_type if _is_list(field.type) else field.type
+                    if pa.types.is_nested(kind):
                         raise PreprocError(
                             f"{self.path}: column {field.name} has the type {field.type}; columns "
                             "of texts, numbers, truth values, times and lists of them are read: "
@@ -210,7 +208,7 @@ class InputFile:
             )
 
 
-LIST_SEPARATOR = "|"
+_LIST_SEPARATOR = "|"
 """Between the elements of lists that are read as text."""
 
 
@@ -232,12 +230,12 @@ def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
         if _is_list(column.type):
             texts = column.cast(pa.list_(pa.string()))
             flat = texts.flatten()
-            if flat.null_count or pc.any(pc.match_substring(flat, LIST_SEPARATOR)).as_py():
+            if flat.null_count or pc.any(pc.match_substring(flat, _LIST_SEPARATOR)).as_py():
                 raise ValueError(
-                    f"column {name}: an element of a list is null or holds {LIST_SEPARATOR!r}, "
+                    f"column {name}: an element of a list is null or holds {_LIST_SEPARATOR!r}, "
                     "which is written between elements"
                 )
-            return pc.binary_join(texts, LIST_SEPARATOR)
+            return pc.binary_join(texts, _LIST_SEPARATOR)
         if pa.types.is_floating(column.type):
             return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         return column.cast("large_string") if pa.types.is_string_view(column.type) else column

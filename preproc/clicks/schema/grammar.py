@@ -39,6 +39,7 @@ _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 _WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
 DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+LOOKS_WEIGHTED = re.compile(b".+:" + DECIMAL.pattern)
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.clicks.schema.grammar import DECIMAL
+from preproc.clicks.schema.grammar import DECIMAL, LOOKS_WEIGHTED
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
 from preproc.files.errors import PreprocError
@@ -32,7 +32,7 @@ _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
 _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(DECIMAL.pattern.decode())
-_WEIGHTED = re.compile(rf".+:{_FLOAT.pattern}")
+_WEIGHTED = re.compile(LOOKS_WEIGHTED.pattern.decode())
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _COMMONEST = 30
 _HEAVY_TAILED = 3

@@ -126,8 +126,7 @@ class Column:
     def derived(self) -> tuple["Column", ...]:
         """The categorical features of a timestamp, or of a number with bins."""
         if self.bins:
-            name = f"{self.name}_bin"
-            return (Column(name=name, role="categorical", missing=self.missing),)
+            return (Column(name=f"{self.name}_bin", role="categorical"),)
         return tuple(
             dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
             for feature in TIME_FEATURES

@@ -258,7 +258,7 @@ class Schema:
             quote=self.quote.encode(),
             columns=tuple(columns),
             numbers=tuple(numbers.get(column.name, 0) for column in columns),
-            bin_numbers=tuple(numbers.get(f"{c.name}_bin", 0) if c.bins else 0 for c in columns),
+            bin_numbers=tuple(numbers[c.derived[0].name] if c.bins else 0 for c in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
