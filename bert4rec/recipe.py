@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import REMOVED, SECTIONS, Bert4RecConfig, ObjectiveConfig, RunConfig
+from bert4rec.config import REMOVED, Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import BatchGroup, TrainBatches
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.opened import OpenedDataset
@@ -37,13 +37,13 @@ from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
+from recsys.train.measure.timing import rate_in_words
 from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, PrintLine, SavedState, Training
 from recsys.train.saving.run_folder import CheckpointFolder
-from recsys.train.timing import rate_in_words
 
 _CHOSEN_RANKING, _CHOSEN_METRIC = "full", "ndcg@10"
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
@@ -82,7 +82,7 @@ class Bert4RecRecipe:
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(SECTIONS) | REMOVED
+    fixed = fixed_settings(Bert4RecConfig.sections) | REMOVED
 
     @classmethod
     def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":

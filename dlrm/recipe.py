@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dlrm.config import SECTIONS, DlrmConfig
+from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows, name_only_class
 from dlrm.data.loader import NoBatchError
@@ -46,13 +46,13 @@ from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric, TrainStep
+from recsys.train.measure.timing import DISTINCT_INPUTS, rate_in_words
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState, Training
 from recsys.train.run_log import progress_bar
 from recsys.train.saving.run_folder import CheckpointFolder
-from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DlrmRecipe:
     model: DlrmNetwork[Any]
     origin: Origin
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(SECTIONS) | {"mlp_weight_decay": 0.0}  # of earlier versions
+    fixed = fixed_settings(DlrmConfig.sections) | {"mlp_weight_decay": 0.0}  # of earlier versions
     summary = ()
 
     @classmethod

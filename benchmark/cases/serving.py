@@ -36,7 +36,7 @@ from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
 from recsys.serve.server.instances import InstanceMemory, instance_memory, process_memory
 from recsys.settings import setting
-from recsys.train.timing import LatencySummary
+from recsys.train.measure.timing import LatencySummary
 
 MIB = 1 << 20
 BESIDES_TABLES = 300 * MIB

@@ -20,7 +20,7 @@ from recsys.serve.client.connection import Endpoint
 from recsys.serve.client.load import LoadResult
 from recsys.serve.client.perf_input import write_perf_input
 from recsys.serve.client.requests import Arrays
-from recsys.train.timing import LatencySummary
+from recsys.train.measure.timing import LatencySummary
 
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-triton" / "perf_analyzer"
 """Where `make perf-analyzer` puts the program."""

@@ -22,8 +22,8 @@ from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
+from recsys.train.measure.timing import DISTINCT_INPUTS
 from recsys.train.saving.write import write_checkpoint
-from recsys.train.timing import DISTINCT_INPUTS
 
 NAME = "dlrm"
 """Name of the model on the server."""

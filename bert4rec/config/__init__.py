@@ -6,26 +6,21 @@ name of one in `configs/`) replaces defaults, a flag replaces both.
 """
 
 from bert4rec.config.data import DataConfig, TemporalTargets, TemporalValidation, WindowKind
-from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.config.model import EXPERTS, Activation, AdapterConfig, ModelConfig
-from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig, PrecisionConfig
+from bert4rec.config.optimizer import ObjectiveConfig
 from bert4rec.config.removed import REMOVED, require_current
 from bert4rec.config.run import RunConfig
-from bert4rec.config.whole import SECTIONS, Bert4RecConfig
+from bert4rec.config.whole import Bert4RecConfig
 
 __all__ = [
     "EXPERTS",
     "REMOVED",
-    "SECTIONS",
     "Activation",
     "AdapterConfig",
     "Bert4RecConfig",
     "DataConfig",
-    "EvaluationConfig",
     "ModelConfig",
     "ObjectiveConfig",
-    "OptimizerConfig",
-    "PrecisionConfig",
     "RunConfig",
     "TemporalTargets",
     "TemporalValidation",

@@ -7,7 +7,6 @@ from typing import Literal
 from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, require_positive, setting
-from recsys.train.optimizers import AmpDtype
 
 Objective = Literal["cloze", "causal", "hybrid"]
 MaskLastOf = Literal["sequences", "batches"]
@@ -90,21 +89,3 @@ class OptimizerConfig:
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PrecisionConfig:
-    """Settings of the precision."""
-
-    amp: bool = setting(False, "Compute matrix products in half precision")
-    amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
-
-    @property
-    def loss_scale(self) -> float:
-        """Static loss scale of float16."""
-        return 1024.0
-
-    @property
-    def tf32(self) -> bool:
-        """False: mixed precision is the fast way on a GPU."""
-        return False

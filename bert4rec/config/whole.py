@@ -2,41 +2,46 @@
 """All settings of a run, and those that contradict each other."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from bert4rec.config.data import DataConfig
 from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.config.model import AdapterConfig, ModelConfig
-from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig, PrecisionConfig
+from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig
 from bert4rec.config.run import RunConfig
 from recsys.errors import UserError
-from recsys.settings import sections_from_dict, to_dict
+from recsys.train.config import Config, PrecisionSettings
 from recsys.train.measure import MeasureConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Bert4RecConfig:
-    """A whole run; `explicit` names the settings that the user gave."""
+class Bert4RecConfig(Config):
+    """All settings of a BERT4Rec run."""
 
+    sections: ClassVar = {
+        ModelConfig: "model",
+        DataConfig: "data",
+        ObjectiveConfig: "objective",
+        OptimizerConfig: "optimizer",
+        PrecisionSettings: "precision",
+        AdapterConfig: "adapter",
+        EvaluationConfig: "evaluation",
+        RunConfig: "run",
+        MeasureConfig: "measure",
+    }
+    folder_setting = "export_root"
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
     adapter: AdapterConfig = dataclasses.field(default_factory=AdapterConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
-    measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
-    explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
-        if self.run.resume and not self.run.export_root:
-            raise UserError("`resume` needs `export_root`, the folder of the run")
-        if self.run.resume and self.run.load_checkpoint_path is not None:
-            raise UserError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
+        Config.__post_init__(self)
         if self.run.use_torch_jit_trace:
             self._check_trace()
         if self.adapter.adapter != "none":
@@ -96,39 +101,6 @@ class Bert4RecConfig:
         return self.objective.loss != "full" or self.run.parallelism == "dmp"
 
     @property
-    def folder_setting(self) -> str:
-        """Name of the setting of the checkpoint folder."""
-        return "export_root"
-
-    @property
     def checkpoint_folder(self) -> Path | None:
         """Folder of the checkpoints; None if none are saved."""
         return Path(self.run.export_root) if self.run.export_root else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns every setting under its flag name, as plain values."""
-        return to_dict(self, SECTIONS)
-
-    @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()
-    ) -> "Bert4RecConfig":
-        """Builds a config from values under their flag names.
-
-        Raises:
-            UserError: an unknown name, or a value that is refused.
-        """
-        return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
-
-
-SECTIONS: dict[type, str] = {
-    ModelConfig: "model",
-    DataConfig: "data",
-    ObjectiveConfig: "objective",
-    OptimizerConfig: "optimizer",
-    PrecisionConfig: "precision",
-    AdapterConfig: "adapter",
-    EvaluationConfig: "evaluation",
-    RunConfig: "run",
-    MeasureConfig: "measure",
-}

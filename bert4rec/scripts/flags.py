@@ -7,11 +7,12 @@ from typing import Any
 
 from absl import flags
 
-from bert4rec.config import SECTIONS, Bert4RecConfig
+from bert4rec.config import Bert4RecConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
 
+SECTIONS = Bert4RecConfig.sections
 _ALIASES = {
     "use_amp": "amp",
     "use_torch_compile": "torch_compile",

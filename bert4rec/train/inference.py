@@ -20,9 +20,9 @@ from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.evaluate import pack_known, seen_pairs
 from recsys.data.sequences import Sequences
 from recsys.serve.formats import trace
+from recsys.train.measure.timing import DISTINCT_INPUTS
 from recsys.train.optimizers.precision import Precision
 from recsys.train.recipe import Machine
-from recsys.train.timing import DISTINCT_INPUTS
 
 Inference = Callable[[], tuple[Tensor, Tensor]]
 """Returns ([B, K] items, best first, [B, K] scores) of its batch."""

@@ -7,6 +7,7 @@ from typing import Literal
 from cuda_ext import RowOptimizer
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, setting
+from recsys.train.config import PrecisionSettings
 from recsys.train.optimizers import AmpDtype
 
 
@@ -57,10 +58,9 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PrecisionConfig:
+class PrecisionConfig(PrecisionSettings):
     """Mixed precision and its loss scale."""
 
-    amp: bool = setting(False, "If True the script will use Automatic Mixed Precision")
     amp_dtype: AmpDtype = setting(
         "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
     )

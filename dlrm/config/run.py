@@ -5,21 +5,14 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import (
-    joined,
-    require_below,
-    require_not_negative,
-    require_positive,
-    require_threads,
-    setting,
-)
-from recsys.train.origin import ignore_fingerprint
+from recsys.settings import require_not_negative, require_positive, setting
+from recsys.train.config import RunSettings
 
 Mode = Literal["train", "test", "predict", "inference_benchmark"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
+class RunConfig(RunSettings):
     """Mode, length, evaluation, devices, log and checkpoints of a run."""
 
     mode: Mode = setting(
@@ -28,16 +21,7 @@ class RunConfig:
         "calibration, the predicted clicks over the clicks: above 1 too many are predicted",
         resumable=True,
     )
-    seed: int = setting(12345, "Random seed")
     epochs: int = setting(1, "Number of epochs to train for", resumable=True)
-    max_steps: int | None = setting(
-        None, "Stop training after doing this many optimization steps", resumable=True
-    )
-    test_freq: int | None = setting(
-        None,
-        "Number of optimization steps between validations. If None will test after each epoch",
-        resumable=True,
-    )
     test_after: float = setting(
         0.0, "Don't test the model unless this many epochs has been completed", resumable=True
     )
@@ -50,21 +34,10 @@ class RunConfig:
     auc_threshold: float | None = setting(
         None, "Stop the training after achieving this AUC", resumable=True
     )
-    base_device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto",
-        "Device to run the majority of the model operations; auto takes CUDA if present",
-        resumable=True,
-    )
     placement: str | None = setting(
         None,
         "JSON file with the placement of the tables on several processes, as python -m "
         "dlrm.scripts.plan_placement writes it; by default it is planned",
-        resumable=True,
-    )
-    process_timeout: float = setting(
-        60.0,
-        "Seconds without a heartbeat of one of several processes after which the run ends with an "
-        "error that names that process; 0 waits for ever",
         resumable=True,
     )
     cuda_graphs: bool = setting(
@@ -76,11 +49,6 @@ class RunConfig:
     print_freq: int = setting(
         200,
         "Number of optimizations steps between printing training status to stdout",
-        resumable=True,
-    )
-    log_path: str = setting(
-        "./log.json",
-        "Destination for the log file with various results and statistics",
         resumable=True,
     )
     load_checkpoint_path: str | None = setting(
@@ -110,24 +78,9 @@ class RunConfig:
         "relative --save_checkpoint_path is taken inside it",
         resumable=True,
     )
-    save_freq: int | None = setting(
-        None,
-        "Number of optimization steps between checkpoints, besides those at the best evaluation, "
-        "at the end and on SIGTERM, SIGINT or SIGHUP",
-        resumable=True,
-    )
     checkpoint_format: Literal["native", "nvidia"] = setting(
         "native",
         "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
-    )
-    ignore_fingerprint: bool = ignore_fingerprint()
-    resume: bool = setting(
-        False,
-        "Continue the run saved under --save_checkpoint_path, if there is one",
-        resumable=True,
-    )
-    benchmark_warmup_steps: int = setting(
-        0, "Number of initial iterations to exclude from throughput measurements", resumable=True
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
         (1, 64, 4096),
@@ -137,23 +90,11 @@ class RunConfig:
     inference_benchmark_steps: int = setting(
         200, "Number of steps for measuring inference latency and throughput", resumable=True
     )
-    num_threads: int | None = setting(
-        None, "CPU threads of a step; by default one per core", resumable=True
-    )
 
     def __post_init__(self) -> None:
         """Refuses counts and thresholds out of range."""
-        require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
-        for name in ("max_steps", "test_freq", "save_freq", "patience"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        require_below(self, "seed", 2**63)
-        require_threads(self, "num_threads")
-        require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
+        RunSettings.__post_init__(self)
+        require_positive(self, "epochs", "inference_benchmark_steps")
+        require_not_negative(self, "test_after")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
-        sizes = self.inference_benchmark_batch_sizes
-        if not sizes or min(sizes) < 1:
-            raise UserError(
-                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
-            )

@@ -2,44 +2,40 @@
 """All settings of a run, and what they refuse together."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from dlrm.config.data import DataConfig
 from dlrm.config.model import ModelConfig
 from dlrm.config.optimizer import OptimizerConfig, PrecisionConfig
 from dlrm.config.run import RunConfig
 from recsys.errors import UserError
-from recsys.settings import sections_from_dict, to_dict
+from recsys.train.config import Config
 from recsys.train.measure import MeasureConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DlrmConfig:
-    """All settings of a run.
+class DlrmConfig(Config):
+    """All settings of a DLRM run."""
 
-    Attributes:
-        model, data, optimizer, precision, run, measure: the sections.
-        explicit: names of the settings that the user gave, which defaults never replace.
-    """
-
+    sections: ClassVar = {
+        ModelConfig: "model",
+        DataConfig: "data",
+        OptimizerConfig: "optimizer",
+        PrecisionConfig: "precision",
+        RunConfig: "run",
+        MeasureConfig: "measure",
+    }
+    folder_setting = "save_checkpoint_path"
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
-    measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
-    explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
-        if self.run.resume and self.checkpoint_folder is None:
-            raise UserError("`resume` needs `save_checkpoint_path`, the folder of the run")
-        if self.run.resume and self.run.load_checkpoint_path is not None:
-            raise UserError(
-                "`resume` continues from `save_checkpoint_path`; drop `load_checkpoint_path`"
-            )
+        Config.__post_init__(self)
         if self.run.resume and self.run.checkpoint_format == "nvidia":
             raise UserError(
                 "`resume` needs `checkpoint_format` native: NVIDIA's layout holds no optimizer, "
@@ -68,40 +64,9 @@ class DlrmConfig:
             raise UserError("`quantize` does not know the layers of `batch_norm`")
 
     @property
-    def folder_setting(self) -> str:
-        """Name of the setting of the checkpoint folder."""
-        return "save_checkpoint_path"
-
-    @property
     def checkpoint_folder(self) -> Path | None:
         """Folder of the run's checkpoints; None if none are saved."""
         if self.run.save_checkpoint_path is not None:
             path = Path(self.run.save_checkpoint_path)
             return Path(self.run.output_dir) / path if "output_dir" in self.explicit else path
         return Path(self.run.output_dir) if "output_dir" in self.explicit else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns {flag name: plain value} of every setting."""
-        return to_dict(self, SECTIONS)
-
-    @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()
-    ) -> "DlrmConfig":
-        """Builds a config from {flag name: value}.
-
-        Raises:
-            UserError: an unknown name, or a value that is refused.
-        """
-        return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
-
-
-SECTIONS: dict[type, str] = {
-    ModelConfig: "model",
-    DataConfig: "data",
-    OptimizerConfig: "optimizer",
-    PrecisionConfig: "precision",
-    RunConfig: "run",
-    MeasureConfig: "measure",
-}
-"""Class of each section -> its field in `DlrmConfig`."""

@@ -7,12 +7,15 @@ from typing import Any
 
 from absl import flags
 
-from dlrm.config import SECTIONS, DlrmConfig
+from dlrm.config import DlrmConfig
 from recsys import flags as settings_flags
 from recsys.presets import Preset, PresetFolder
 
+SECTIONS = DlrmConfig.sections
 PRESETS = PresetFolder(
-    Path(__file__).resolve().parents[1] / "presets", SECTIONS, removed=settings_flags.REMOVED
+    Path(__file__).resolve().parents[1] / "presets",
+    SECTIONS,
+    removed=settings_flags.REMOVED,
 )
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}

@@ -17,9 +17,9 @@ from dlrm.nn.embedding import LookupsT
 from dlrm.train.metrics import ClickMetrics, GroupAuc, click_metrics, group_auc
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE, find_nonfinite
+from recsys.train.measure.timing import synchronize
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
-from recsys.train.timing import synchronize
 
 logger = logging.getLogger(__name__)
 

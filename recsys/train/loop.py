@@ -17,11 +17,11 @@ from tqdm import tqdm
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.divergence import LossMonitor
+from recsys.train.measure.timing import ThroughputWindow
 from recsys.train.memory import release_unused_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import ALONE, Processes, SharedStop
 from recsys.train.run_log import RunLog
-from recsys.train.timing import ThroughputWindow
 
 BatchT = TypeVar("BatchT", bound=Sized)
 BatchT_contra = TypeVar("BatchT_contra", contravariant=True)

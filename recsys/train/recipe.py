@@ -5,12 +5,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from recsys.train.checkpoint import Checkpoint, RowShard
+from recsys.train.config import Config
 from recsys.train.loop import (
     BatchSource,
     BatchT,
@@ -21,8 +22,6 @@ from recsys.train.loop import (
     Metric,
     TrainStep,
 )
-from recsys.train.measure import MeasureConfig
-from recsys.train.optimizers import AmpDtype
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import Processes
@@ -31,102 +30,7 @@ from recsys.train.saving.run_folder import CheckpointFolder
 PrintLine = Callable[[str], None]
 """Prints a line, on the first process only."""
 
-ConfigT = TypeVar("ConfigT", bound="Config")
-
-
-class RunSettings(Protocol):
-    """The settings of a run that every model has."""
-
-    @property
-    def base_device(self) -> str:
-        """`auto`, `cuda` or `cpu`."""
-
-    @property
-    def num_threads(self) -> int | None:
-        """CPU threads of a step; None leaves PyTorch's number."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the weights and of all random draws."""
-
-    @property
-    def log_path(self) -> str:
-        """File of the log."""
-
-    @property
-    def load_checkpoint_path(self) -> str | None:
-        """Checkpoint to start from."""
-
-    @property
-    def resume(self) -> bool:
-        """True to continue the run in the checkpoint folder."""
-
-    @property
-    def benchmark_warmup_steps(self) -> int:
-        """First steps to leave out of the throughput."""
-
-    @property
-    def inference_benchmark_batch_sizes(self) -> tuple[int, ...]:
-        """Batch sizes to measure."""
-
-    @property
-    def inference_benchmark_steps(self) -> int:
-        """Measured steps of each batch size."""
-
-
-class PrecisionSettings(Protocol):
-    """The settings of mixed precision."""
-
-    @property
-    def amp(self) -> bool:
-        """True to compute matrix products in half precision."""
-
-    @property
-    def amp_dtype(self) -> AmpDtype:
-        """Type of those products."""
-
-    @property
-    def loss_scale(self) -> float:
-        """Factor of the loss in float16; 1 turns scaling off."""
-
-    @property
-    def tf32(self) -> bool:
-        """True to multiply float32 matrices as TF32 on a GPU."""
-
-
-class Config(Protocol):
-    """All settings of a model's run."""
-
-    @property
-    def run(self) -> RunSettings:
-        """Settings of the run."""
-
-    @property
-    def precision(self) -> PrecisionSettings:
-        """Settings of mixed precision."""
-
-    @property
-    def measure(self) -> MeasureConfig:
-        """Settings of benchmark and profile."""
-
-    @property
-    def explicit(self) -> frozenset[str]:
-        """Names of the settings that the user gave."""
-
-    @property
-    def folder_setting(self) -> str:
-        """Name of the setting of the checkpoint folder."""
-
-    @property
-    def checkpoint_folder(self) -> Path | None:
-        """Folder of the run's checkpoints; None if none are saved."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns every setting by name, as plain values."""
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], explicit: frozenset[str]) -> Self:
-        """Builds a config from values by name."""
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def adopt(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:

@@ -18,16 +18,17 @@ from tqdm import tqdm
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import SAME_REQUEST_S, StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
+from recsys.train.config import Config
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopConfig, LoopState
 from recsys.train.measure.observers import step_observers, write_report
+from recsys.train.measure.timing import TABLE_HEAD, InferenceLatency, measure_latency
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
 from recsys.train.processes import ALONE, Processes, set_threads
-from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, SavedState, Training
+from recsys.train.recipe import ConfigT, Machine, PrintLine, Recipe, SavedState, Training
 from recsys.train.run_log import RunLog, above_bar, progress_bar, require_log, require_writable
 from recsys.train.saving.run_folder import CheckpointFolder, check_writable
-from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.client.load import Clients
 from recsys.serve.client.requests import Arrays
-from recsys.train.timing import LatencySummary
+from recsys.train.measure.timing import LatencySummary
 
 ARRIVALS_HEAD = (
     "   batch  rate/s clients   p50 ms   p90 ms   p99 ms       rows/s  answered as they arrive"

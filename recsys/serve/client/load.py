@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from recsys.serve.client.connection import Endpoint, EndpointError, ServerTimes
 from recsys.serve.client.requests import Arrays
-from recsys.train.timing import LatencySummary
+from recsys.train.measure.timing import LatencySummary
 
 TABLE_HEAD = (
     "   batch clients   p50 ms   p90 ms   p99 ms       rows/s  requests/s  queue ms compute ms "

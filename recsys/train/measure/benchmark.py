@@ -10,9 +10,9 @@ import numpy as np
 
 from recsys.sizes import format_bytes
 from recsys.train.loop import BatchT
+from recsys.train.measure.timing import LatencySummary, synchronize
 from recsys.train.memory import peak_memory, reset_peak_memory
 from recsys.train.recipe import Machine
-from recsys.train.timing import LatencySummary, synchronize
 
 Counts = Mapping[str, int]
 """Name -> number in a batch, such as samples; `padded_tokens` if padding were added."""

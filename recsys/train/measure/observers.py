@@ -10,10 +10,11 @@ from pathlib import Path
 from recsys.errors import UserError
 from recsys.pages.page import write_page
 from recsys.pages.run_page import run_page
+from recsys.train.config import Config
 from recsys.train.loop import BatchT, StepObserver
 from recsys.train.measure.benchmark import Counts, StepBenchmark
 from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
-from recsys.train.recipe import Config, Machine
+from recsys.train.recipe import Machine
 from recsys.train.run_log import read_run_log
 
 _WARMUP_STEPS = 10

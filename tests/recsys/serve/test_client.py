@@ -7,7 +7,7 @@ import pytest
 from recsys.serve.client.arrivals import ArrivalsResult, arrival_times, find_largest_rate
 from recsys.serve.client.requests import BadRequestError, check_arrays, check_ids
 from recsys.serve.signature import bert4rec_signature, dlrm_signature
-from recsys.train.timing import LatencySummary
+from recsys.train.measure.timing import LatencySummary
 
 
 def test_arrivals_are_a_seeded_poisson_process():

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that every model has."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from recsys.errors import UserError
+from recsys.settings import (
+    Sections,
+    joined,
+    require_below,
+    require_not_negative,
+    require_positive,
+    require_threads,
+    sections_from_dict,
+    setting,
+    to_dict,
+)
+from recsys.train.measure import MeasureConfig
+from recsys.train.optimizers import AmpDtype
+from recsys.train.origin import ignore_fingerprint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """Length, evaluation, devices, log and checkpoints of a run."""
+
+    seed: int = setting(12345, "Random seed")
+    max_steps: int | None = setting(None, "Stop after this many steps", resumable=True)
+    test_freq: int | None = setting(
+        None, "Steps between validations; by default one per epoch", resumable=True
+    )
+    patience: int | None = setting(
+        None, "Stop after this many validations without a better one", resumable=True
+    )
+    base_device: Literal["auto", "cuda", "cpu"] = setting(
+        "auto", "Device of the model; auto takes CUDA if present", resumable=True
+    )
+    num_threads: int | None = setting(
+        None, "CPU threads of a step; by default one per core", resumable=True
+    )
+    process_timeout: float = setting(
+        60.0,
+        "Seconds without a heartbeat of one of several processes after which the run ends with an "
+        "error that names that process; 0 waits for ever",
+        resumable=True,
+    )
+    print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
+    log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
+    load_checkpoint_path: str | None = setting(
+        None, "Checkpoint, or folder of a run, to load", resumable=True
+    )
+    save_freq: int | None = setting(
+        None,
+        "Steps between checkpoints, besides those at the best evaluation, at the end and on "
+        "SIGTERM, SIGINT or SIGHUP",
+        resumable=True,
+    )
+    ignore_fingerprint: bool = ignore_fingerprint()
+    resume: bool = setting(
+        False, "Continue the run in the folder of the checkpoints, if there is one", resumable=True
+    )
+    benchmark_warmup_steps: int = setting(
+        0, "First steps to leave out of the throughput", resumable=True
+    )
+    inference_benchmark_batch_sizes: tuple[int, ...] = setting(
+        (1, 64, 1024), "Batch sizes of --mode inference_benchmark", resumable=True
+    )
+
+    @property
+    def inference_benchmark_steps(self) -> int:
+        """Steps of each inference benchmark."""
+        return 100
+
+    def __post_init__(self) -> None:
+        """Refuses numbers out of range."""
+        require_positive(self, "print_freq")
+        require_not_negative(self, "seed", "benchmark_warmup_steps", "process_timeout")
+        require_below(self, "seed", 2**63)
+        require_threads(self, "num_threads")
+        for name in ("max_steps", "test_freq", "save_freq", "patience"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        sizes = self.inference_benchmark_batch_sizes
+        if not sizes or min(sizes) < 1:
+            raise UserError(
+                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionSettings:
+    """Settings of mixed precision."""
+
+    amp: bool = setting(False, "Compute matrix products in half precision")
+    amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
+
+    @property
+    def loss_scale(self) -> float:
+        """Static loss scale of float16."""
+        return 1024.0
+
+    @property
+    def tf32(self) -> bool:
+        """False: mixed precision is the fast way on a GPU."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Config(abc.ABC):
+    """All settings of a model's run.
+
+    Attributes:
+        sections: class of each section -> name of the attribute that holds it.
+        folder_setting: name of the setting of the checkpoint folder.
+        explicit: names of the settings that the user gave.
+    """
+
+    sections: ClassVar[Sections]
+    folder_setting: ClassVar[str]
+    run: RunSettings = dataclasses.field(default_factory=RunSettings)
+    precision: PrecisionSettings = dataclasses.field(default_factory=PrecisionSettings)
+    measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
+    explicit: frozenset[str] = frozenset()
+
+    @property
+    @abc.abstractmethod
+    def checkpoint_folder(self) -> Path | None:
+        """Folder of the run's checkpoints; None if none are saved."""
+
+    def __post_init__(self) -> None:
+        """Refuses a run to resume that has no folder, or two beginnings."""
+        if self.run.resume and self.checkpoint_folder is None:
+            raise UserError(f"`resume` needs `{self.folder_setting}`, the folder of the run")
+        if self.run.resume and self.run.load_checkpoint_path is not None:
+            raise UserError(
+                f"`resume` continues from `{self.folder_setting}`; drop `load_checkpoint_path`"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every setting under its flag name, as plain values."""
+        return to_dict(self, self.sections)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()) -> Self:
+        """Builds a config from values under their flag names.
+
+        Raises:
+            UserError: an unknown name, or a value that is refused.
+        """
+        return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
