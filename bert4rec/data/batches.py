@@ -20,7 +20,7 @@ from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.train.memory import copy_ahead, to_device
+from recsys.train.memory import HostBatch, copy_ahead, to_device
 from recsys.train.processes import ALONE, Processes
 
 _HOST = torch.device("cpu")
@@ -30,7 +30,7 @@ _GROUPS_AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TrainBatch:
+class TrainBatch(HostBatch):
     """Sequences to train on, with the host's random draws.
 
     Attributes:
@@ -57,21 +57,8 @@ class TrainBatch:
             return self.layout.num_tokens - self.layout.batch_size
         return self.mask_counts.total
 
-    def pinned(self) -> "TrainBatch":
-        """Copies the batch into pinned memory."""
-        return self._map(Tensor.pin_memory)
-
-    def to(self, device: torch.device) -> "TrainBatch":
-        """Queues the copy to a device."""
-        return self._map(lambda t: t.to(device, non_blocking=True))
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
-        counts = self.mask_counts
-        for tensor in (self.items, self.layout.offsets, counts.per_sequence, counts.last_only):
-            tensor.record_stream(stream)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "TrainBatch":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "TrainBatch":
+        """Returns the batch with each tensor changed."""
         counts = self.mask_counts
         return dataclasses.replace(
             self,
@@ -86,7 +73,7 @@ class TrainBatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BatchGroup:
+class BatchGroup(HostBatch):
     """The batches of one step."""
 
     batches: tuple[TrainBatch, ...]
@@ -94,14 +81,9 @@ class BatchGroup:
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
 
-    def to(self, device: torch.device) -> "BatchGroup":
-        """Queues the copy to a device."""
-        return BatchGroup(tuple(batch.to(device) for batch in self.batches))
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
-        for batch in self.batches:
-            batch.record_stream(stream)
+    def map(self, change: Callable[[Tensor], Tensor]) -> "BatchGroup":
+        """Returns the group with each tensor changed."""
+        return BatchGroup(tuple(batch.map(change) for batch in self.batches))
 
 
 class TrainBatches:

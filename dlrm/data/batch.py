@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of samples, in storage dtypes and in the model's dtypes."""
 
-import abc
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from cuda_ext import ops
 from dlrm.nn.bags import Bags
 from recsys.data.click_columns import ClickColumns
+from recsys.train.memory import HostBatch
 
 LookupsT_co = TypeVar("LookupsT_co", covariant=True)
 LookupsT_contra = TypeVar("LookupsT_contra", contravariant=True)
@@ -53,33 +53,6 @@ class BatchSource(Protocol[LookupsT_co]):
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[LookupsT_co]]:
         """Yields an epoch's batches from number `start` on, in a fixed order."""
         ...
-
-
-class HostBatch(abc.ABC):
-    """A batch on the host, that may be copied to a device."""
-
-    __slots__ = ()
-
-    @abc.abstractmethod
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Returns the batch with each tensor changed."""
-
-    def pinned(self) -> Self:
-        """Copies the batch into pinned memory of its own."""
-        return self.map(Tensor.pin_memory)
-
-    def to(self, device: torch.device) -> Self:
-        """Queues the copy to a device, on the current stream."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
-
-        def record(tensor: Tensor) -> Tensor:
-            tensor.record_stream(stream)
-            return tensor
-
-        self.map(record)
 
 
 class ReusedBuffers(Protocol):

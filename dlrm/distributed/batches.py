@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch, BatchSource, HostBatch
+from dlrm.data.batch import Batch, BatchSource
 from dlrm.distributed.columns import RankIds, RankLists
 from dlrm.distributed.exchange import ExchangedLookups, plan_bags, plan_lookups
 from dlrm.distributed.placement import Placement
 from dlrm.nn.bags import Bags
 from recsys.ahead import iterate_ahead
-from recsys.train.memory import copy_ahead
+from recsys.train.memory import HostBatch, copy_ahead
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a run: its limits, freed memory, copies to the device."""
 
+import abc
 import contextlib
 import ctypes
 import dataclasses
@@ -10,7 +11,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -156,22 +157,37 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-class CopiedBatch(Protocol):
-    """A batch on the host that is copied to a device."""
+class HostBatch(abc.ABC):
+    """A batch on the host, that may be copied to a device."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Returns the batch with each tensor changed."""
+
+    def pinned(self) -> Self:
+        """Copies the batch into pinned memory of its own."""
+        return self.map(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Self:
-        """Queues the copy of pinned memory to a device."""
-        ...
+        """Queues the copy to a device, on the current stream."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Tells the allocator that `stream` reads the tensors."""
-        ...
+
+        def record(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self.map(record)
 
 
-CopiedBatchT = TypeVar("CopiedBatchT", bound=CopiedBatch)
+HostBatchT = TypeVar("HostBatchT", bound=HostBatch)
 
 
-def copy_ahead(host: Iterator[CopiedBatchT], device: torch.device) -> Iterator[CopiedBatchT]:
+def copy_ahead(host: Iterator[HostBatchT], device: torch.device) -> Iterator[HostBatchT]:
     """Copies batches to a GPU while the model computes.
 
     Args:
@@ -180,17 +196,17 @@ def copy_ahead(host: Iterator[CopiedBatchT], device: torch.device) -> Iterator[C
     """
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def start_copy(batch: CopiedBatchT) -> tuple[CopiedBatchT, torch.cuda.Event]:
+    def start_copy(batch: HostBatchT) -> tuple[HostBatchT, torch.cuda.Event]:
         with torch.cuda.stream(copies):
             return batch.to(device), copies.record_event()
 
-    def finish(batch: CopiedBatchT, copied: torch.cuda.Event) -> CopiedBatchT:
+    def finish(batch: HostBatchT, copied: torch.cuda.Event) -> HostBatchT:
         stream = torch.cuda.current_stream(device)
         stream.wait_event(copied)  # not for the batch after it, whose copy has begun
         batch.record_stream(stream)
         return batch
 
-    ahead: tuple[CopiedBatchT, torch.cuda.Event] | None = None
+    ahead: tuple[HostBatchT, torch.cuda.Event] | None = None
     for batch in host:
         current, ahead = ahead, start_copy(batch)
         if current is not None:
