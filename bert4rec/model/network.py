@@ -19,7 +19,7 @@ from bert4rec.nn.items import ItemHead, ItemLookup, TokenEmbedding
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.targets import Targets
 from bert4rec.rules import mask_item
-from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
+from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 NO_ADAPTER = AdapterConfig()
 """Settings of a network without adapters."""
@@ -197,9 +197,9 @@ class ItemRows:
             parameter.requires_grad_(False)
             lookup.lookups = lookups
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the tables; the bias is a table of one column."""
-        return [StoredTable(p.detach().view(p.shape[0], -1)) for p in self.parameters]
+        return [p.detach().view(p.shape[0], -1) for p in self.parameters]
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the last backward, and clears them."""

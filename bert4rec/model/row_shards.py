@@ -19,7 +19,7 @@ from bert4rec.nn.items import lookup_before_head
 from bert4rec.nn.parallel_softmax import ItemRange, parallel_cross_entropy
 from bert4rec.nn.targets import LabelledBatch
 from cuda_ext import ops
-from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
+from recsys.train.optimizers.rows import RowGradients, RowLookups
 from recsys.train.processes import Processes
 
 _EMBEDDING, _HEAD, _BIAS = "embedding", "head", "bias"
@@ -212,9 +212,9 @@ class RowShards(nn.Module):
             )
         return network.loss_of(inputs, vectors, of_candidates)
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns this process's rows of each table."""
-        return [StoredTable(shard.values.detach()) for shard in self.shards.values()]
+        return [shard.values.detach() for shard in self.shards.values()]
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the last backward, and clears them."""

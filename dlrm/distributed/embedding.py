@@ -21,7 +21,7 @@ from dlrm.nn.embedding import (
     build_embeddings,
 )
 from recsys.errors import UserError
-from recsys.train.optimizers.rows import RowGradients, StoredTable
+from recsys.train.optimizers.rows import RowGradients
 
 _LOCAL, _REPLICATED = 0, 1
 
@@ -132,7 +132,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
             )
         return shards
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the joint tables `local` and `replicated`."""
         return [*self.local.stored_tables(), *self.replicated.stored_tables()]
 

@@ -60,7 +60,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         for parameter in self.mlp_parameters():
             dist.broadcast(parameter.data, 0)
         for table in self.sharded.replicated.stored_tables():
-            dist.broadcast(table.values.view(torch.uint8), 0)  # bytes, of any type
+            dist.broadcast(table.view(torch.uint8), 0)  # bytes, of any type
 
 
 def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import ops, reference
-from dlrm.config import EmbeddingStorage, ModelConfig
+from dlrm.config import ModelConfig
 from dlrm.nn.embedding import JointTable
 from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
@@ -115,25 +115,10 @@ class Bags:
 
 
 class BaggedEmbedding(JointTable[Bags]):
-    """A joint table whose rows are summed per feature, updated in place.
+    """A joint table whose rows are summed per feature, updated in place."""
 
-    Args:
-        table_sizes: rows of each table.
-        embedding_dim: D, columns of each table.
-        hash_indices: take ids modulo the table size.
-        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
-    """
-
-    def __init__(
-        self,
-        table_sizes: Sequence[int],
-        embedding_dim: int,
-        hash_indices: bool,
-        storage: EmbeddingStorage = "float32",
-    ) -> None:
-        super().__init__(table_sizes, embedding_dim, hash_indices, getattr(torch, storage))
-        self.weight.requires_grad_(False)
-        self._pending: tuple[Tensor, Tensor, Bags] | None = None
+    in_autograd = False
+    _pending: tuple[Tensor, Tensor, Bags] | None = None
 
     @classmethod
     def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
 from recsys.errors import UserError
-from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
+from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 LookupsT = TypeVar("LookupsT")
 """Type of the ids: a tensor on one device, exchanged lookups on several."""
@@ -123,7 +123,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         return None
 
     @abc.abstractmethod
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the tables as stored, without copying them."""
 
     @abc.abstractmethod
@@ -140,7 +140,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
         Source: facebookresearch/dlrm, create_emb. Row 0 is zero after `start_unknown_at_zero`.
         """
-        stored = [table.values for table in self.stored_tables()]
+        stored = self.stored_tables()
         for feature, shard in self.shards().items():
             view, bound = shard.view(stored), math.sqrt(1 / self.table_sizes[feature])
             if view.dtype == torch.float32:
@@ -158,7 +158,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         Training may never see it: a random vector would then be served.
         """
         self._unknown_is_zero = True
-        stored = [table.values for table in self.stored_tables()]
+        stored = self.stored_tables()
         for shard in self.shards().values():
             if shard.rows.start == 0:
                 shard.view(stored)[:1].zero_()
@@ -174,14 +174,26 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
 
 class JointTable(Embeddings[LookupsT]):
-    """One [R, D] table for all features, one after the other."""
+    """One [R, D] table for all features, one after the other.
+
+    Args:
+        table_sizes: rows of each table.
+        embedding_dim: D, columns of each table.
+        hash_indices: take ids modulo the table size.
+        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
+
+    Attributes:
+        in_autograd: the table has a gradient, and is not updated in place.
+    """
+
+    in_autograd: ClassVar[bool] = True
 
     def __init__(
         self,
         table_sizes: Sequence[int],
         embedding_dim: int,
         hash_indices: bool,
-        dtype: torch.dtype = torch.float32,
+        storage: EmbeddingStorage = "float32",
     ) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
         starts = list(itertools.accumulate(self.table_sizes, initial=0))
@@ -191,12 +203,15 @@ class JointTable(Embeddings[LookupsT]):
         self.register_buffer("_offsets", torch.tensor(starts), persistent=False)
         self.register_buffer("_bad_id", torch.full((1,), ops.NO_BAD_ID), persistent=False)
         self.weight = nn.Parameter(
-            ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
+            ops.use_huge_pages(
+                torch.empty(starts[-1], embedding_dim, dtype=getattr(torch, storage))
+            ),
+            self.in_autograd,
         )
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the joint table."""
-        return [StoredTable(self.weight.data)]
+        return [self.weight.data]
 
     def shards(self) -> dict[int, Shard]:
         """Returns the rows of the joint table that belong to each feature."""
@@ -281,26 +296,15 @@ class JointFusedEmbedding(JointRows):
     The table has no gradient tensor, dense or sparse: autograd delivers the row gradients through
     a stand-in tensor, see `ops.row_gradient_anchor`.
 
-    Args:
-        table_sizes: rows of each table.
-        embedding_dim: D, columns of each table.
-        hash_indices: take ids modulo the table size.
-        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
-
     Attributes:
         sorts_early: on a GPU, sort the rows of a step beside its forward pass.
     """
 
-    def __init__(
-        self,
-        table_sizes: Sequence[int],
-        embedding_dim: int,
-        hash_indices: bool,
-        storage: EmbeddingStorage = "float32",
-    ) -> None:
-        super().__init__(table_sizes, embedding_dim, hash_indices, getattr(torch, storage))
-        self.weight.requires_grad_(False)
-        self.sorts_early = True
+    in_autograd = False
+    sorts_early = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._lookups = RowLookups()
 
     def _trains(self) -> bool:
@@ -362,9 +366,9 @@ class MultiTableEmbedding(Embeddings[Tensor]):
         self.register_buffer("_sizes", torch.tensor(self.table_sizes), persistent=False)
         self.weights = nn.ParameterList(torch.empty(n, embedding_dim) for n in self.table_sizes)
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns one table per feature."""
-        return [StoredTable(weight.data) for weight in self.weights]
+        return [weight.data for weight in self.weights]
 
     def shards(self) -> dict[int, Shard]:
         """Returns a shard per feature with all its rows."""
@@ -398,7 +402,7 @@ def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
 
     These are views of float32 tables and copies of others.
     """
-    values = [table.values for table in embeddings.stored_tables()]
+    values = embeddings.stored_tables()
     return {
         feature: shard.view(values).to(torch.float32)
         for feature, shard in embeddings.shards().items()
@@ -421,7 +425,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
     """Copies values into the rows of a shard, in any storage."""
-    shard.view([table.values for table in embeddings.stored_tables()]).copy_(values)
+    shard.view(embeddings.stored_tables()).copy_(values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cuda_ext import ops
 from dlrm.nn.embedding import Embeddings, Shard, joint_shards
-from recsys.train.optimizers.rows import RowGradients, StoredTable
+from recsys.train.optimizers.rows import RowGradients
 
 _LARGEST = 127
 
@@ -35,7 +35,7 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
 
 def one_table(embeddings: Embeddings[Tensor]) -> Tensor:
     """Returns the tables one after the other, copied if they are several."""
-    stored = [table.values for table in embeddings.stored_tables()]
+    stored = embeddings.stored_tables()
     return stored[0] if len(stored) == 1 else torch.cat(stored)
 
 
@@ -88,11 +88,11 @@ class FrozenEmbedding(Embeddings[Tensor]):
             ids = torch.remainder(ids, self._sizes)
         return ids + self._starts
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the table as floating point; a copy if it is quantized."""
         if self.scale is None:
-            return [StoredTable(self.table)]
-        return [StoredTable(self.table.to(torch.float32) * self.scale.unsqueeze(1))]
+            return [self.table]
+        return [self.table.to(torch.float32) * self.scale.unsqueeze(1)]
 
     def shards(self) -> dict[int, Shard]:
         """Returns the rows of the joint table that belong to each feature."""

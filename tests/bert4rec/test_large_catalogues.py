@@ -145,7 +145,7 @@ def test_the_row_factor_scales_the_gradient():
     step.row_optimizer.step(
         [RowGradients(0, rows, gradients)], torch.tensor(0.0), factor=torch.tensor(0.5)
     )
-    assert table.values.shape[0] == NUM_ITEMS + 2
+    assert table.shape[0] == NUM_ITEMS + 2
     # A tenth of the gradient: 1 in both lookups, halved.
     torch.testing.assert_close(
         step.row_optimizer.state[0]["first_moment"][3], torch.full((8,), 0.1)

@@ -121,7 +121,7 @@ def start_differently(rank, placed):
 
     def copies_of_what_all_have():
         tables = model.sharded.replicated.stored_tables()
-        return [p.detach().clone() for p in (*model.mlp_parameters(), *(t.values for t in tables))]
+        return [p.detach().clone() for p in (*model.mlp_parameters(), *tables)]
 
     model.broadcast_replicated()
     first = copies_of_what_all_have()
@@ -185,7 +185,7 @@ def overflow_on_the_last(rank, placed):
         model.sharded.local.weight.register_hook(lambda gradient: gradient * float("inf"))
 
     def parameters():
-        tables = (table.values for table in model.sharded.stored_tables())
+        tables = model.sharded.stored_tables()
         return [p.detach().clone() for p in (*model.mlp_parameters(), *tables)]
 
     before = parameters()

@@ -33,7 +33,7 @@ def mlp_with(change):
 
 def broadcast_int16(model):
     for table in model.sharded.replicated.stored_tables():
-        dist.broadcast(table.values.to(torch.int16), 0)
+        dist.broadcast(table.to(torch.int16), 0)
 
 
 def sum_in_any_order(rows, gradients, num_table_rows):

@@ -94,17 +94,6 @@ class SortedRows:
         return self._rows, self._positions
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredTable:
-    """The tensors in which a table is stored.
-
-    Attributes:
-        values: [R, D] float32 or bfloat16.
-    """
-
-    values: Tensor
-
-
 class RowLookups:
     """A step's lookups in one table, until gradients are taken."""
 
@@ -165,7 +154,7 @@ class RowLookups:
 class RowTables(Protocol):
     """Tables whose rows an optimizer changes."""
 
-    def stored_tables(self) -> list[StoredTable]:
+    def stored_tables(self) -> list[Tensor]:
         """Returns the stored tables; changing them changes the model."""
         ...
 
@@ -197,7 +186,7 @@ class RowwiseOptimizer:
     ) -> None:
         self._tables = tables
         self._rule = rule
-        values = [table.values for table in tables.stored_tables()]
+        values = tables.stored_tables()
         self._weight_decay = weight_decay
         self.state = [ops.row_optimizer_state(rule, table) for table in values]
         device = values[0].device if values else torch.device("cpu")
@@ -209,9 +198,7 @@ class RowwiseOptimizer:
     @torch.no_grad()
     def reset(self) -> None:
         """Forgets all steps, in place."""
-        fresh = [
-            ops.row_optimizer_state(self._rule, t.values) for t in self._tables.stored_tables()
-        ]
+        fresh = [ops.row_optimizer_state(self._rule, t) for t in self._tables.stored_tables()]
         for state, initial in zip(self.state, fresh, strict=True):
             for name, value in initial.items():
                 state[name].copy_(value)
@@ -248,7 +235,7 @@ class RowwiseOptimizer:
             sorted_rows = of_table.sorted_rows
             ops.update_rows(
                 self._rule,
-                table.values,
+                table,
                 self.state[of_table.table],
                 of_table.rows,
                 of_table.gradients,

@@ -228,7 +228,7 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule):
     config = ModelConfig(bottom_mlp_sizes=(8, dim), top_mlp_sizes=(4, 1), embedding_dim=dim)
     tables = BaggedEmbedding.of(config, sizes)
     (stored,) = tables.stored_tables()
-    whole = stored.values.double().requires_grad_()
+    whole = stored.double().requires_grad_()
     starts = torch.tensor([0, *sizes]).cumsum(0)
     feature = torch.arange(len(made.offsets) - 1).repeat_interleave(made.offsets.diff()) % 5
     bag = torch.arange(len(made.offsets) - 1).repeat_interleave(made.offsets.diff())
@@ -242,13 +242,13 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule):
     expected.backward(gradient)
     vectors.backward(gradient.float())
     optimizer = RowwiseOptimizer(tables, rule, 0.0)
-    before = stored.values.clone()
+    before = stored.clone()
     optimizer.step(optimizer.gradients(), torch.tensor(0.5))
     update = whole.grad
     if rule == "rowwise_adagrad":
         update = update / (update.square().mean(1, keepdim=True).sqrt() + 1e-10)
     expected_rows = before.double() - 0.5 * torch.where(whole.grad.any(1, keepdim=True), update, 0)
-    torch.testing.assert_close(stored.values.double(), expected_rows, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(stored.double(), expected_rows, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

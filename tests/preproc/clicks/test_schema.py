@@ -463,7 +463,7 @@ def test_the_avazu_log_trains(real_data, tmp_path):
     _, reader = columns_of(tmp_path / "made", "train")
     train = reader.read(0, reader.num_rows)
     tables = OpenedCheckpoint.open(tmp_path / "run").load().embeddings
-    stored = [table.values for table in tables.stored_tables()]
+    stored = tables.stored_tables()
     untrained = [f for f, ids in enumerate(train.categorical) if ids.min() > 0]
     assert len(untrained) >= 3
     for feature in untrained:  # an unknown category has no random vector
