@@ -47,7 +47,12 @@ FAULTS = {
     on_one_gpu: [
         (Mlp, "forward", mlp_with(lambda y: y * y.sum().item()), "the host reads a result"),
         (Mlp, "forward", mlp_with(lambda y: y[y.mean(1) > 0]), "a shape that depends on data"),
-        (NarrowBatch, "pinned", lambda own: own, "tensors of the host, .* at dlrm/data/batch.py"),
+        (
+            NarrowBatch,
+            "pinned",
+            lambda own: own,
+            "tensors of the host, .* at recsys/train/memory.py",
+        ),
         (Stream, "wait_event", lambda *_: None, "stack_ids: .* has not waited"),
         (
             *(ops.SideStream, "after", lambda stream, *_: AFTER(stream)),
