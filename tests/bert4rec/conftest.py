@@ -23,11 +23,11 @@ from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
-from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
 from recsys.train.run import Run
 from tests import harness
 from tests.harness import REPOSITORY, Program
+from tests.recsys.data.datasets import write_manifest
 
 NUM_USERS, NUM_ITEMS = 60, 40
 SMALL_MODEL = (
@@ -67,25 +67,19 @@ def write_dataset(root: Path, sequences: Sequences) -> None:
     counts = np.bincount(sequences.items, minlength=NUM_ITEMS + 1)[1:]
     users = pa.array([f"user-{user}" for user in range(sequences.num_users)])
     write_sequences(root, sequences, RawIds(users, sequences.lengths), RawIds(items, counts))
-    files = Manifest.describe_files(root)
-    Manifest(
-        kind="sequences",
-        engine={},
-        semantics={
-            "source": "movielens",
-            "min_rating": 0.0,
-            "min_user_count": 3,
-            "min_item_count": 0,
-            "split": "leave_one_out",
-        },
-        source_files=[],
+    semantics = {
+        **{"source": "movielens", "min_rating": 0.0, "min_user_count": 3, "min_item_count": 0},
+        "split": "leave_one_out",
+    }
+    cardinalities = [NUM_ITEMS + 1]
+    write_manifest(
+        root,
         rows={},
         positives={},
-        rejected={},
-        cardinalities=[NUM_ITEMS + 1],
-        files=files,
-        fingerprint=fingerprint(files),
-    ).save(root)
+        kind="sequences",
+        semantics=semantics,
+        cardinalities=cardinalities,
+    )
 
 
 def write_other_dataset(root: Path) -> Path:

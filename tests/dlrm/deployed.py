@@ -39,3 +39,9 @@ def draw(rows, seed=0, table_sizes=TABLE_SIZES, num_numerical=NUM_NUMERICAL):
     numerical = generator.normal(size=(rows, num_numerical)).astype(np.float32)
     categorical = generator.integers(0, table_sizes, (rows, len(table_sizes)), np.int64)
     return ({"numerical": numerical} if num_numerical else {}) | {"categorical": categorical}
+
+
+def with_value(request, name, row, feature, value):
+    """Changes one value of a request."""
+    request[name][row, feature] = value
+    return request

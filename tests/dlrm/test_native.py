@@ -16,7 +16,7 @@ from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
-from tests.dlrm.deployed import deploy_checkpoint, draw
+from tests.dlrm.deployed import deploy_checkpoint, draw, with_value
 from tests.recsys.serve.checkpoints import (
     NUM_NUMERICAL,
     TABLE_SIZES,
@@ -129,12 +129,6 @@ def test_the_library_needs_no_torch():
     assert "libtorch" not in maps
 
 
-def with_value(name, row, feature, value):
-    request = draw(4)
-    request[name][row, feature] = value
-    return request
-
-
 FOUR = draw(4)
 BAD = {
     "missing": {"numerical": FOUR["numerical"]},
@@ -147,13 +141,13 @@ BAD = {
     "three dimensions": FOUR | {"numerical": FOUR["numerical"][:, :, None]},
     "rows differ": FOUR | {"numerical": FOUR["numerical"][:3]},
     "no row": draw(0),
-    "nan": with_value("numerical", 2, 1, np.nan),
-    "inf": with_value("numerical", 0, 0, np.inf),
-    "-inf": with_value("numerical", 3, 2, -np.inf),
-    "past its table": with_value("categorical", 3, 1, TABLE_SIZES[1]),
-    "negative": with_value("categorical", 1, 0, -1),
-    "smallest": with_value("categorical", 1, 2, -(2**63)),
-    "largest": with_value("categorical", 1, 2, 2**63 - 1),
+    "nan": with_value(draw(4), "numerical", 2, 1, np.nan),
+    "inf": with_value(draw(4), "numerical", 0, 0, np.inf),
+    "-inf": with_value(draw(4), "numerical", 3, 2, -np.inf),
+    "past its table": with_value(draw(4), "categorical", 3, 1, TABLE_SIZES[1]),
+    "negative": with_value(draw(4), "categorical", 1, 0, -1),
+    "smallest": with_value(draw(4), "categorical", 1, 2, -(2**63)),
+    "largest": with_value(draw(4), "categorical", 1, 2, 2**63 - 1),
 }
 
 

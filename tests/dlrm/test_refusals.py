@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm.scripts import main
-from recsys.data.manifest import Manifest, fingerprint
 from tests import harness
 from tests.checkpoints import assert_same
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, SMALL_MODEL, final
+from tests.recsys.data.datasets import write_manifest
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 from tests.tools import needs
 
@@ -280,12 +280,8 @@ def test_rows_that_a_short_run_does_not_read_are_not_checked(program, copy):
 
 
 def vouch(root, **positives):
-    files = Manifest.describe_files(root)
-    Manifest(
-        kind="criteo", engine={}, semantics={}, source_files=[], rows=ROWS, positives=positives,
-        rejected={}, cardinalities=list(CARDINALITIES), files=files,
-        fingerprint=fingerprint(files),
-    ).save(root)  # fmt: skip
+    cardinalities = list(CARDINALITIES)
+    write_manifest(root, rows=ROWS, positives=positives, kind="criteo", cardinalities=cardinalities)
 
 
 @pytest.mark.parametrize("dataset_type", ["split", "binary", "parquet"])

@@ -163,13 +163,6 @@ def test_a_container_of_an_executor_starts_what_spark_asks_for(tmp_path):
     }
 
 
-def image_check(folder, *arguments, programs=(), **options):
-    """Runs image_check.sh where only basic programs are on the PATH, and `programs`."""
-    for name in ("bash", "dirname", "env", *programs):
-        (folder / name).symlink_to(shutil.which(name) or "/bin/true")
-    return run_step("image_check.sh", folder, *arguments, PATH=str(folder), **options)
-
-
 @pytest.mark.parametrize(
     ("arguments", "programs", "options", "message"),
     [

@@ -11,12 +11,12 @@ import torch
 
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
-from recsys.data.manifest import Manifest
 from recsys.serve.manifest import Deployment
 from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
 from tests.mounts import tmpfs
+from tests.recsys.data.datasets import write_manifest
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 from tests.triton.conftest import script
 
@@ -103,11 +103,7 @@ def test_8_bits_are_scored_on_the_dataset(deploy, dlrm_run, dataset, models):
 
 
 def test_raw_item_ids_come_from_ratings_and_their_lack_is_said(deploy, bert4rec, tmp_path):
-    manifest = Manifest(
-        **{"kind": "criteo", "engine": {}, "semantics": {}, "source_files": [], "rows": {}},
-        **{"positives": {}, "rejected": {}, "cardinalities": [3], "files": {}, "fingerprint": "0"},
-    )
-    manifest.save(tmp_path)
+    write_manifest(tmp_path, rows={}, positives={}, kind="criteo", cardinalities=[3])
     error = deploy("--checkpoint", bert4rec, "--raw_ids", str(tmp_path), status=2)
     assert f"{tmp_path}: is a dataset of another kind, criteo, not of ratings" in error
     assert (

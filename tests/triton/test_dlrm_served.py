@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A deployed DLRM on a real server, by two backends: answers, refusals, the client's program."""
 
+import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,9 @@ from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.instances import find_instances
 from recsys.serve.signature import dlrm_signature
 from tests import harness
+from tests.dlrm import deployed
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
+from tests.dlrm.deployed import with_value
 from tests.tools import needs
 from tests.triton.conftest import MAX_BATCH_SIZE, deploy, replay
 
@@ -42,12 +45,7 @@ def endpoint(server, model, request):
         yield endpoint
 
 
-def draw(rows, seed=0):
-    generator = np.random.default_rng(seed)
-    return {
-        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
-        "categorical": generator.integers(0, CARDINALITIES, (rows, len(CARDINALITIES)), np.int64),
-    }
+draw = functools.partial(deployed.draw, table_sizes=CARDINALITIES, num_numerical=NUM_NUMERICAL)
 
 
 def test_the_server_says_what_the_model_takes(endpoint):
@@ -66,12 +64,6 @@ def test_answers_equal_the_checkpoint(endpoint, offline, rows):
     np.testing.assert_allclose(found["logit"], logits, rtol=0, atol=1e-5)
     probabilities = 1 / (1 + np.exp(-logits))
     np.testing.assert_allclose(found["probability"], probabilities, rtol=0, atol=1e-5)
-
-
-def with_value(name, row, feature, value):
-    request = draw(4)
-    request[name][row, feature] = value
-    return request
 
 
 ZEROS = np.zeros((4, NUM_NUMERICAL), np.float32)
@@ -93,7 +85,7 @@ BAD = {
         r"output '\w+', row 2: \S+ is no finite number; an input of the row is too large",
     ),
     "id past its table": (
-        with_value("categorical", 3, 1, CARDINALITIES[1]),
+        with_value(draw(4), "categorical", 3, 1, CARDINALITIES[1]),
         r"input 'categorical', row 3, feature 1: 200 is not in \[0, 200\)",
     ),
 }
@@ -111,7 +103,7 @@ def test_a_bad_request_gets_its_error_and_the_server_goes_on(endpoint, offline, 
 
 
 def test_a_bad_request_does_not_harm_those_it_is_put_together_with(server, model, offline):
-    bad = with_value("categorical", 1, 0, -1)
+    bad = with_value(draw(4), "categorical", 1, 0, -1)
     requests = [bad if i % 3 == 0 else draw(1 + i % 7, i) for i in range(120)]
     with server.endpoint(model) as endpoint:
         before = endpoint.times()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets with a temporal split: the cut, the numbers of items, what the files and page say."""
 
-import dataclasses
 import tempfile
 from collections import Counter
 from fractions import Fraction
@@ -17,10 +16,11 @@ from hypothesis import strategies as st
 
 from preproc.files.errors import PreprocError
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.manifest import Manifest
 from recsys.data.sequences import SEQUENCE_SCHEMA, cut_time, read_sequences
 from recsys.data.verify import run as verify
 from tests.preproc.ratings.oracle import decode, expected, interactions, run
+from tests.recsys.data.datasets import sign_again
 
 PART = "sequences/part-0000.parquet"
 
@@ -122,11 +122,6 @@ def test_files_without_times_are_refused(tmp_path):
     (tmp_path / "ml.txt").write_text("1 1\n1 2\n1 3\n")
     with pytest.raises(PreprocError, match=r"`split` temporal:0.9: .*ml.txt holds no timestamps"):
         run(tmp_path / "ml.txt", tmp_path / "made", split="temporal:0.9")
-
-
-def sign_again(root: Path) -> None:
-    files = Manifest.describe_files(root)
-    dataclasses.replace(Manifest.load(root), files=files, fingerprint=fingerprint(files)).save(root)
 
 
 def change_times(root: Path, change) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small datasets for the tests, in every format."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,12 @@ def write_manifest(root: Path, *, rows, positives, **contents) -> None:
     values = {"kind": "synthetic", "engine": {"name": "test"}, "semantics": {}, "rejected": {}}
     values |= {"source_files": [], "files": files, "fingerprint": fingerprint(files)}
     Manifest(rows=dict(rows), positives=dict(positives), **values | contents).save(root)
+
+
+def sign_again(root: Path) -> None:
+    """Makes the manifest agree with changed files: only their content can give them away."""
+    files = Manifest.describe_files(root)
+    dataclasses.replace(Manifest.load(root), files=files, fingerprint=fingerprint(files)).save(root)
 
 
 def problems(root: Path, **options) -> list[str]:

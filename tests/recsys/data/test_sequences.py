@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import TITLES_FILE, Manifest, fingerprint
+from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences import (
     ITEM_MAP_FILE,
     ITEM_MAP_SCHEMA,
@@ -36,7 +36,7 @@ from recsys.data.sequences import files as module
 from recsys.data.sequences.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify.run import verify
 from tests.recsys.data.damage import fifo
-from tests.recsys.data.datasets import problems, write_manifest
+from tests.recsys.data.datasets import problems, sign_again, write_manifest
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 HISTORIES = [[1, 2, 3, 1], [2, 1, 3], [1, 4, 2, 1, 1], [3, 1, 2]]
@@ -71,12 +71,6 @@ def write(root: Path, histories=HISTORIES) -> Path:
         },
     )
     return root
-
-
-def sign_again(root: Path) -> None:
-    """Makes the manifest agree with changed files: only their content can give them away."""
-    files = Manifest.describe_files(root)
-    dataclasses.replace(Manifest.load(root), files=files, fingerprint=fingerprint(files)).save(root)
 
 
 def test_what_is_written_is_read(tmp_path):
