@@ -30,7 +30,6 @@ REGISTER_LIMITS = (
     (r"interact_vectors<", 136),
     (r"interact_vectors_backward<.* sm_90", 168),
     (r"interact_vectors_backward<", 208),
-    (r"interact_vectors_of_any_size<double> ", 144),
     (r"", 128),
 )
 """Pattern of "kernel sm_architecture", and what it may use; the first that fits counts."""
