@@ -22,7 +22,6 @@ a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
 import contextlib
-import csv
 import dataclasses
 import functools
 import itertools
@@ -57,12 +56,11 @@ from recsys.serve.client.connection import (
     Endpoint,
     Protocol,
     predict_in_order,
-    request_from_json,
 )
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.perf_input import write_perf_input
-from recsys.serve.client.requests import Arrays, row_of_columns
-from recsys.serve.signature import FACTORS, FIELDS, Signature
+from recsys.serve.client.requests import Arrays
+from recsys.serve.signature import FACTORS, Signature
 from recsys.settings import (
     MOST_THREADS,
     REQUIRED,
@@ -75,6 +73,7 @@ from recsys.train.origin import ignore_fingerprint
 from recsys_recipes.serving.page.clicks import clicks_view
 from recsys_recipes.serving.page.items import items_view
 from recsys_recipes.serving.page.server import PageServer
+from recsys_recipes.serving.request_file import of_line, read_requests
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
@@ -212,46 +211,6 @@ def main(argv: Sequence[str]) -> int:
     return program.run_command(run, program.new_flags(SECTIONS), argv, __doc__)
 
 
-def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
-    """Yields the requests of a file."""
-    name = options.request or "-"
-    with contextlib.ExitStack() as stack:
-        file = sys.stdin
-        if name != "-":
-            try:
-                file = stack.enter_context(Path(name).open(errors="surrogateescape", newline=""))
-            except OSError as error:
-                raise UserError(f"`request` {name}: {error.strerror}") from error
-        if name.endswith((".csv", ".tsv")):
-            delimiter = "\t" if name.endswith(".tsv") else ","
-            yield from _requests_of_table(endpoint, csv.reader(file, delimiter=delimiter), name)
-            return
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield request_from_json(endpoint.signature, line, f"{name}:{number}")
-
-
-def _requests_of_table(
-    endpoint: Endpoint, rows: Iterator[list[str]], where: str
-) -> Iterator[Arrays]:
-    """Yields a request of each row under a header; drops other columns."""
-    names = [tensor.name for tensor in endpoint.signature.inputs]
-    if FIELDS not in names:
-        raise UserError(f"`request` {where}: {endpoint.model} takes no rows of a table, only JSON")
-    header = next(rows, [])
-    features = endpoint.signature.input(FIELDS).columns
-    if lacking := [name for name in features if name not in header]:
-        raise UserError(f"`request` {where}: the header lacks {', '.join(lacking)}")
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise UserError(
-                f"`request` {where}:{number}: has {len(row)} fields, the header {len(header)}"
-            )
-        values = dict(zip(header, row, strict=True))
-        chosen = {name: values[name] for name in features}
-        yield row_of_columns(endpoint.signature, chosen, f"{where}:{number}")
-
-
 def answer(options: ClientOptions, endpoint: Endpoint) -> int:
     """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
@@ -278,9 +237,10 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
     )
     answered: Counter[str] = Counter()
     with versions as choose:
-        for request in requests_of(options, endpoint):
+        for where, request in read_requests(endpoint, options.request):
             chosen = choose(request)
-            reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
+            with of_line(where):
+                reply = {name: array.tolist() for name, array in chosen.send(request).items()}
             if options.canary_version is not None:  # says which one answered
                 reply = {"model_version": int(chosen.version), **reply}
                 answered[chosen.version] += 1
@@ -441,14 +401,14 @@ def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
     """Writes rows of a dataset, or of --request, for perf_analyzer."""
     assert options.perf_input is not None
     if options.request is not None:
-        requests = requests_of(options, endpoint)
+        requests = (request for _, request in read_requests(endpoint, options.request))
     else:  # alone, a history is as long as it is
         size = 1 if endpoint.signature.recommends else options.perf_rows
         requests = (request for _, request in dataset_requests(options, endpoint, size))
     batched = endpoint.max_batch_size is not None
     rows = write_perf_input(options.perf_input, requests, options.perf_rows, batched=batched)
     if not rows:
-        raise UserError(f"`perf_input`: {options.request or options.dataset} holds no row")
+        raise UserError(f"`perf_input`: {options.dataset} holds no row")
     print_line(f"{options.perf_input}: {rows} rows for perf_analyzer --input-data")
     return 0
 
@@ -459,10 +419,12 @@ def load(options: ClientOptions, endpoint: Endpoint, *, sizes_are_given: bool) -
     if options.request is None:
         sizes = load_sizes(options, endpoint, sizes_are_given)
         loads = (full_requests(options, endpoint, size, _LOAD_REQUESTS) for size in sizes)
+    elif sizes_are_given:
+        raise UserError(
+            "`batch_sizes` is for `dataset`; the rows of `request` are those of its lines"
+        )
     else:
-        loads = [list(requests_of(options, endpoint))]
-        if not loads[0]:
-            raise UserError(f"--request {options.request}: holds no request")
+        loads = [[request for _, request in read_requests(endpoint, options.request)]]
     at_rates = options.request_rate is not None or options.p99_ms is not None
     print_line(ARRIVALS_HEAD if at_rates else TABLE_HEAD)
     for requests in loads:

@@ -79,6 +79,14 @@ def test_short_histories_are_filled_up(answers, model):
     assert alone == together["items"]
 
 
+@pytest.mark.parametrize("bad", ['"false"', "null", "0"])
+def test_what_is_no_truth_value_is_refused(ask, tmp_path, bad):
+    request = tmp_path / "request.json"
+    request.write_text(f'{{"history": [[1], [2]], "exclude_seen": [[true], [{bad}]]}}')
+    said = ask("--model=bert4rec", f"--request={request}", status=2)
+    assert f":1: input 'exclude_seen', row 1, feature 0: expected true or false, got {bad}" in said
+
+
 def test_a_model_without_raw_ids_says_so(ask):
     for model, says in (("bert4rec", True), ("exported", True), ("named", False)):
         assert ("--raw_ids DATASET` makes a model" in ask(f"--model={model}")) is says

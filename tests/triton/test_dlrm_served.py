@@ -190,18 +190,37 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(ask, offline, 
             '{"numerical": [[1, 2, 3], [1]]}',
             "expected [3] in each row, got 3 values in row 0 and 1 ",
         ),
-        ('{"numerical": [[1, 2, 3]], "categorical": [[0, 0, 0, 0.5]]}', "expected whole numbers"),
-        ('{"numerical": [["a", 2, 3]], "categorical": [[0, 0, 0, 0]]}', "input 'numerical'"),
+        ('{"numerical": 5}', "input 'numerical': expected a list of rows, got 5"),
+        ("{}", "input 'numerical' is missing"),
+        *(
+            (
+                f'{{"numerical": [[1, 2, 3]], "categorical": [[0, 0, 0, {bad}]]}}',
+                f"row 0, feature 3: expected a whole number of 64 bits, got {bad}",
+            )
+            for bad in ("0.5", "true", "null", '"1"', "9223372036854775808", "[1]", "NaN")
+        ),
+        *(
+            (
+                f'{{"numerical": [[1, 2, 3], [1, {bad}, 3]]}}',
+                f"input 'numerical', row 1, feature 1: expected a number{kind}, got {bad}",
+            )
+            for bad, kind in (('"a"', ""), ("null", ""), ("true", ""), ("1e+39", " within 3.4e+38"))
+        ),
         ('{"numerical": [[1, 2, 3]], "categorical": [[9, 0, 0, 0]]}', "9 is not in [0, 5)"),
     ):
-        file.write_text(bad, errors="surrogateescape")
-        assert message in ask(f"--request={file}", status=2)
+        file.write_text(f"{good}\n{bad}\n{good}\n", errors="surrogateescape")
+        said = ask(f"--request={file}", status=2)
+        assert said.count("logit") == 1
+        assert message in said.partition(f"error: --request {file}:2: ")[2]
+        assert said.endswith("; no later line was sent\n")
+    file.write_text("\n")
+    assert f"--request {file}: holds no request" in ask(f"--request={file}", status=2)
     absent = tmp_path / "absent"
     assert f"--request {absent}: No such file" in ask(f"--request={absent}", status=2)
 
 
 @pytest.mark.usefixtures("dlrm")
-def test_the_client_program_measures_a_load(ask, dataset):
+def test_the_client_program_measures_a_load(ask, dataset, tmp_path):
     sizes = ("--batch_sizes=1,16", "--concurrency=1,4", "--seconds=0.5")
     head, *rows = ask("--mode=load", f"--dataset={dataset}", *sizes).splitlines()
     assert head.split()[:2] == ["batch", "clients"]
@@ -212,6 +231,15 @@ def test_the_client_program_measures_a_load(ask, dataset):
         assert rows_per_s == pytest.approx(batch * requests_per_s, rel=0.01, abs=20)
         assert compute > 0
         assert together >= 1
+    file = tmp_path / "requests"
+    lines = ({name: array.tolist() for name, array in draw(rows).items()} for rows in (1, 30))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    of_file = ("--mode=load", f"--request={file}", "--seconds=0.5")
+    for flags in ((), ("--request_rate=40",)):
+        batch, *_ = ask(*of_file, *flags).splitlines()[1].split()
+        assert 1 < float(batch) < 30  # the mean of both lines
+    said = ask(*of_file, "--batch_sizes=1", status=2)
+    assert "--batch_sizes is for --dataset" in said
 
 
 def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, ask, dataset, tmp_path):
@@ -232,7 +260,7 @@ def test_rows_for_perf_analyzer_are_those_of_the_dataset(server, dlrm, ask, data
     ask(*common, f"--request={requests}", "--perf_rows=5")
     assert len(json.loads(file.read_text())["data"]) == 5
     requests.write_text("\n")
-    assert "holds no row" in ask(*common, f"--request={requests}", status=2)
+    assert "holds no request" in ask(*common, f"--request={requests}", status=2)
 
 
 @pytest.fixture(scope="module")

@@ -110,10 +110,18 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     assert "unknown column 'C27'; the features are I1, I2" in ask(*arguments, status=2)
     requests.write_text(json.dumps(row | {"C26": ["1"]}) + "\n")
     assert "column C26: expected a text, a number or null, got ['1']" in ask(*arguments, status=2)
-    table = tmp_path / "rows.csv"
-    table.write_text(f"{','.join(names)},day\n{','.join(row.values())},1\n")
-    said = ask(f"--model={model}", f"--request={table}")
-    assert json.loads(said)["logit"] == logit
+    requests.write_text("{}\n" + json.dumps(dict.fromkeys(names)))
+    empty, missing = ask(*arguments).splitlines()
+    assert empty == missing
+    text = f"{','.join(names)},day\n{','.join(row.values())},1\n"
+    for name, encoding in (("rows.CSV", "utf-8"), ("rows.csv", "utf-8-sig")):
+        table = tmp_path / name
+        table.write_text(text, encoding=encoding)
+        said = ask(f"--model={model}", f"--request={table}")
+        assert json.loads(said)["logit"] == logit
+    table.write_text(text.replace("day", "C3", 1))
+    said = ask(f"--model={model}", f"--request={table}", status=2)
+    assert "rows.csv: the header names C3 more than once" in said
     table.write_text("I1,I2\n1,2\n")
     said = ask(f"--model={model}", f"--request={table}", status=2)
     assert "rows.csv: the header lacks I3, I4" in said
@@ -121,6 +129,8 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     begins = line[:12].decode().replace("\t", "\\t")
     said = ask(*arguments, status=2)
     assert f'a request is an object {{"line": [["{begins}..."]]}}' in said
+    requests.write_text(text)
+    assert "rows of a table are read from .csv and .tsv files" in ask(*arguments, status=2)
 
 
 def test_raw_rows_need_their_dataset_and_are_kept_by_later_deployments(clicks, tmp_path, change):

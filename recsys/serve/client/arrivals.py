@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.serve.client.connection import Endpoint
-from recsys.serve.client.load import Clients
-from recsys.serve.client.requests import Arrays
+from recsys.serve.client.load import Clients, batch_text
+from recsys.serve.client.requests import Arrays, num_rows
 from recsys.train.measure.timing import LatencySummary
 
 ARRIVALS_HEAD = (
@@ -34,6 +34,7 @@ class ArrivalsResult:
     """Latency of requests at a rate.
 
     Attributes:
+        batch_size: rows of a request, the mean where they differ.
         rate: requests that arrive per second.
         clients: requests that can be in flight.
         latency: from the arrival of a request to its reply.
@@ -42,7 +43,7 @@ class ArrivalsResult:
         elapsed_s: seconds from the beginning to the last reply.
     """
 
-    batch_size: int
+    batch_size: float
     rate: float
     clients: int
     latency: LatencySummary
@@ -65,9 +66,9 @@ class ArrivalsResult:
         latency = self.latency
         rows_per_s = self.requests_per_s * self.batch_size
         return (
-            f"{self.batch_size:8d} {self.rate:7,.0f} {self.clients:7d} {latency.p50_s * 1e3:8.2f} "
-            f"{latency.p90_s * 1e3:8.2f} {latency.p99_s * 1e3:8.2f} {rows_per_s:12,.0f} "
-            f"{self.keeping_up:24.1%}"
+            f"{batch_text(self.batch_size)} {self.rate:7,.0f} {self.clients:7d} "
+            f"{latency.p50_s * 1e3:8.2f} {latency.p90_s * 1e3:8.2f} {latency.p99_s * 1e3:8.2f} "
+            f"{rows_per_s:12,.0f} {self.keeping_up:24.1%}"
         )
 
 
@@ -91,7 +92,7 @@ def measure_arrivals(
 
     Args:
         endpoint: connection to the model.
-        requests: of one size.
+        requests: sent in turn.
         rate: requests per second.
         num_clients: requests that can be in flight; others wait, and their latency grows.
         seconds: length of the arrivals; those of the first tenth do not count.
@@ -99,6 +100,7 @@ def measure_arrivals(
     due = arrival_times(rate, seconds, seed=0)
     replied = np.zeros_like(due)
     numbers = itertools.count()
+    sent = [num_rows(requests[number % len(requests)]) for number in range(len(due))]
 
     def send(_: int, own: Endpoint) -> None:
         while not clients.finish.is_set() and (number := next(numbers)) < len(due):
@@ -112,7 +114,7 @@ def measure_arrivals(
     with clients.connected():
         pass  # they end with the last arrival
     return ArrivalsResult(
-        batch_size=len(next(iter(requests[0].values()))),
+        batch_size=sum(sent) / len(sent),
         rate=rate,
         clients=num_clients,
         latency=LatencySummary.of((replied - due)[len(due) // 10 :].tolist()),

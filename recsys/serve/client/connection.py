@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from recsys.errors import UserError
 from recsys.installation import command_for
 from recsys.serve.client.requests import (
     Arrays,
     BadRequestError,
+    array_of_json,
     check_arrays,
+    num_rows,
     parse_json,
     row_of_columns,
 )
@@ -263,7 +263,7 @@ class Endpoint:
             BadRequestError: names the wrong array and what was expected.
         """
         check_arrays(self.signature, arrays)
-        rows = len(next(iter(arrays.values())))
+        rows = num_rows(arrays)
         if self.max_batch_size is not None and rows > self.max_batch_size:
             raise BadRequestError(
                 f"{rows} rows are more than the {self.max_batch_size} that {self.model} takes in "
@@ -300,7 +300,7 @@ class Endpoint:
             timeout=round(self.timeout_s * 1e6),  # the server drops what nobody waits for any more
         )
         outputs = {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
-        rows = len(next(iter(arrays.values())))
+        rows = num_rows(arrays)
         for name, output in outputs.items():
             # A Python backend built for another NumPy answers with empty tensors and status 200.
             if output is None or len(output) != rows:
@@ -364,12 +364,11 @@ def predict_in_order(
                 connection.close()
 
 
-def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
+def request_from_json(signature: Signature, text: str) -> Arrays:
     """Parses a request, a JSON object with rows for each input.
 
     Of a model from raw rows it may also be one row, with a value for each column of its log.
-    Numbers are converted to the types of the signature, without rounding. `where` names the source
-    of the text in messages.
+    Numbers are converted to the types of the signature, without rounding.
 
     Raises:
         BadRequestError: the text is no such object, or a value does not fit its input.
@@ -378,26 +377,18 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
         values = parse_json(text)
     except ValueError as error:
         raise BadRequestError(
-            f"{where}: not JSON: {error}; a request is an object {_form(signature, text)}"
+            f"not JSON: {error}; a request is an object {_form(signature, text)}"
         ) from error
     if not isinstance(values, dict):
-        raise BadRequestError(f"{where}: expected an object {_form(signature)}, got {text[:60]}")
+        raise BadRequestError(f"expected an object {_form(signature)}, got {text[:60]}")
     known = {tensor.name: tensor for tensor in signature.inputs}
-    if FIELDS in known and values and not any(isinstance(values.get(n), list) for n in known):
-        return row_of_columns(signature, values, where)
+    if FIELDS in known and not any(isinstance(values.get(n), list) for n in known):
+        return row_of_columns(signature, values)
     arrays: dict[str, Any] = {}
     for name, rows in values.items():
         if name not in known:
-            raise BadRequestError(f"{where}: unknown input {name!r}; known: {', '.join(known)}")
-        rows = _evened(known[name], rows, f"{where}: input {name!r}")
-        try:
-            given = np.asarray(rows)
-            array = np.asarray(rows, dtype=known[name].numpy_dtype)
-        except (ValueError, OverflowError, TypeError) as error:
-            raise BadRequestError(f"{where}: input {name!r}: {error}") from error
-        if array.dtype == np.int64 and not np.array_equal(given, array):
-            raise BadRequestError(f"{where}: input {name!r}: expected whole numbers")
-        arrays[name] = array
+            raise BadRequestError(f"unknown input {name!r}; known: {', '.join(known)}")
+        arrays[name] = array_of_json(known[name], _evened(known[name], rows))
     return arrays
 
 
@@ -406,10 +397,11 @@ def _form(signature: Signature, text: str = "") -> str:
     names = [tensor.name for tensor in signature.inputs]
     if LINE in names and "\t" in text:
         return f'{{"{LINE}": [[{json.dumps(text[:_SHOWN])[:-1]}..."]]}}'
-    return "{" + ", ".join(f'"{name}": [...]' for name in names) + "}"
+    tables = "; rows of a table are read from .csv and .tsv files" if FIELDS in names else ""
+    return "{" + ", ".join(f'"{name}": [...]' for name in names) + "}" + tables
 
 
-def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
+def _evened(tensor: TensorSignature, rows: Any) -> Any:
     """Fills up short rows of any length; refuses other uneven ones."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return rows
@@ -423,8 +415,8 @@ def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
     expected = ", ".join(map(str, tensor.shape))
     pad = "; fill short ones up with 0" if tensor.name == HISTORY else ""
     raise BadRequestError(
-        f"{where}: expected [{expected}] in each row, got {lengths[0]} values in row 0 and "
-        f"{lengths[row]} in row {row}{pad}"
+        f"input {tensor.name!r}: expected [{expected}] in each row, got {lengths[0]} values in row "
+        f"0 and {lengths[row]} in row {row}{pad}"
     )
 
 

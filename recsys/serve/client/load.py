@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from recsys.serve.client.connection import Endpoint, EndpointError, ServerTimes
-from recsys.serve.client.requests import Arrays
+from recsys.serve.client.requests import Arrays, num_rows
 from recsys.train.measure.timing import LatencySummary
 
 TABLE_HEAD = (
@@ -23,12 +23,13 @@ class LoadResult:
     """Latency and throughput seen by clients and by the server.
 
     Attributes:
+        batch_size: rows of a request, the mean where they differ.
         latency: latency of the requests, as a client sees it.
         requests_per_s: throughput of all clients together.
         server: statistics of the server over the measurement.
     """
 
-    batch_size: int
+    batch_size: float
     concurrency: int
     latency: LatencySummary
     requests_per_s: float
@@ -44,7 +45,7 @@ class LoadResult:
         latency, server = self.latency, self.server
         requests, executions = max(server.requests, 1), max(server.executions, 1)
         return (
-            f"{self.batch_size:8d} {self.concurrency:7d} {latency.p50_s * 1e3:8.2f} "
+            f"{batch_text(self.batch_size)} {self.concurrency:7d} {latency.p50_s * 1e3:8.2f} "
             f"{latency.p90_s * 1e3:8.2f} {latency.p99_s * 1e3:8.2f} {self.rows_per_s:12,.0f} "
             f"{self.requests_per_s:11,.1f} {server.queue_s / requests * 1e3:9.2f} "
             f"{server.compute_s / requests * 1e3:10.2f} {server.requests / executions:18.2f}"
@@ -58,7 +59,7 @@ def measure_load(
 
     Args:
         endpoint: connection to the model; each client opens another one.
-        requests: requests of one size, sent in turn; checked before the measurement.
+        requests: sent in turn; checked before the measurement.
         concurrency: number of clients.
         seconds: length of the measurement, after a warm-up of a tenth of it.
 
@@ -67,6 +68,7 @@ def measure_load(
         EndpointError: a request failed.
     """
     durations: list[list[float]] = [[] for _ in range(concurrency)]
+    rows = [0] * concurrency
     count_from = float("inf")
 
     def send(client: int, own: Endpoint) -> None:
@@ -77,6 +79,7 @@ def measure_load(
             own.send(request)
             if started >= count_from:
                 durations[client].append(time.perf_counter() - started)
+                rows[client] += num_rows(request)
 
     clients = Clients(endpoint, requests, concurrency, send)
     with clients.connected():
@@ -93,12 +96,17 @@ def measure_load(
     elapsed = time.perf_counter() - count_from
     taken = list(itertools.chain.from_iterable(durations))
     return LoadResult(
-        batch_size=len(next(iter(requests[0].values()))),
+        batch_size=sum(rows) / len(taken),
         concurrency=concurrency,
         latency=LatencySummary.of(taken),
         requests_per_s=len(taken) / elapsed,
         server=after.since(before),
     )
+
+
+def batch_text(batch_size: float) -> str:
+    """Formats the column of the rows of a request."""
+    return f"{round(batch_size, 1):8.10g}"
 
 
 class Clients:

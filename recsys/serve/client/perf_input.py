@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recsys.durable import whole_file
-from recsys.serve.client.requests import Array, Arrays
+from recsys.serve.client.requests import Array, Arrays, num_rows
 
 
 def write_perf_input(
@@ -34,7 +34,7 @@ def write_perf_input(
 
 def _rows(requests: Iterable[Arrays]) -> Iterator[Arrays]:
     for request in requests:
-        for row in range(len(next(iter(request.values())))):
+        for row in range(num_rows(request)):
             yield {name: array[row : row + 1] for name, array in request.items()}
 
 

@@ -2,6 +2,7 @@
 """Checks of requests, the same in server and client."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,19 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
 
+_MOST_INT64 = 2**63 - 1
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
+_SHOWN = 40
+"""Characters of a value that show what it is."""
+
+
 class BadRequestError(UserError):
     """A request with a wrong value, named in the message."""
+
+
+def num_rows(request: Arrays) -> int:
+    """Returns B of a request."""
+    return len(next(iter(request.values())))
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -33,13 +45,54 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def row_of_columns(signature: Signature, values: Mapping[str, Any], where: str) -> Arrays:
+def array_of_json(tensor: TensorSignature, rows: Any) -> Array:
+    """Converts the rows of an input, lists of values, without rounding.
+
+    Raises:
+        BadRequestError: names the row and value that do not fit.
+    """
+    if not isinstance(rows, list):
+        raise BadRequestError(f"input {tensor.name!r}: expected a list of rows, got {_shown(rows)}")
+    for row, values in enumerate(rows):
+        for feature, value in enumerate(values if isinstance(values, list) else [values]):
+            if expected := _unlike(tensor, value):
+                raise BadRequestError(
+                    f"input {tensor.name!r}, row {row}, feature {feature}: expected {expected}, "
+                    f"got {_shown(value)}"
+                )
+    try:
+        return np.asarray(rows, dtype=tensor.numpy_dtype)
+    except ValueError as error:
+        raise BadRequestError(f"input {tensor.name!r}: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _unlike(tensor: TensorSignature, value: Any) -> str:
+    """Returns the expected kind of value; empty if this is one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if tensor.dtype == "bool":
+        return "" if isinstance(value, bool) else "true or false"
+    if tensor.dtype == "string":
+        return "" if is_number or isinstance(value, str) else "a text or a number"
+    if tensor.dtype == "int64":
+        is_whole = is_number and value % 1 == 0 and -_MOST_INT64 - 1 <= value <= _MOST_INT64
+        return "" if is_whole else "a whole number of 64 bits"
+    if not is_number:
+        return "a number"
+    is_too_large = math.isfinite(value) and abs(value) > _MOST_FLOAT32
+    return f"a number within {_MOST_FLOAT32:.3g}" if is_too_large else ""
+
+
+def row_of_columns(signature: Signature, values: Mapping[str, Any]) -> Arrays:
     """Returns the request of a row that is given by columns.
 
     Args:
         signature: of a model that takes `fields`.
         values: name of a column -> its text or number; None, or no entry, is missing.
-        where: the source, for messages.
 
     Raises:
         BadRequestError: a column is unknown, or its value is neither text nor number.
@@ -49,16 +102,18 @@ def row_of_columns(signature: Signature, values: Mapping[str, Any], where: str) 
     for name, value in values.items():
         if name not in known:
             raise BadRequestError(
-                f"{where}: unknown column {name!r}; the features are {', '.join(features)}"
+                f"unknown column {name!r}; the features are {', '.join(features)}"
             )
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise BadRequestError(
-                f"{where}: column {name}: expected a text, a number or null, got {value!r}; a list "
+                f"column {name}: expected a text, a number or null, got {value!r}; a list "
                 "is one text, as in the raw log"
             )
     given = [values.get(name) for name in features]
     texts = ["" if value is None else str(value) for value in given]
-    return {FIELDS: np.array([[text.encode() for text in texts]], np.object_)}
+    return {
+        FIELDS: np.array([[text.encode(errors="surrogateescape") for text in texts]], np.object_)
+    }
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
@@ -83,7 +138,7 @@ def check_arrays(signature: Signature, arrays: Arrays) -> None:
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in rows.items())
         raise BadRequestError(f"inputs differ in their number of rows: {counts}")
-    if not all(rows.values()):
+    if not (rows and all(rows.values())):
         raise BadRequestError("the request holds no row; leave it out, or send at least one")
 
 

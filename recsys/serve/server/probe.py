@@ -74,7 +74,7 @@ class _Probe:
             recorded = json.loads(self.file.read_text())
             inputs = json.dumps(recorded["inputs"])
             with Endpoint(url, *version, timeout_s=SILENCE_S) as endpoint:
-                request = request_from_json(endpoint.signature, inputs, str(self.file))
+                request = request_from_json(endpoint.signature, inputs)
                 answer = endpoint.send(request)
             self.fault = _difference(answer, recorded["outputs"], recorded["tolerance"])
             if not self.fault:
