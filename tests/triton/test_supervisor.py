@@ -25,6 +25,7 @@ from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import find_instances, processes
 from recsys.serve.server.probe import Prober, write_probe
 from recsys.serve.server.process import remove_leftovers
+from recsys.serve.version_policy import with_policy
 from tests import harness
 from tests.triton.conftest import client, supervisor_of
 from tests.triton.tiny_model import write_version
@@ -319,6 +320,33 @@ def test_a_damaged_model_and_a_load_without_an_end_leave_the_others(tmp_path):
         config.write_text(good)
         harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health", 60)
         assert served.health()[1]["restarts"] == []
+
+
+def test_health_is_ok_once_a_version_that_failed_is_chosen_no_more(tmp_path):
+    write_version(tmp_path, "tiny", 1, 2.0)
+    config = tmp_path / "tiny" / "config.pbtxt"
+    newest = config.read_text()
+    failed = 'recsys_version_failed{model="tiny",version="2"} 1.0'
+    with serving(tmp_path, "--poll_secs=1") as served:
+
+        def wait_for_health(status):
+            harness.wait_for(lambda: served.health()[1]["status"] == status, status, 60)
+            assert (failed in served.metrics()) == (status != "ok")
+
+        for mend in (
+            lambda: config.write_text(with_policy(newest, "specific:1")),
+            lambda: shutil.rmtree(tmp_path / "tiny" / "2"),
+        ):
+            write_version(tmp_path, "tiny", 2, 2.0, "raise ValueError('weights are gone')")
+            wait_for_health("degraded")
+            assert served.health("/tiny")[0] == 200
+            mend()
+            wait_for_health("ok")
+            served.answers()
+            shutil.rmtree(tmp_path / "tiny" / "2", ignore_errors=True)
+            config.write_text(newest)
+        code, body = served.health("/absent")
+        assert (code, body) == (404, {"error": "no model 'absent' is here, only tiny"})
 
 
 def test_an_address_of_ipv6(tmp_path, capsys):

@@ -51,6 +51,7 @@ class HealthReport:
         restarts: time and reason of each of the last restarts.
         num_restarts: restarts since the program began.
         probes: version -> monotonic time at which its recorded row was last answered right.
+        listed: names of all models that the server was to load.
         metrics_url: host:port of the server's own metrics; empty before its first start.
     """
 
@@ -60,6 +61,7 @@ class HealthReport:
     restarts: tuple[str, ...] = ()
     num_restarts: int = 0
     probes: dict[Version, float] = dataclasses.field(default_factory=dict)
+    listed: frozenset[str] = frozenset()
     metrics_url: str = ""
     made: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -77,7 +79,8 @@ class HealthReport:
 class HealthEndpoint:
     """Answers GET /healthz, /healthz/MODEL and /metrics in a thread; a context manager.
 
-    The status of health is 200 while the server, or the model, answers requests, else 503.
+    The status of health is 200 while the server, or the model, answers requests, else 503; 404 of a
+    model that a server which answers has not.
     /metrics are the server's own, if it gives them, and what only its supervisor knows.
 
     Attributes:
@@ -133,6 +136,9 @@ class HealthEndpoint:
                 "status": "unknown",
                 "error": f"the supervisor stands still for {report.age_s:.0f} s",
             }
+        if model and report.serves and model not in report.listed:
+            known = ", ".join(sorted(report.listed)) or "none"
+            return 404, {"error": f"no model {model!r} is here, only {known}"}
         serves = bool(report.models.get(model)) if model else report.serves
         return 200 if serves else 503, {
             "status": report.status,

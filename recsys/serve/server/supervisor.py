@@ -10,17 +10,21 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from recsys.errors import UserError
+from recsys.serve.repository import ModelRepository
 from recsys.serve.server.guard import TICK_S, Restarts, exit_text, sign_of_life
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status, Version, version_text
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance, find_instances, read_process
 from recsys.serve.server.probe import SILENCE_S, Prober
 from recsys.serve.server.process import NotReadyError, ServerSettings, TritonServer
+from recsys.serve.version_policy import policy_of, served_versions
 from recsys.settings import setting
 
 _LONGEST_TICKS = 16
@@ -281,7 +285,8 @@ class Supervisor:
         self._failures = {  # a version that a newer one replaced is not missed
             (name, v): why
             for (name, v), why in self._failures.items()
-            if (name, v) in states and (not v or int(v) > newest.get(name, -1))
+            if (name, v) in states
+            and (not v or (int(v) > newest.get(name, -1) and self._is_chosen(name, int(v))))
         }
         self._states = states
         for version, why in self._prober.faults.items():
@@ -291,6 +296,17 @@ class Supervisor:
         self._failures |= self._wrong
         self._report("degraded" if self._failures else "ok")
         return news
+
+    def _is_chosen(self, name: str, version: int) -> bool:
+        """Tells if the policy chooses a version, or cannot be read."""
+        repository = ModelRepository(self._settings.repository)
+        try:
+            config = repository.config_file(name).read_text()
+            if re.search(r"^\s*version_policy(?! \{ .* \}$)", config, re.MULTILINE):
+                return True  # written by hand
+            return version in served_versions(policy_of(config), repository.versions(name))
+        except (OSError, UserError):
+            return True
 
     def _report(self, status: Status) -> None:
         ready: dict[str, list[int]] = collections.defaultdict(list)
@@ -305,6 +321,7 @@ class Supervisor:
             restarts=tuple(self._restarts.reasons),
             num_restarts=self._restarts.number,
             probes=self._prober.right,
+            listed=frozenset(model for model, _ in self._states),
             metrics_url=self._metrics_url,
         )
 
