@@ -10,6 +10,7 @@ instance, is started again. Arguments after -- are passed on to tritonserver.
 
 import dataclasses
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +33,9 @@ from recsys.settings import section_from_dict, setting
 class ServeOptions:
     """Settings of this program alone."""
 
-    log_file: Path | None = setting(None, "Log of the server; by default in the temporary folder")
+    log_file: Path | None = setting(
+        None, "Log of the server; by default in the temporary folder, until a stop without an error"
+    )
 
 
 SECTIONS: dict[type, str] = {
@@ -49,10 +52,12 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
     options = section_from_dict(SupervisorSettings, values)
     settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = section_from_dict(ServeOptions, values).log_file
-    if log_file is None:
-        log_file = Path(tempfile.mkdtemp(prefix="recipes-serve-")) / "server.log"
     settings = settings.with_ports()  # of all servers that follow one another
     health = HealthEndpoint(settings.host, options.health_port)
+    temporary = None
+    if log_file is None:
+        temporary = Path(tempfile.mkdtemp(prefix="recipes-serve-"))
+        log_file = temporary / "server.log"
     guard = os.getpid()
     with StopRequest() as stop:
 
@@ -64,6 +69,8 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
         say = program.print_with_flags
         restarts = Restarts(options.max_restarts, say, stopped)
         if (status := fork_watcher(restarts, stop)) is not None:
+            if temporary is not None and not status:
+                shutil.rmtree(temporary, ignore_errors=True)
             return status
 
         def print_addresses(server: TritonServer) -> None:

@@ -116,6 +116,9 @@ def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
         assert says in served.said[0]
         write_version(tmp_path / "m", "tiny", 1, 2.0)
         served.wait_for("tiny version 1: READY")
+        log = Path(re.search(r"^log (\S+)$", served.said[0], re.MULTILINE)[1])
+        assert log.is_file()
+    assert not log.parent.exists()
 
 
 def test_the_chosen_models_alone_are_loaded_and_a_stopped_server_leaves_nothing(tmp_path):
@@ -216,6 +219,24 @@ def test_a_port_that_another_server_has_is_named(server, flag):
     said = harness.forked("triton/serve.py", *arguments, status=1).stderr
     assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in said
     assert "choose another port" in said
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--http-port=9", "--http-port after --: give --http_port before it instead"),
+        ("--grpc-addr=::1", "--grpc-addr after --: give --host before it instead"),
+        ("--load-model=tiny", "--load-model after --: give --models before it instead"),
+        ("--allow-grpc=false", "--allow-grpc after --: this program asks the server over gRPC"),
+        ("--nonsense", "refuses an argument after --: unrecognized option '--nonsense'\n"),
+        ("--log-verbose=x", 'after --: Bad option: "--log-verbose". Invalid option value. Got x\n'),
+    ],
+)
+def test_an_argument_that_the_server_must_not_or_does_not_take_is_named(
+    repository, tmp_path, argument, message
+):
+    flags = (f"--repository={repository}", f"--log_file={tmp_path / 'log'}")
+    assert message in harness.forked("triton/serve.py", *flags, "--", argument, status=1).stderr
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port"])

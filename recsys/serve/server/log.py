@@ -14,6 +14,8 @@ _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
 _LOADED = re.compile(r"successfully loaded '(.+?)'")
 _REFUSED = re.compile(r"^E.*\"(Poll failed for model directory '(.+?)'.*)\"$", re.MULTILINE)
 """Line that a polling server repeats at each poll."""
+_USAGE = re.compile(r"^Usage: .*^\t[^\n]*\n", re.MULTILINE | re.DOTALL)
+"""Printed before or after the argument that is refused."""
 
 
 class ServerLog:
@@ -82,7 +84,11 @@ class ServerLog:
 
     def failure_reason(self) -> str:
         """Returns the log lines that explain a failure."""
-        lines = self.text().splitlines()
+        text, usages = _USAGE.subn("", self.text())
+        lines = [line for line in text.splitlines() if line.strip()]
+        if usages:
+            named = (line.rpartition("tritonserver: ")[2] for line in lines)
+            return f"it refuses an argument after --: {' '.join(named)}"
         errors = [line for line in lines if _ERROR_LINE.match(line)]
         failed = [line for line in errors if "failed to load" in line]
         relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]

@@ -43,6 +43,15 @@ _EXIT_TIMEOUT_S = 20
 _POLL_S = 0.05
 _PORTS = ("http_port", "grpc_port", "metrics_port")
 """Settings of the ports, in the order of the server's arguments."""
+_OF_FLAGS = {
+    **{name.replace("_", "-"): name for name in _PORTS},
+    **dict.fromkeys(("http-address", "grpc-address", "metrics-address"), "host"),
+    **dict.fromkeys(("model-control-mode", "repository-poll-secs"), "poll_secs"),
+    **dict.fromkeys(("model-repository", "model-store"), "repository"),
+    "allow-http": "no_http",
+    "load-model": "models",
+}
+"""Arguments of the server -> the setting that they would contradict unseen."""
 _ANSWER_S = 5.0
 """Longest wait for an answer about the server's state."""
 
@@ -84,6 +93,14 @@ class ServerSettings:
         for name in self.models:
             if not (self.repository / name).is_dir():
                 raise ServerError(f"`models`: {self.repository} has no model {name!r}")
+        for argument in self.arguments:
+            option = argument.partition("=")[0]
+            begun = option.removeprefix("--")  # the server takes the beginnings of names, too
+            full = next((name for name in _OF_FLAGS if begun and name.startswith(begun)), "")
+            if full and option != begun:
+                raise ServerError(f"{option} after --: give `{_OF_FLAGS[full]}` before it instead")
+            if option == "--allow-grpc":
+                raise ServerError(f"{option} after --: this program asks the server over gRPC")
         require_threads(self, "threads")
         try:
             ModelRepository(self.repository).require_models(later=self.poll_secs > 0)
