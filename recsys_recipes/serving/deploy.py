@@ -12,6 +12,7 @@ model's deployment before, unless a flag changes them. Without a checkpoint:
 docs/deployment.md describes every flag.
 """
 
+import contextlib
 import dataclasses
 import sys
 import typing
@@ -27,6 +28,7 @@ from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.reconfigure import (
     change_settings,
     changes,
@@ -180,6 +182,18 @@ def _print_kept(kept: dict[str, Any], given: set[str], values: dict[str, Any], k
         program.print_line(f"Kept from the deployment before: {', '.join(lasting)}")
 
 
+def _require_kind(repository: ModelRepository, name: str, kind: str, checkpoint: Path) -> None:
+    """Refuses a name that holds another model."""
+    for version in repository.versions(name)[-1:]:
+        with contextlib.suppress(DeploymentError):  # a damaged one
+            held = Deployment.load(repository.root / name / str(version)).kind
+            if held != kind:
+                raise UserError(
+                    f"`name` {name}: {repository.root / name} holds a {held}, and {checkpoint} is "
+                    f"a {kind}; choose another `name`"
+                )
+
+
 def _deploy(
     values: dict[str, Any], given: set[str], repository: ModelRepository, kind: str
 ) -> None:
@@ -190,8 +204,10 @@ def _deploy(
     from dlrm.serve.score import check_dataset_of, score_served_split
     from recsys_recipes.serving.raw_rows import RawDlrmExport
 
+    name = values["name"] or kind
+    _require_kind(repository, name, kind, values["checkpoint"])
     chosen = {key: values[key] for key in given & KEPT}
-    kept = _read_kept(repository, values["name"] or kind, chosen)
+    kept = _read_kept(repository, name, chosen)
     _print_kept(kept, given, values, kind)
     values = values | kept | chosen
     options = section_from_dict(DeployerOptions, values)

@@ -12,6 +12,7 @@ from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import EndpointError, predict_in_order
 from tests.dlrm.conftest import make_program
 from tests.preproc.clicks.rows import without_labels
+from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 from tests.tools import needs
 from tests.triton.conftest import RAW_MODEL, deploy, train_raw
 
@@ -144,3 +145,7 @@ def test_raw_rows_need_their_dataset_and_are_kept_by_later_deployments(clicks, t
     deploy(clicks.run, models, *clicks.flags[1:], "--format=torchscript")
     assert (models / "dlrm" / "2" / "features.bin").is_file()
     assert "share one configuration" in change(run, "--noraw", status=2)
+    other, _ = bert4rec_checkpoint(tmp_path / "bert4rec")
+    said = change(f"--checkpoint={other}", "--name=dlrm", status=2)
+    assert "models/dlrm holds a dlrm, and" in said
+    assert said.endswith("bert4rec is a bert4rec; choose another --name\n")
