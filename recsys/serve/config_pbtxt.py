@@ -72,7 +72,8 @@ class ServingSettings:
     device: Device = setting("cpu", "Device of the instances")
     max_batch_size: int = setting(
         4096,
-        "Most rows of an execution; by default 4096, of BERT4Rec 256",
+        "Most rows of an execution; 0: any number, of one request alone; by default 4096, of "
+        "BERT4Rec 256",
         default_text="4096, of BERT4Rec 256",
     )
     dynamic_batching: bool = setting(True, "Let the server combine requests to batches")
@@ -117,7 +118,7 @@ class ServingSettings:
                 f"`preferred_batch_sizes` {','.join(map(str, sizes))} must lie in [1, "
                 f"`max_batch_size` {self.max_batch_size}]"
             )
-        if self.warmup > max(self.max_batch_size, 1):
+        if 0 < self.max_batch_size < self.warmup:
             raise ConfigError(
                 f"`warmup` {self.warmup} is more than `max_batch_size` {self.max_batch_size}"
             )

@@ -215,7 +215,9 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
     """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
         print_line(
-            f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
+            f"{endpoint.model} at {endpoint.url}, "
+            f"{f'at most {most}' if (most := endpoint.max_batch_size) else 'any number of'} rows a "
+            "request"
         )
         signature = endpoint.signature
         for role, tensors in (("takes", signature.inputs), ("gives", signature.outputs)):

@@ -268,15 +268,16 @@ def side_by_side(server, dlrm, dlrm_run):
     """Both backends, and the native one without batching."""
     server.serve("native", dlrm_run, *FLAGS["native"])
     unbatched = ("--max_batch_size=0", "--nodynamic_batching", "--instances=2", "--threads=2")
-    server.serve("native_unbatched", dlrm_run, "--backend=native", *unbatched)
+    server.serve("native_unbatched", dlrm_run, "--backend=native", *unbatched, "--warmup=8")
 
 
 @needs("compiled Triton backend")
 @pytest.mark.usefixtures("side_by_side")
-def test_rows_that_differ_are_refused(server):
+def test_rows_that_differ_are_refused(server, ask):
     request = draw(4) | {"numerical": draw(2)["numerical"]}
     with server.endpoint("native_unbatched") as own, pytest.raises(EndpointError) as refused:
         own.send(request)
+    assert "any number of rows a request" in ask("--model=native_unbatched")
     assert refused.value.status == "INVALID_ARGUMENT"
     assert "inputs differ in their number of rows: numerical 2, categorical 4" in str(refused.value)
 
