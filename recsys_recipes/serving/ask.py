@@ -77,6 +77,9 @@ from recsys_recipes.serving.request_file import of_line, read_requests
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
+_NOT_COMPARED = (
+    "Whether the dataset is that of the model's training is compared with --checkpoint alone"
+)
 _LARGEST = 1e6
 """Of seconds and rates."""
 _LOOK_S = 0.1
@@ -300,16 +303,18 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     metrics = scored.served
     print_line(
         f"{metrics.num_rows} rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, "
-        f"calibration {metrics.calibration:.4f}, {scored.rows_per_s:,.0f} rows/s"
+        f"calibration {metrics.calibration:.4f}, {scored.rows_per_s:,.0f} rows/s, by "
+        f"{versions(endpoint)}"
     )
     if scored.offline is None or scored.largest_difference is None:
+        print_line(_NOT_COMPARED)
         return 0
     print_line(
         f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
         f"largest difference of a logit {scored.largest_difference:.2g}"
     )
-    differences = [metrics.auc - scored.offline.auc]
-    return verdict(options, scored.largest_difference, differences, "auc_tolerance")
+    differences = {"AUC": metrics.auc - scored.offline.auc}
+    return verdict(options, endpoint, scored.largest_difference, differences, "auc_tolerance")
 
 
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
@@ -346,33 +351,49 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
         return ", ".join(f"{name} {value:.6f}" for name, value in metrics.items())
 
     print_line(
-        f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s"
+        f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s, by "
+        f"{versions(endpoint)}"
     )
     if scored.met_before:
         print_line(
             f"{scored.met_before} of them had met the true item before: misses, it is left out"
         )
     if scored.offline is None or scored.largest_difference is None:
+        print_line(_NOT_COMPARED)
         return 0
     print_line(
         f"checkpoint: {shown(scored.offline)}; largest difference of a score "
         f"{scored.largest_difference:.2g}"
     )
-    differences = [scored.served[name] - value for name, value in scored.offline.items()]
-    return verdict(options, scored.largest_difference, differences, "ranking_tolerance")
+    differences = {name: scored.served[name] - value for name, value in scored.offline.items()}
+    return verdict(options, endpoint, scored.largest_difference, differences, "ranking_tolerance")
+
+
+def versions(endpoint: Endpoint) -> str:
+    """Names the versions that answered."""
+    return f"version {', '.join(map(str, sorted(endpoint.answered)))}"
 
 
 def verdict(
-    options: ClientOptions, largest: float, of_metrics: Sequence[float], metric_tolerance: str
+    options: ClientOptions,
+    endpoint: Endpoint,
+    largest: float,
+    of_metrics: Mapping[str, float],
+    metric_tolerance: str,
 ) -> int:
     """Returns 0 for replies within the tolerances, else 1 with a message."""
-    allowed = getattr(options, metric_tolerance)
-    # NaN is refused too.
-    if largest <= options.tolerance and all(abs(each) <= allowed for each in of_metrics):
+    of_value = "logit or score"
+    limits = {name: (abs(value), metric_tolerance) for name, value in of_metrics.items()}
+    beyond = [
+        f"{name} differs by {value:.2g} (`{limit}` {getattr(options, limit):g})"
+        for name, (value, limit) in ({of_value: (largest, "tolerance")} | limits).items()
+        if not value <= getattr(options, limit)  # NaN is refused too
+    ]
+    if not beyond:
         return 0
     fail(
-        f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
-        f"--{metric_tolerance} {allowed:g})"
+        f"the server does not answer as {options.checkpoint}, with {versions(endpoint)}: "
+        f"{', '.join(beyond)}"
     )
     return FAILED
 

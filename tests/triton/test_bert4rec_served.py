@@ -47,6 +47,7 @@ def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
     flags = (f"--protocol={protocol}", f"--model={model}", "--batch_size=7", "--concurrency=3")
     served, of_checkpoint = ask("--mode=test", *paths, *flags, url=url).splitlines()
     assert served.startswith(f"{NUM_USERS} users: hr@10 0.")
+    assert served.endswith(" users/s, by version 1")
     assert figures(served) == of_the_test
     assert figures(of_checkpoint) == of_the_test
 

@@ -45,6 +45,7 @@ def endpoint(server, model, request):
         yield endpoint
 
 
+WIDE = ("--tolerance=1e3", "--auc_tolerance=1")
 draw = functools.partial(deployed.draw, table_sizes=CARDINALITIES, num_numerical=NUM_NUMERICAL)
 
 
@@ -164,6 +165,12 @@ def test_the_client_program_scores_a_split_as_the_checkpoint(
     program(paths[0], f"--save_checkpoint_path={other}", "--max_steps=2")
     said = ask("--mode=test", paths[0], f"--checkpoint={other}", status=1)
     assert "the server does not answer as" in said  # that checkpoint was not deployed
+    assert f"{other}, with version 1: logit or score differs by " in said
+    assert "(--tolerance 1e-05), AUC differs by 0." in said
+    assert served.endswith(" rows/s, by version 1")
+    said = ask("--mode=test", paths[0])
+    assert "is compared with --checkpoint alone" in said
+    assert ask("--mode=test", paths[0], f"--checkpoint={other}", *WIDE).count("auc") == 2
 
 
 @pytest.mark.usefixtures("dlrm")

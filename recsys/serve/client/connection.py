@@ -131,6 +131,7 @@ class Endpoint:
     Attributes:
         max_batch_size: most rows of a request; None if the model sets no limit.
         served_versions: versions that the server answers with; of a named version, it alone.
+        answered: versions that answered requests.
 
     Raises:
         EndpointError: the URL is malformed, the server cannot be reached or has no such model, or
@@ -147,6 +148,7 @@ class Endpoint:
     ) -> None:
         url, protocol = address(url, protocol)
         self.url, self.model, self.version = url, model, version
+        self.answered: set[int] = set()
         self.protocol, self.timeout_s = protocol, timeout_s
         self._library = _library(protocol)
         self._refused: type[Exception] = importlib.import_module(
@@ -299,6 +301,10 @@ class Endpoint:
             model_version=self.version,
             timeout=round(self.timeout_s * 1e6),  # the server drops what nobody waits for any more
         )
+        sent = response.get_response()
+        self.answered.add(
+            int(sent["model_version"] if self.protocol == "http" else sent.model_version)
+        )
         outputs = {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
         rows = num_rows(arrays)
         for name, output in outputs.items():
@@ -361,6 +367,7 @@ def predict_in_order(
         finally:
             pool.shutdown(cancel_futures=True)
             for connection in opened:
+                endpoint.answered |= connection.answered
                 connection.close()
 
 
