@@ -102,54 +102,44 @@ class PresetFolder:
             UserError: it is missing or no mapping, a key is no setting, or a value is of another
                 type; names file and line.
         """
-        import yaml
+        from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
         path = Path(name) if Path(name).suffix else self.folder / f"{name}.yaml"
         try:
-            text = path.read_text()
-            yaml.safe_load(text)  # refuses tags, and mappings as keys
-            root = yaml.compose(text)
-        except FileNotFoundError as error:
+            document = load(path, setting=self.flag)
+        except UserError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
             raise UserError(
                 f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}, "
                 "and any path of a YAML file will do"
             ) from error
-        except OSError as error:
-            raise UserError(f"{self.flag} {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.flag} {path}: not readable as YAML: {error}") from error
-        if root is None:
-            return Preset({}, {})
-        if not isinstance(root, yaml.MappingNode):
+        if not isinstance(document.values, dict | None):
             raise UserError(f"{self.flag} {path}: expected `setting: value` lines")
         hints = self._hints()
         preset = Preset({}, {})
-        for key, name, node in self._entries(path, root):
-            line = f"{path}:{key.start_mark.line + 1}"
+        for at, name, value in self._entries(path, document):
+            line = f"{path}:{document.line(*at)}"
             if name not in hints:
                 advice = f"; {self.removed[name]}" if name in self.removed else _advice(name, hints)
                 raise UserError(f"{line}: unknown setting {name!r}{advice}")
             if name in preset.values:
                 raise UserError(f"{line}: {name} stands there twice")
-            value = yaml.constructor.SafeConstructor().construct_document(node)
-            preset.values[name] = checked(f"{line}: {key.value}", hints[name], value)
+            preset.values[name] = checked(f"{line}: {at[-1]}", hints[name], value)
             preset.lines[name] = line
         return preset
 
-    def _entries(self, path: Path, root: Any) -> Iterator[tuple[Any, str, Any]]:
-        """Yields (key's node, setting, value's node) of a file."""
-        import yaml
-
-        for key, node in root.value:
-            ours = self.theirs.get(key.value)
+    def _entries(self, path: Path, document: Any) -> Iterator[tuple[Any, str, Any]]:
+        """Yields (keys from the top, setting, value) of a file."""
+        for key, value in (document.values or {}).items():
+            ours = self.theirs.get(key)
             if ours is None:
-                yield key, key.value, node
+                yield (key,), key, value
                 continue
-            if not isinstance(node, yaml.MappingNode):
-                line = f"{path}:{key.start_mark.line + 1}"
-                raise UserError(f"{line}: expected `setting: value` lines below {key.value}")
-            for their_key, value in node.value:
-                yield their_key, ours.get(their_key.value, their_key.value), value
+            if not isinstance(value, dict):
+                line = f"{path}:{document.line(key)}"
+                raise UserError(f"{line}: expected `setting: value` lines below {key}")
+            yield from (((key, own), ours.get(own, own), below) for own, below in value.items())
 
     def _hints(self) -> dict[str, Any]:
         """Returns the type of every setting."""

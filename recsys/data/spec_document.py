@@ -8,13 +8,11 @@ that multiply) prints one short line.
 import dataclasses
 import json
 import reprlib
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from recsys.data.errors import DatasetError
+from recsys.files import strict_yaml
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
@@ -47,38 +45,6 @@ class SplitFiles:
         return SplitFiles(
             move(self.label), move(self.numerical), tuple(map(move, self.categorical))
         )
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses duplicate keys; YAML keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode):
-                if key_node.value in seen:
-                    line = key_node.start_mark.line + 1
-                    raise yaml.YAMLError(f"line {line}: key {key_node.value!r} is there twice")
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads a YAML file whose top is a mapping.
-
-    Raises:
-        DatasetError: it is not readable, or not such a file.
-    """
-    try:
-        document = yaml.load(path.read_text(), _StrictLoader)  # a SafeLoader
-    except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:
-        raise DatasetError(f"{path}: not readable as YAML: {error}") from error
-    if not isinstance(document, dict):
-        raise DatasetError(
-            f"{path}: expected a mapping at the top, got {show(document)}; write the spec "
-            "as docs/dataset_format.md shows it"
-        )
-    return document
 
 
 def read_json(path: Path) -> object:
@@ -114,7 +80,7 @@ def read_spec(path: Path) -> dict[str, Any]:
     Raises:
         DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
     """
-    document = read_yaml(path)
+    document = strict_yaml.load(path, DatasetError).values
     try:
         features, channels = _mapping(document, "feature_spec"), _mapping(document, "channel_spec")
         label = _channel_names(channels, "label", features)
@@ -209,7 +175,7 @@ def declared_dtypes(path: Path) -> dict[str, str]:
     Raises:
         DatasetError: the file is malformed.
     """
-    features = _mapping(read_yaml(path), "feature_spec")
+    features = _mapping(strict_yaml.load(path, DatasetError).values, "feature_spec")
     dtypes = {str(n): f.get("dtype") for n, f in features.items() if isinstance(f, dict)}
     return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
 

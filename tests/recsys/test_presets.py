@@ -71,7 +71,7 @@ def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
     [
         ("lr: 1\nlearning: 2\n", "mine.yaml:2: unknown setting 'learning'; docs/flags.md"),
         ("batch_sizes: 2\n", "mine.yaml:1: unknown setting 'batch_sizes'; did you mean batch_size"),
-        ("lr: 1\nlr: 2\n", "mine.yaml:2: lr stands there twice"),
+        ("lr: 1\nlr: 2\n", "mine.yaml:2: not readable as YAML: lr stands there twice; keep one"),
         ("lr: fast\n", "mine.yaml:1: lr must be a number, got 'fast'"),
         ("batch_size: 1.5\n", "mine.yaml:1: batch_size must be an integer"),
         ("amp: 1\n", "mine.yaml:1: amp must be true or false"),
@@ -81,12 +81,18 @@ def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
         ("lr: [\n", "not readable as YAML"),
         ("explicit: [lr]\n", "unknown setting 'explicit'"),
         ("lr: !new 1\n", "not readable as YAML"),
+        ("seed: 1\nlr: 2026-02-30\n", "mine.yaml:2: not readable as YAML: '2026-02-30' is no"),
+        (f"lr: 1{'0' * 5000}\n", "mine.yaml:1: not readable as YAML: '1000"),
+        (f"seed: 1\nlr: 0x1{'0' * 5000}\n", "mine.yaml:2: not readable as YAML: '0x1000"),
+        ("lr:" + "\n [" * 1000, "is too deep; nest less"),
+        ("seed: 1\nlr: \udcff\n", "mine.yaml:2: not readable as YAML: no UTF-8; save it as such"),
+        ("seed: 1\nlr: \a\n", "mine.yaml:2: not readable as YAML: character '\\x07'"),
         ("? [lr]\n: 1\n", "not readable as YAML"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
     file = tmp_path / "mine.yaml"
-    file.write_text(text)
+    file.write_text(text, errors="surrogateescape")
     with pytest.raises(UserError) as caught:
         dlrm_config(f"--preset={file}")
     assert message in str(caught.value)

@@ -69,17 +69,10 @@ class _Reader:
     """Reads the keys of a schema, each once, and knows their lines."""
 
     def __init__(self, path: Path) -> None:
-        import yaml
+        from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
-        self._path = path
-        try:
-            text = path.read_text()
-            self._values = yaml.safe_load(text)
-            self._lines = dict(_lines_of(yaml.compose(text)))
-        except OSError as error:
-            raise PreprocError(f"`schema` {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise PreprocError(f"`schema` {path}: not readable as YAML: {error}") from error
+        self._path, self._document = path, load(path, PreprocError, "`schema`")
+        self._values = self._document.values
 
     def schema(self) -> Schema:
         """Returns the schema."""
@@ -443,25 +436,8 @@ class _Reader:
         return value
 
     def _error(self, at: tuple[Any, ...], message: str) -> PreprocError:
-        line = next(
-            self._lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in self._lines
-        )
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
-        return PreprocError(f"{self._path}:{line}: {key}: {message}")
-
-
-def _lines_of(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Yields the line of each key and entry of a YAML document."""
-    yield at, 1 if node is None else node.start_mark.line + 1
-    if node is None or isinstance(node.value, str):
-        return
-    for i, item in enumerate(node.value):
-        if isinstance(item, tuple):
-            key, value = item
-            for path, line in _lines_of(value, (*at, key.value)):
-                yield path, key.start_mark.line + 1 if path == (*at, key.value) else line
-        else:
-            yield from _lines_of(item, (*at, i))
+        return PreprocError(f"{self._path}:{self._document.line(*at)}: {key}: {message}")
 
 
 def _spelled_out(name: str) -> Iterator[str]:

@@ -326,6 +326,8 @@ BAD_SCHEMAS = {
         r":1: label.negative: 'a' is positive too"
     ),
     "a: [": r"not readable as YAML",
+    "missing: []\nmissing: []\ncolumns: []": r"schema.yaml:2: .*missing stands there twice",
+    "missing: []\nlabel: 2026-02-30": r"schema.yaml:2: .*'2026-02-30' is no number or date",
 }
 
 BAD_LISTS = {

@@ -77,7 +77,8 @@ SPECS = {
     "runs code": (put("!!python/object/apply:os.getcwd []"), "not readable"),
     "deep": (put("[" * 1000), "not readable"),
     "multiplies": (put(BOMB + "feature_spec: *i\n"), "must be a mapping"),
-    "key twice": (edit("  cat_1:\n", "  cat_0:\n"), "'cat_0' is there twice"),
+    "key twice": (edit("  cat_1:\n", "  cat_0:\n"), r"yaml:\d+: .* cat_0 stands there twice"),
+    "date": (put("a:\n- 2026-02-30"), "yaml:2: .*'2026-02-30' is no number or date"),
     "no channel_spec": (edit("channel_spec:", "channels:"), "'channel_spec' must"),
     "unknown feature": (
         edit("  - cat_1\n", "  - cat_9\n"),
