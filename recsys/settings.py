@@ -123,7 +123,7 @@ def _number(value: Any) -> Any:
     if type(value) in (int, str):
         try:
             return float(value)
-        except ValueError:
+        except (OverflowError, ValueError):
             return value
     return value
 

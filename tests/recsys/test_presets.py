@@ -72,6 +72,7 @@ def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
         ("lr: 1\nlearning: 2\n", "mine.yaml:2: unknown setting 'learning'; docs/flags.md"),
         ("batch_sizes: 2\n", "mine.yaml:1: unknown setting 'batch_sizes'; did you mean batch_size"),
         ("lr: 1\nlr: 2\n", "mine.yaml:2: not readable as YAML: lr stands there twice; keep one"),
+        (f"lr: 1{'0' * 400}\n", "mine.yaml:1: lr must be a number, got 1000"),
         ("lr: fast\n", "mine.yaml:1: lr must be a number, got 'fast'"),
         ("batch_size: 1.5\n", "mine.yaml:1: batch_size must be an integer"),
         ("amp: 1\n", "mine.yaml:1: amp must be true or false"),

@@ -4,6 +4,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from operator import lt
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ _MAX_LENGTH = 10_000
 _TIME_SPLIT = ("validation", "test", "column")
 _RANDOM_SPLIT = ("fractions", "by", "seed")
 _CATEGORICAL = ("categorical", "categorical_list")
-_RANGE = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")
+_RANGE = re.compile(r"(.*)\{(\d{1,18})\.\.(\d{1,18})\}(.*)")
 
 
 def load_schema(path: Path) -> Schema:
@@ -90,7 +91,8 @@ class _Reader:
             raise self._error(("dialect", "delimiter"), "is the quote too")
         defaults = self._mapping(("defaults",), top.get("defaults", {}), _DEFAULTS)
         missing = self._texts(("missing",), top.get("missing", []))
-        columns = tuple(self._columns(top.get("columns"), defaults, missing))
+        spelled_out = self._columns(top.get("columns"), defaults, missing)
+        columns = tuple(islice(spelled_out, MAX_FIELDS + 1))  # a name may stand for 10**9
         label = self._mapping(("label",), top.get("label"), _LABEL)
         positive = self._texts(("label", "positive"), label.get("positive", ["1"]))
         negative = label.get("negative", ["0"])
@@ -128,7 +130,7 @@ class _Reader:
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
         if len(columns) > MAX_FIELDS:
-            raise self._error(("columns",), f"{len(columns)} columns; {MAX_FIELDS} are the most")
+            raise self._error(("columns",), f"more than {MAX_FIELDS} columns, the most")
         for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
             count = sum(
                 each.role in alike for column in columns for each in (column, *column.derived)
@@ -174,8 +176,7 @@ class _Reader:
             buckets = self._integer((*at, "buckets"), entry.get("buckets", 0))
             if not 0 <= buckets <= 2**32:
                 raise self._error((*at, "buckets"), f"must lie in [0, 2**32], got {buckets}")
-            is_number = role == "numerical"
-            rule = self._number_rule(at, entry, defaults) if is_number else AS_IT_IS
+            rule = self._number_rule(at, entry, defaults) if role == "numerical" else AS_IT_IS
             own = self._integer((*at, "frequency_limit"), entry.get("frequency_limit", limit))
             max_ids = self._integer((*at, "max_ids"), entry.get("max_ids", 0))
             for key, value in (("frequency_limit", own), ("max_ids", max_ids)):
@@ -235,7 +236,7 @@ class _Reader:
         keys = {"min": 0, "offset": 1, "mean": 0, "deviation": 1}
         values = [entry.get(key, defaults.get(key, default)) for key, default in keys.items()]
         for key, value in zip(keys, values, strict=True):
-            if type(value) not in (int, float) or not abs(value) < _MOST_NUMBER:
+            if not _is_number(value):
                 raise self._error((*at, key), f"expected a number, got {value!r}")
             takes_mean = transform in ("standardise", "signed_log")
             if key in entry and (key in ("mean", "deviation")) != takes_mean:
@@ -250,12 +251,13 @@ class _Reader:
         return rule if is_float else AS_IT_IS
 
     def _bins(self, at: tuple[Any, ...], edges: Any) -> tuple[float, ...]:
-        is_numbers = isinstance(edges, list) and all(type(e) in (int, float) for e in edges)
-        if not is_numbers or len(edges) > _MAX_TEXTS or not all(map(lt, edges, edges[1:])):
+        is_numbers = isinstance(edges, list) and all(map(_is_number, edges))
+        numbers = tuple(map(float, edges)) if is_numbers else ()
+        if not is_numbers or len(edges) > _MAX_TEXTS or not all(map(lt, numbers, numbers[1:])):
             raise self._error(
                 at, f"expected a list of up to {_MAX_TEXTS} numbers that ascend, got {edges!r}"
             )
-        return tuple(map(float, edges))
+        return numbers
 
     def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:
         zone = read_zone(str(entry.get("time_zone", "UTC")))
@@ -266,7 +268,7 @@ class _Reader:
                 "rules of other zones differ between libraries",
             )
         features = entry.get("features", [])
-        if not isinstance(features, list) or not set(features) <= set(TIME_FEATURES):
+        if not isinstance(features, list) or any(f not in TIME_FEATURES for f in features):
             raise self._error(
                 (*at, "features"), f"expected a list of {', '.join(TIME_FEATURES)}, got {features}"
             )
@@ -350,7 +352,7 @@ class _Reader:
         named = self._mapping(at, given, _TIME_SPLIT)
         times = {column.name: column.time for column in columns if column.time is not None}
         name = named.get("column", next(iter(times), None))
-        if name not in times or (len(times) > 1 and "column" not in named):
+        if name not in [*times] or (len(times) > 1 and "column" not in named):
             raise self._error(
                 at,
                 f"column must be one of the timestamps, {', '.join(times) or 'of which is none'}",
@@ -438,6 +440,10 @@ class _Reader:
     def _error(self, at: tuple[Any, ...], message: str) -> PreprocError:
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
         return PreprocError(f"{self._path}:{self._document.line(*at)}: {key}: {message}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < _MOST_NUMBER
 
 
 def _spelled_out(name: str) -> Iterator[str]:
