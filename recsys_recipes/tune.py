@@ -188,7 +188,7 @@ def tune(search: Search, settings: TuneSettings) -> None:
         import optuna
     except ImportError as error:
         raise UserError("tune needs Optuna: pip install 'recsys-recipes[tune]'") from error
-    from recsys.train.held import HeldPath
+    from recsys.files.held import HeldPath
 
     values = search.check()
     optuna.logging.set_verbosity(optuna.logging.ERROR)

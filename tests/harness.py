@@ -2,6 +2,7 @@
 """Programs as their users start them, in this process or in others."""
 
 import contextlib
+import errno
 import importlib
 import io
 import itertools
@@ -320,6 +321,11 @@ def _call_on_rank(rank: int, name: str, outputs: list[Path], arguments: Any) -> 
 
 _PORTS = itertools.cycle(range(20_000 + os.getpid() % 80 * 100, 32_000))
 """Below those that the system gives to connections, which could take one before it is used."""
+
+
+def no_locks(_descriptor: int, _kind: int) -> None:
+    """Answers as flock does on a file system without locks."""
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def free_port() -> int:

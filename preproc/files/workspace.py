@@ -5,7 +5,6 @@ A file or unit has its name only when it is complete.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
 from recsys.durable import sync_tree
 from recsys.errors import show_names
+from recsys.files.held import hold_folder
 from recsys.interruption import interrupted_after
 
 _TEMPORARY = ".tmp"
@@ -239,23 +239,20 @@ class Workspace:
 @contextlib.contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        held = hold_folder(folder / _LOCK)
+    except BlockingIOError as error:
+        raise PreprocError(
+            f"{folder}: another run is working here; wait for it, or choose another folder"
+        ) from error
     except OSError as error:
         raise PreprocError(
             f"{folder}: cannot be made or written ({error.strerror}); choose another "
             "folder, or change its permissions"
         ) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise PreprocError(
-            f"{folder}: another run is working here; wait for it, or choose another folder"
-        ) from error
-    else:
         yield
     finally:
-        os.close(fd)
+        held.let_go()
 
 
 def link_files(source: Path, target: Path, but: Collection[str]) -> None:

@@ -12,7 +12,6 @@ loaded half-written. So only complete versions are moved into a repository.
 """
 
 import contextlib
-import fcntl
 import os
 import py_compile
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import UserError
+from recsys.files.held import hold_folder
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
@@ -199,20 +199,17 @@ class ModelRepository:
             yield
             return
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            lock = (self.root / LOCK_FILE).open("w")
+            held = hold_folder(self.root / LOCK_FILE)
+        except BlockingIOError as error:
+            raise self._under_way() from error
         except OSError as error:
             raise RepositoryError(f"`repository` {self.root} cannot be written: {error}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise self._under_way() from error
-            self._is_locked = True
-            try:
-                yield
-            finally:
-                self._is_locked = False
+        self._is_locked = True
+        try:
+            yield
+        finally:
+            self._is_locked = False
+            held.let_go()
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[None]:

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
+from recsys.files.held import HeldPath
 from recsys.interruption import interrupted_after
 from recsys.settings import checked, section_from_dict
 from recsys.train.divergence import find_nonfinite
-from recsys.train.held import HeldPath
 
 T = TypeVar("T")
 
@@ -345,8 +345,7 @@ def _is_installing(run: Path) -> bool:
     """Returns True while a living run installs a new checkpoint."""
     try:
         if (run / NEXT_POINTER_FILE).exists():
-            with (run / LOCK_FILE).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            HeldPath(run / LOCK_FILE, fcntl.LOCK_SH | fcntl.LOCK_NB).let_go()
     except OSError as error:
         return isinstance(error, BlockingIOError)
     return False

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
-from recsys.train.held import HeldPath
+from recsys.files.held import HeldPath
 
 logger = logging.getLogger(__name__)
 

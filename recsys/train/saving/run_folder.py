@@ -19,6 +19,7 @@ from torch import Tensor
 
 from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
+from recsys.files.held import HeldPath, hold_folder
 from recsys.train.checkpoint import (
     LOCK_FILE,
     MANIFEST_FILE,
@@ -29,7 +30,6 @@ from recsys.train.checkpoint import (
     named_checkpoint,
     read_pointers,
 )
-from recsys.train.held import HeldPath
 from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.write import replace_folder, write_checkpoint
 
@@ -141,41 +141,33 @@ class CheckpointFolder:
             UserError: another run saves in the folder; names the process.
         """
         is_new = not self.folder.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = self._lock(setting)
+        held = self._lock(setting)
         try:
             self._clean()
             yield
         finally:
             (self.folder / LOCK_FILE).unlink(missing_ok=True)
-            os.close(descriptor)
+            held.let_go()
             if is_new:
                 with contextlib.suppress(OSError):  # something was saved
                     self.folder.rmdir()
 
-    def _lock(self, setting: str) -> int:
+    def _lock(self, setting: str) -> HeldPath:
         file = self.folder / LOCK_FILE
-        while True:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
-                os.close(descriptor)
-                raise UserError(
-                    f"{setting}: another run saves in {self.folder} ({holder}); wait for its end, "
-                    "or name another folder"
-                ) from None
-            except OSError as error:
-                logger.warning("%s cannot be locked: %s", self.folder, error.strerror)
-            if file.exists() and os.path.samestat(os.fstat(descriptor), file.stat()):
-                with contextlib.suppress(OSError):  # a full disk
-                    os.ftruncate(descriptor, 0)
-                    os.write(
-                        descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode()
-                    )
-                return descriptor
-            os.close(descriptor)  # its holder has just ended and removed it
+        try:
+            held = hold_folder(file)
+        except BlockingIOError:
+            holder = ""
+            with contextlib.suppress(OSError):  # it has just ended
+                holder = file.read_text(errors="replace")[:200]
+            raise UserError(
+                f"{setting}: another run saves in {self.folder} ({holder or 'another process'}); "
+                "wait for its end, or name another folder"
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk
+            os.ftruncate(held.descriptor, 0)
+            os.write(held.descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        return held
 
     def _clean(self) -> None:
         """Removes unfinished checkpoints; completes one that was being installed."""

@@ -2,7 +2,9 @@
 """Interrupted runs continue, changed settings redo only what they touch, nothing old is lost."""
 
 import dataclasses
+import fcntl
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -191,6 +193,28 @@ def test_two_runs_do_not_meet(days, tmp_path):
         pytest.raises(PreprocError, match="another run is working here"),
     ):
         run(days, tmp_path / "made")
+
+
+def test_a_file_system_without_locks(days, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(fcntl, "flock", harness.no_locks)
+    run(days, tmp_path / "made", "reference")
+    assert "made.staging cannot be locked: No locks available" in caplog.text
+
+
+def test_a_folder_removed_while_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """The run that had it ends between the opening of its lock and the locking."""
+    flock = fcntl.flock
+
+    def flock_late(descriptor, kind):
+        if own.staging.exists():
+            monkeypatch.undo()
+            shutil.rmtree(own.staging)
+        flock(descriptor, kind)
+
+    own, other = (workspace.Workspace(tmp_path / "made", tmp_path / name) for name in "ab")
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    with own.locked(), pytest.raises(PreprocError, match="another run"), other.locked():
+        pass
 
 
 def test_allowing_more_bad_rows_keeps_the_scan(tmp_path, work):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model repository gets a version whole or not at all, and no server sees the half of one."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import pytest
 
 from recsys.serve.config_pbtxt import ConfigError
 from recsys.serve.repository import LOCK_FILE, ModelRepository, RepositoryError
+from tests.harness import no_locks
 
 
 def tree(root):
@@ -114,6 +116,11 @@ def test_one_deployment_at_a_time(repository):
     ):
         pass
     add(repository, "n")
+
+
+def test_a_repository_on_a_file_system_without_locks(repository, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    add(repository)
 
 
 def test_a_repository_that_cannot_be_written_says_so(repository):
