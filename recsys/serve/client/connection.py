@@ -238,7 +238,8 @@ class Endpoint:
                     ) from error
             text = f"{self.model} at {self.url}: {reason.message()}"
             if "unknown model" in text:
-                text += "; `model` is a name that the server printed when it was ready"
+                wrong = "version" if f"version {self.version} is" in text else "model"
+                text += f"; `{wrong}` is one that the server printed when it was ready"
             raise EndpointError(text + self._remedy(status, text), status) from error
         except self._broken as error:  # of the HTTP client alone
             text = f"{self.model} at {self.url}: no answer: {error}"
