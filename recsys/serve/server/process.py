@@ -70,8 +70,10 @@ class ServerSettings:
     http_port: int = setting(0, "0 takes a free one")
     grpc_port: int = setting(0, "0 takes a free one")
     metrics_port: int = setting(0, "0 takes a free one; for Prometheus")
-    models: tuple[str, ...] = setting((), "Names to load, with commas between; by default all")
-    poll_secs: int = setting(0, "Look for new versions this often; 0: never")
+    models: tuple[str, ...] = setting(
+        (), "Names to load, with commas between; by default all; not with `poll_secs`"
+    )
+    poll_secs: int = setting(0, "Look for new versions this often; 0: never; not with `models`")
     threads: int | None = setting(None, "CPU threads of an instance; by default cores / instances")
     arguments: tuple[str, ...] = ()
 
