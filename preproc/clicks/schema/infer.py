@@ -270,8 +270,11 @@ def _time_rule(name: str, present: Collection[str]) -> TimeRule | None:
     if _TIME_NAME.search(name) and present:
         formats += [*_TIMES_OF_DIGITS.get(len(next(iter(present)).partition(".")[0]), ())]
     rules = (TimeRule(each, 0) for each in formats)
-    of_all = (r for r in rules if present and all(r.milliseconds(c.encode()) for c in present))
-    return next(of_all, None)
+    return next((rule for rule in rules if present and _reads_all(rule, present)), None)
+
+
+def _reads_all(rule: TimeRule, present: Collection[str]) -> bool:
+    return all(rule.milliseconds(cell.encode()) is not None for cell in present)
 
 
 def _time_kind(name: str, present: Collection[str]) -> str:
@@ -303,7 +306,7 @@ def _standardised(present: dict[str, int]) -> str:
 def _fits_days_first(kind: str, present: Collection[str]) -> bool:
     """Returns True if months and days may be days and months."""
     form = re.findall(r'"(.*?)"', kind)[0].replace("%m/%d", "%d/%m")
-    return all(TimeRule(form, 0).milliseconds(cell.encode()) is not None for cell in present)
+    return _reads_all(TimeRule(form, 0), present)
 
 
 def _is_id(present: dict[str, int]) -> bool:

@@ -347,11 +347,12 @@ def test_what_cannot_be_told_is_refused(text, message, tmp_path):
 def test_times_are_drafted_with_the_features_that_differ(tmp_path):
     """Also as numbers, where the name says so; their split is an alternative of a line."""
     moments = [datetime.datetime(2026, 3, 1 + i // 40, i % 24, i % 60) for i in range(200)]
-    lines = ["day,hour,sent_at,ts,code,click"]
+    lines = ["day,hour,sent_at,ts,code,click,since"]
     for i, each in enumerate(moments):
         seconds = int(each.replace(tzinfo=datetime.UTC).timestamp())
         stamp = each.strftime("%y%m%d%H")
         lines.append(f"{each.date()},{stamp},{each.isoformat()}Z,{seconds},{seconds},{i % 2}")
+        lines[-1] += f",{1970 + i % 2}-01-01"
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     draft = infer_schema(tmp_path / "log.csv")
     drafted = columns_of(draft)
@@ -360,6 +361,7 @@ def test_times_are_drafted_with_the_features_that_differ(tmp_path):
     assert drafted["hour"] == time | {"format": "%y%m%d%H", "features": ["hour", "weekday"]}
     assert drafted["sent_at"] == time | {"format": "iso8601", "features": ["hour", "weekday"]}
     assert drafted["ts"] == time | {"format": "unix_s", "features": ["hour", "weekday"]}
+    assert drafted["since"] == drafted["day"]
     assert drafted["code"] == {"role": "ignored"}
     split = yaml.safe_load("{" + draft.partition(" of the sample, {")[2])
     assert split["time"] == {"validation": "2026-03-05T00:00:00", "test": "2026-03-05T12:00:00"}
