@@ -85,6 +85,11 @@ class Checkpoint:
                 f"{self.path}: holds no tensors {group!r}, only "
                 f"{', '.join(sorted(self.files)) or 'none'}"
             )
+        if len(names) > 1 and not all("part" in self.files[name] for name in names):
+            raise CheckpointError(
+                f"{self.path / MANIFEST_FILE}: {group} has {' and '.join(names)}, of which not all "
+                "are shards; use another checkpoint"
+            )
         return names
 
     def _join(self, names: Sequence[str]) -> dict[str, Tensor]:

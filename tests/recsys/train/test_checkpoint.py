@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import signal
 import threading
 
@@ -98,6 +99,19 @@ def test_a_group_that_is_not_there_is_named(tmp_path):
     write_checkpoint(tmp_path / "c", GROUPS, {}, {})
     with pytest.raises(CheckpointError, match="holds no tensors 'tables', only mlp"):
         read_checkpoint(tmp_path / "c").tensors("tables")
+
+
+def test_a_group_that_is_whole_and_in_shards_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
+    manifest = tmp_path / "c" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    shard = {"part": {"first": 0, "step": 2, "rows": 3}}
+    content["files"]["mlp.0_of_2.safetensors"] = content["files"]["mlp.safetensors"] | shard
+    manifest.write_text(json.dumps(content))
+    checkpoint = read_checkpoint(tmp_path / "c")
+    for read in (checkpoint.tensors, lambda group: checkpoint.shape_of(group, "weight")):
+        with pytest.raises(CheckpointError, match=r"mlp has .*, of which not all are shards"):
+            read("mlp")
 
 
 @pytest.mark.parametrize(
