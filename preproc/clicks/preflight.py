@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks files, their format and disk space before a run starts."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,7 +10,12 @@ from preproc.clicks.input import find_inputs
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
-from preproc.clicks.schema.row_format import NUM_NUMERICAL, RowFormat, criteo_format
+from preproc.clicks.schema.row_format import (
+    NUM_NUMERICAL,
+    ListRule,
+    RowFormat,
+    criteo_format,
+)
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
@@ -23,7 +29,7 @@ _ID_BYTES = 2.4  # of a categorical feature: the full Criteo log at frequency li
 _PARQUET_SHARE = 0.7  # the part files, of split binary
 _RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per unit
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
-_SHUFFLE_KEY_BYTES = 8
+_SHUFFLE_KEY_BYTES = _OFFSET_BYTES = _GROUP_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
 
@@ -56,7 +62,8 @@ def check(
             reporter.note(doubt)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
-    needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
+    list_bytes = _list_bytes(samples[0], formats[0])
+    needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes, list_bytes)
     needs.check(Workspace(job.output, job.work_dir).used_bytes())
     return inputs, tuple(formats), needs
 
@@ -152,14 +159,35 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
 
 def _weighted_lists(rows: list[bytes], row_format: RowFormat) -> Iterator[str]:
     """Yields lists without weights whose elements look weighted."""
+    for name, rule, lists in _lists(rows, row_format):
+        elements = [] if rule.weight_separator else list(itertools.chain(*lists))
+        if elements and all(map(LOOKS_WEIGHTED.fullmatch, elements)):
+            yield name
+
+
+def _lists(
+    rows: list[bytes], row_format: RowFormat
+) -> Iterator[tuple[str, ListRule, list[list[bytes]]]]:
+    """Yields name, rule and rows' elements of each column of lists."""
     fields = [row_format.fields(row) or [] for row in rows[row_format.has_header :]]
     whole = [each for each in fields if len(each) == len(row_format.columns)]
     for column, cells in zip(row_format.columns, zip(*whole, strict=True), strict=False):
-        if column.list is not None and not column.list.weight_separator:
+        if column.list is not None:
             separator = column.list.separator.encode()
-            elements = [element for cell in cells if cell for element in cell.split(separator)]
-            if elements and all(map(LOOKS_WEIGHTED.fullmatch, elements)):
-                yield column.name
+            yield (
+                column.name,
+                column.list,
+                [cell.split(separator) if cell else [] for cell in cells],
+            )
+
+
+def _list_bytes(rows: list[bytes], row_format: RowFormat) -> float:
+    """Returns the bytes that the lists of a row take, on average."""
+    total = 0.0
+    for _, rule, lists in _lists(rows, row_format):
+        elements = sum(min(len(each), rule.max_length) for each in lists) / len(lists)
+        total += _OFFSET_BYTES + elements * (_ID_BYTES + 4 * bool(rule.weight_separator))
+    return total
 
 
 _SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "space": b" "}
@@ -176,12 +204,17 @@ def _is_header(row: bytes) -> bool:
     return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
 
 
-def disk_needs(job: ClicksJob, rows: float) -> DiskNeeds:
-    """Estimates the disk space of a run from its rows."""
+def disk_needs(job: ClicksJob, rows: float, list_bytes: float = 0) -> DiskNeeds:
+    """Estimates the disk space of a run from its rows and their lists."""
     workspace = Workspace(job.output, job.work_dir)
     numerical, categorical = job.semantics.num_numerical, job.semantics.num_categorical
-    split = 1 + 2 * numerical + _ID_BYTES * categorical
-    float32, wide = 4 * numerical, 4 * (1 + numerical + categorical)
+    schema = job.semantics.schema
+    lists = 0 if schema is None else len(schema.named("categorical_list"))
+    is_float32 = schema is not None and schema.numbers == "float32"
+    has_group = schema is not None and any(column.group for column in schema.columns)
+    split = 1 + (4 if is_float32 else 2) * numerical + _ID_BYTES * (categorical - lists)
+    split += list_bytes + _GROUP_BYTES * has_group
+    float32, wide = 4 * numerical * (not is_float32), 4 * (1 + numerical + categorical)
     output_bytes = rows * split
     if "parquet" in job.format:
         output_bytes += rows * (_PARQUET_SHARE * split + float32)

@@ -30,22 +30,24 @@ class DiskNeeds:
     rows: float
     remedy: str
 
-    def check(self, reusable_bytes: int = 0) -> None:
+    def check(self, reusable: Mapping[Path, int] = {}) -> None:
         """Refuses a run that would fill a disk.
 
         Args:
-            reusable_bytes: taken by an earlier run that was interrupted.
+            reusable: folder -> bytes in it of an earlier run that was interrupted.
 
         Raises:
             PreprocError: the estimated need exceeds the free space.
         """
-        by_device: dict[int, list[tuple[Path, float]]] = {}
+        by_device: dict[int, list[tuple[Path, float, int]]] = {}
         for path, need in self.bytes_of.items():
             folder = existing_folder(path)
-            by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
+            by_device.setdefault(folder.stat().st_dev, []).append(
+                (folder, need, reusable.get(path, 0))
+            )
         for on_device in by_device.values():
-            folder, need = on_device[0][0], sum(need for _, need in on_device)
-            free = shutil.disk_usage(folder).free + reusable_bytes
+            folder, need = on_device[0][0], sum(need for _, need, _ in on_device)
+            free = shutil.disk_usage(folder).free + sum(reused for *_, reused in on_device)
             if need > free:
                 raise PreprocError(
                     f"{folder}: about {format_bytes(need)} are needed for {self.rows:,.0f} rows, "

@@ -230,10 +230,12 @@ class Workspace:
                     path.unlink()
             shutil.rmtree(folder)
 
-    def used_bytes(self) -> int:
-        """Returns the bytes on disk of an earlier, interrupted run."""
-        folders = [f for f in (self.root, self.staging) if f.is_dir()]
-        return sum(p.stat().st_blocks * 512 for f in folders for p in f.rglob("*") if p.is_file())
+    def used_bytes(self) -> dict[Path, int]:
+        """Returns the bytes in each folder of an earlier, interrupted run."""
+        return {
+            folder: sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
+            for folder in (self.root, self.staging)
+        }
 
 
 @contextlib.contextmanager

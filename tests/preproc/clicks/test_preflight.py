@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from preproc.files import disk, workspace
+from preproc.files import disk
 from preproc.files.errors import PreprocError
 from recsys.errors import UserError
 from recsys.settings import parse_bytes
 from recsys.sizes import format_bytes
+from tests.mounts import tmpfs
 from tests.preproc.clicks.rows import good_text, run, write_days
+from tests.preproc.clicks.schema_log import prepare, write_log, write_schema
 
 
 def remove(name: str) -> Callable[[Path], None]:
@@ -78,8 +80,26 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(PreprocError, match=r"about .* KiB are needed for 3.. rows, 9\.8 KiB are"):
         run(days, tmp_path / "made")
-    monkeypatch.setattr(workspace.Workspace, "used_bytes", lambda self: 10**9)
+    left = tmp_path / "made.staging"
+    for folder in (left, tmp_path / "work"):
+        folder.mkdir()
+        (folder / "lock").touch()
+        (folder / "unit").write_bytes(bytes(10**6))
     run(days, tmp_path / "made", "reference")  # what the interrupted run took counts as free
+    too_small = pytest.raises(PreprocError, match=r"small: about .* KiB are needed for 3")
+    with tmpfs(tmp_path / "small", "16k") as small, too_small:
+        run(days, small / "made", work_dir=tmp_path / "work")
+
+
+def test_the_disk_that_a_schema_needs(tmp_path, monkeypatch):
+    """Numbers are float32, lists have offsets and weights, rows a group."""
+    write_log(tmp_path, 3000, seed=1)
+    made = prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "made")
+    size = sum(entry["bytes"] for name, entry in made.files.items() if name.endswith(".bin"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=int(0.9 * size))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(PreprocError, match="are needed for"):
+        prepare(tmp_path / "log.csv", write_schema(tmp_path), tmp_path / "again")
 
 
 def test_memory_sizes():
