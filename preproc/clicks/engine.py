@@ -161,7 +161,7 @@ class EncodedColumns:
     Attributes:
         folder: holds a folder of split-binary columns per split; the dataset folder itself where
             the dataset has the format `split`.
-        float32: holds a file of numerical features per split, [rows, 13] float32; None where no
+        float32: holds a file of numerical features per split, [rows, M] float32; None where no
             format needs them.
         is_shuffled: the training split has its final order, not the input's.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of the Criteo engines, which all write the same bytes."""
+"""Registry of the engines, which all write the same bytes."""
 
 ENGINES = {
     "native": "preproc.clicks.engines.native.run",
