@@ -205,7 +205,7 @@ def _is_header(row: bytes) -> bool:
 
 
 def disk_needs(job: ClicksJob, rows: float, list_bytes: float = 0) -> DiskNeeds:
-    """Estimates the disk space of a run from its rows and their lists."""
+    """Estimates the disk space of a run from its rows and lists."""
     workspace = Workspace(job.output, job.work_dir)
     numerical, categorical = job.semantics.num_numerical, job.semantics.num_categorical
     schema = job.semantics.schema

@@ -15,10 +15,10 @@ LINES = {
     "bert4rec": 7_830,
     "cuda_ext": 12_470,
     "dlrm": 11_180,
-    "preproc": 18_745,
+    "preproc": 18_760,
     "recsys": 16_290,
     "recsys_recipes": 2_950,
-    "tests": 39_860,
+    "tests": 39_910,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
