@@ -202,6 +202,46 @@ SENTENCES = [
         "| `best-short`, mean of three seeds | **{:.4f}** | **{:.4f}** | **{:.4f}** | **{:.4f}** |",
         objectives("Beauty, best-short", AMONG[2], *AMONG[4:]),
     ),
+    *(
+        ("docs/bert4rec.md", sentence, objectives(candidate, *AMONG[2:3], *AMONG[4:]))
+        for sentence, candidate in (
+            ("| {:.4f} | | {:.4f} | {:.4f} | {:.4f} |", "Markov chain"),
+            (
+                "| Markov chain (`--baselines`) | {:.4f} | {:.4f} | {:.4f} | {:.4f} |",
+                "Beauty, Markov chain",
+            ),
+        )
+    ),
+    *(
+        (
+            "docs/bert4rec.md",
+            sentence,
+            objectives(f"masked, correction 0.3, {steps}", *AMONG[5:], AMONG[2], AMONG[4]),
+        )
+        for sentence, steps in (
+            ("| 2,000 of 128 | {:.4f} | {:.4f} | {:.4f} | {:.4f} |", "2,000 steps of 128"),
+            (
+                "| 2,000 of 128, `--lr 2e-3` | {:.4f} [+0.007, +0.022] | {:.4f} [+0.004, +0.012] | "
+                "{:.4f} [+0.006, +0.018] | {:.4f} [+0.009, +0.017] |",
+                "2,000 steps of 128 at 2e-3",
+            ),
+            (
+                "| 8,000 of 32 | {:.4f} [+0.017, +0.032] | {:.4f} [+0.008, +0.017] | "
+                "{:.4f} [+0.008, +0.021] | {:.4f} [+0.014, +0.023] |",
+                "8,000 steps of 32",
+            ),
+        )
+    ),
+    (
+        "docs/bert4rec.md",
+        "12,000 steps of 32 reach {:.4f} and {:.4f}, {:.4f} and {:.4f} (seed 1)",
+        objectives("best, 12,000 steps of 32", *AMONG[5:], AMONG[2], AMONG[4]),
+    ),
+    (
+        "docs/bert4rec.md",
+        "3,000 steps are needed: {:.4f} and {:.4f} (seed 1)",
+        objectives("Beauty, fast-short, 3,000 steps", *AMONG[5:]),
+    ),
     (
         "docs/bert4rec.md",
         "| RecBole as shipped | {:.0f} | {:.1f}x | {:.0f} | {:.1f}x |",
@@ -242,7 +282,13 @@ SOURCES = {
     "docs/bert4rec.md": {
         "Preset": "tests/bert4rec/test_configs.py",
         **dict.fromkeys(
-            ("A", "drawn", "objective", *(f"100 popular negatives: HR@{k}" for k in (1, 10))),
+            (
+                "A",
+                "drawn",
+                "objective",
+                "steps",
+                *(f"100 popular negatives: HR@{k}" for k in (1, 10)),
+            ),
             f"{RECORDS}bert4rec_objectives.jsonl",
         ),
         "step": f"{RECORDS}bert4rec_quality.jsonl",
