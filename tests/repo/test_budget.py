@@ -18,7 +18,7 @@ LINES = {
     "preproc": 18_760,
     "recsys": 16_290,
     "recsys_recipes": 2_950,
-    "tests": 39_925,
+    "tests": 39_930,
 }
 """Most lines of Python, C++, CUDA and shell of each top folder."""
 
