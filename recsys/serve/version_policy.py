@@ -13,6 +13,7 @@ from recsys.errors import UserError
 DEFAULT_POLICY = "latest:1"
 _POLICY = re.compile(r"latest:[1-9]\d{0,8}|all|specific:[1-9]\d*(,[1-9]\d*)*")
 _LINE = re.compile(r"^version_policy \{ (.*) \}\n", re.MULTILINE)
+_OTHER_LINE = re.compile(r"^\s*version_policy(?! \{ .* \}$)", re.MULTILINE)
 
 
 def check_policy(policy: str) -> None:
@@ -43,6 +44,11 @@ def policy_of(config: str) -> str:
     kind = line[1].split()[0]
     numbers = ",".join(re.findall(r"\d+", line[1]))
     return f"{kind}:{numbers}" if numbers else kind
+
+
+def is_handwritten(config: str) -> bool:
+    """Returns True for a policy in another form than that of `policy_line`."""
+    return _OTHER_LINE.search(config) is not None
 
 
 def with_policy(config: str, policy: str) -> str:

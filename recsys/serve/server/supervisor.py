@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance, find_instances, read_process
 from recsys.serve.server.probe import SILENCE_S, Prober
 from recsys.serve.server.process import NotReadyError, ServerSettings, TritonServer
-from recsys.serve.version_policy import policy_of, served_versions
+from recsys.serve.version_policy import is_handwritten, policy_of, served_versions
 from recsys.settings import setting
 
 _LONGEST_TICKS = 16
@@ -302,9 +301,8 @@ class Supervisor:
         repository = ModelRepository(self._settings.repository)
         try:
             config = repository.config_file(name).read_text()
-            if re.search(r"^\s*version_policy(?! \{ .* \}$)", config, re.MULTILINE):
-                return True  # written by hand
-            return version in served_versions(policy_of(config), repository.versions(name))
+            chosen = served_versions(policy_of(config), repository.versions(name))
+            return is_handwritten(config) or version in chosen
         except (OSError, UserError):
             return True
 
