@@ -24,7 +24,7 @@ from recsys.train.loop import BatchT, FitResult, Loop, LoopConfig, LoopState
 from recsys.train.measure.observers import step_observers, write_report
 from recsys.train.measure.timing import TABLE_HEAD, InferenceLatency, measure_latency
 from recsys.train.memory import keep_freed_memory
-from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
+from recsys.train.optimizers.precision import resolve_device, resolve_precision, set_tf32
 from recsys.train.processes import ALONE, Processes, set_threads
 from recsys.train.recipe import ConfigT, Machine, PrintLine, Recipe, SavedState, Training
 from recsys.train.run_log import RunLog, above_bar, progress_bar, require_log, require_writable
@@ -57,8 +57,7 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     device = resolve_device(config.run.base_device)
     given = config.precision
     precision = resolve_precision(device, given.amp, given.amp_dtype, given.loss_scale)
-    if given.tf32:
-        use_tf32(device)
+    set_tf32(device, given.tf32)
     torch.manual_seed(config.run.seed)
     print_first = print_line if processes.is_first else lambda _line: None
     return Machine(device, precision, processes, print_first)

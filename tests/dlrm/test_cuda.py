@@ -7,6 +7,7 @@ import torch
 from dlrm.data.batch import Batch
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.metrics import roc_auc
+from recsys.train.optimizers.precision import set_tf32
 from tests.dlrm import networks
 from tests.dlrm.batches import FILE_TYPES, open_batches
 from tests.dlrm.conftest import final
@@ -18,8 +19,15 @@ pytestmark = [
     needs("CUDA device"),
 ]
 
-SIZES = (7, 3, 50_000)
 
+@pytest.fixture(autouse=True)
+def exact_products():
+    """Undoes what a run with --tf32 sets in this process."""
+    yield
+    set_tf32(torch.device("cuda"), False)
+
+
+SIZES = (7, 3, 50_000)
 
 SHAPE = {"embedding_dim": 8, "bottom_mlp_sizes": (16, 8), "top_mlp_sizes": (16, 1)}
 

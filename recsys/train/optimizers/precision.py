@@ -86,16 +86,18 @@ def resolve_precision(
     return Precision(device_type=device.type, dtype=torch.float16, loss_scale=loss_scale)
 
 
-def use_tf32(device: torch.device) -> None:
-    """Multiplies float32 matrices as TF32 from now on; warns off GPUs.
+def set_tf32(device: torch.device, wanted: bool) -> None:
+    """Multiplies float32 matrices as TF32, or no longer; warns off GPUs.
 
     Products of the network and the dot interaction keep 8 bits of exponent and 10 of mantissa; sums
     stay in float32. NVIDIA's published float32 figures on GPUs are of TF32.
     """
-    if device.type != "cuda":
+    if wanted and device.type != "cuda":
         logger.warning("`tf32` is for GPUs; computing in float32")
         return
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    matmul = torch.backends.cuda.matmul
+    if wanted or matmul.fp32_precision == "tf32":  # an earlier run of the process may have set it
+        matmul.fp32_precision = "tf32" if wanted else "ieee"
 
 
 def _cpu_has_bfloat16() -> bool:

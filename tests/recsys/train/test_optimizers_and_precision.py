@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.train.optimizers.dense import DenseRule, build_dense_optimizer
-from recsys.train.optimizers.precision import Precision, resolve_precision, use_tf32
+from recsys.train.optimizers.precision import Precision, resolve_precision, set_tf32
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 
 CPU = torch.device("cpu")
@@ -119,12 +119,14 @@ def test_amp_on_cuda_keeps_the_static_scale():
 def test_tf32_is_for_gpus(caplog):
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
-    use_tf32(CPU)
+    set_tf32(CPU, True)
     assert "`tf32` is for GPUs; computing in float32" in caplog.text
     assert matmul.fp32_precision == before
     try:
-        use_tf32(torch.device("cuda"))
+        set_tf32(torch.device("cuda"), True)
         assert matmul.fp32_precision == "tf32"
+        set_tf32(torch.device("cuda"), False)  # the next run of the process
+        assert matmul.fp32_precision == "ieee"
     finally:
         matmul.fp32_precision = before
 
