@@ -19,7 +19,7 @@ from typing import Any
 from benchmark.demo import Steps, missed_goal, print_next, run_steps, show_report
 from benchmark.door import start
 from benchmark.programs import read_figures
-from recsys.data.sequences import read_item_map, read_sequences
+from recsys.data.sequences.files import read_item_map, read_sequences
 from recsys.settings import require_positive, setting
 
 INTERACTIONS = 40_000

@@ -24,7 +24,7 @@ from benchmark.programs import (
     run_command,
     run_training,
 )
-from recsys.data.sequences import read_sequences
+from recsys.data.sequences.files import read_sequences
 from recsys.errors import UserError
 from recsys.settings import setting
 
