@@ -31,7 +31,7 @@ from bert4rec.train.schedule import (
     warmup_steps,
 )
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint

@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Literal
 
-from recsys.data.sequences import LEAVE_ONE_OUT, parse_split
+from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
 from recsys.settings import require_below, require_not_negative, require_positive, setting
 

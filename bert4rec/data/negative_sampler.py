@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.split import is_trained_on, sorted_distinct
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 
 _ROUNDS = 8
 """Times that a user's negatives are drawn with replacement, twice as many as are asked for."""

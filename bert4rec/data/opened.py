@@ -11,15 +11,9 @@ from bert4rec.config import DataConfig
 from bert4rec.data.split import validate_some_users
 from bert4rec.data.temporal import split_by_time
 from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, TITLES_FILE, Manifest
-from recsys.data.sequences import (
-    DICTIONARIES,
-    MIN_LENGTH,
-    Sequences,
-    parse_split,
-    read_item_map,
-    read_sequences,
-    read_user_map,
-)
+from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
+from recsys.data.sequences.histories import MIN_LENGTH, Sequences
+from recsys.data.sequences.split import DICTIONARIES, parse_split
 from recsys.errors import UserError
 from recsys.train.origin import Origin, check_same_dataset
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from bert4rec.data.windows import numbered
-from recsys.data.sequences import Sequences, Targets
+from recsys.data.sequences.histories import Sequences, Targets
 from recsys.errors import UserError
 
 Split = Literal["train", "validation", "test"]

@@ -12,14 +12,8 @@ import xxhash
 from bert4rec.config import TemporalTargets, TemporalValidation
 from bert4rec.data.split import is_among_first
 from bert4rec.data.windows import numbered
-from recsys.data.sequences import (
-    Sequences,
-    Targets,
-    TemporalSplit,
-    counts_before,
-    cut_time,
-    lengths_before,
-)
+from recsys.data.sequences.histories import Sequences, Targets, TemporalSplit
+from recsys.data.sequences.split import counts_before, cut_time, lengths_before
 from recsys.errors import UserError
 
 _VALIDATION_USERS = 10

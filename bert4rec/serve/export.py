@@ -22,7 +22,7 @@ from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.served import KIND, ServedBert4Rec
-from recsys.data.sequences import read_item_map
+from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport, recorded_training

@@ -17,7 +17,8 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.metrics import ranking_metrics
-from recsys.data.sequences import Sequences, read_sequences
+from recsys.data.sequences.files import read_sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature

@@ -19,7 +19,7 @@ from scipy import sparse
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.split import Split, is_trained_on, positions_of, targets_of, true_items
 from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.resources import memory_limits
 from recsys.sizes import format_bytes

@@ -16,7 +16,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.memory import to_device

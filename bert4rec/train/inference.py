@@ -18,7 +18,7 @@ from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import ItemScorer, pack_items
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.evaluate import pack_known, seen_pairs
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.serve.formats import trace
 from recsys.train.measure.timing import DISTINCT_INPUTS
 from recsys.train.optimizers.precision import Precision

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bert4rec.train.baselines import common_users
 from bert4rec.train.evaluate import Lists
-from recsys.data.sequences import Sequences as Histories
+from recsys.data.sequences.histories import Sequences as Histories
 
 KS = (1, 5, 10, 20, 50, 100)
 """Lengths K of the lists that are judged."""

@@ -32,7 +32,7 @@ from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.answers import Catalogue, as_json, as_table, name_of
 from bert4rec.train.resolve import model_settings
 from cuda_ext import ops
-from recsys.data.sequences import read_item_map
+from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.train.memory import require_memory

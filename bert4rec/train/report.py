@@ -24,7 +24,7 @@ from bert4rec.train.metrics import (
     paired_difference,
     ranking_metrics,
 )
-from recsys.data.sequences import Sequences, TemporalSplit
+from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.durable import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine

@@ -21,7 +21,7 @@ from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.targets import LabelledBatch
 from cuda_ext.ops import RowOptimizer
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision

@@ -13,7 +13,8 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.text_chunks import BoolArray
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import ReadRows, Sink
-from recsys.data.sequences import RawIds, Sequences, split_fingerprint
+from recsys.data.sequences.histories import RawIds, Sequences
+from recsys.data.sequences.split import split_fingerprint
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from preproc.ratings.format import ITEM, USER
-from recsys.data.sequences import RawIds, order_raw_ids
+from recsys.data.sequences.histories import RawIds, order_raw_ids
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -30,7 +30,8 @@ from preproc.ratings.format import (
 from preproc.ratings.header import NAMED, parse_names
 from preproc.ratings.ids import KCORES, KCore
 from preproc.spark.settings import SparkSettings
-from recsys.data.sequences import LEAVE_ONE_OUT, MIN_LENGTH, parse_split
+from recsys.data.sequences.histories import MIN_LENGTH
+from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.settings import REQUIRED, require_choices, setting
 
 BadRows = Literal["refuse", "quarantine"]

@@ -16,14 +16,13 @@ from preproc.ratings.ids import order_ids
 from preproc.ratings.parse import Interactions, times_of_keys
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import Manifest, file_checksum
-from recsys.data.sequences import (
+from recsys.data.sequences.files import ITEM_MAP_FILE, read_item_map
+from recsys.data.sequences.histories import RawIds
+from recsys.data.sequences.split import (
     DICTIONARIES,
-    ITEM_MAP_FILE,
-    RawIds,
     counts_before,
     cut_time,
     lengths_before,
-    read_item_map,
     temporal_statistics,
 )
 

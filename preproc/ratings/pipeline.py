@@ -22,7 +22,8 @@ from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
-from recsys.data.sequences import DICTIONARIES, split_rows, write_sequences
+from recsys.data.sequences.files import write_sequences
+from recsys.data.sequences.split import DICTIONARIES, split_rows
 from recsys.data.sequences.titles import write_titles
 from recsys.errors import as_flags
 

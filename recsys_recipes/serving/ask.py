@@ -39,7 +39,7 @@ from absl import flags
 from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from recsys import program
-from recsys.data.sequences import read_item_map
+from recsys.data.sequences.files import read_item_map
 from recsys.errors import FAILED, UserError
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from benchmark import demo, demo_bert4rec
-from recsys.data.sequences import RawIds, Sequences, write_sequences
+from recsys.data.sequences.files import write_sequences
+from recsys.data.sequences.histories import RawIds, Sequences
 from tests import harness
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
 

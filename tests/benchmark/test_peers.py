@@ -33,7 +33,7 @@ from cuda_ext import ops
 from cuda_ext.error_bounds import Bounded
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.network import Dlrm
-from recsys.data.sequences import read_sequences
+from recsys.data.sequences.files import read_sequences
 from recsys.train.processes import join_processes
 from tests.tools import needs
 

@@ -23,7 +23,8 @@ from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
-from recsys.data.sequences import RawIds, Sequences, write_sequences
+from recsys.data.sequences.files import write_sequences
+from recsys.data.sequences.histories import RawIds, Sequences
 from recsys.train.run import Run
 from tests import harness
 from tests.harness import REPOSITORY, Program

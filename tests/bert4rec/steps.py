@@ -10,7 +10,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import TrainBatches
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import Bert4RecTrainStep, build_step
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.train.optimizers.precision import Precision
 
 CPU = torch.device("cpu")

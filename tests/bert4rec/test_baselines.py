@@ -14,7 +14,8 @@ from bert4rec.train.baselines import (
     popularity_ranks,
 )
 from bert4rec.train.metrics import bootstrap_intervals, paired_difference
-from recsys.data.sequences import Sequences, read_sequences
+from recsys.data.sequences.files import read_sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 
 USERS, ITEMS = 80, 150

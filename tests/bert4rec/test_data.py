@@ -21,7 +21,7 @@ from bert4rec.data.split import (
 )
 from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.train.processes import ALONE, Processes
 from tests.bert4rec.conftest import write_dataset

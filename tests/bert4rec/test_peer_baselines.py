@@ -9,7 +9,7 @@ import pytest
 from bert4rec.train.baselines import fit
 from bert4rec.train.metrics import list_metrics, ranking_metrics
 from preproc import movielens
-from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from tests.bert4rec import peer_baselines as peer
 from tests.bert4rec.peer_splits import FILES, read_rows
 from tests.tools import require

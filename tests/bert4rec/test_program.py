@@ -12,7 +12,7 @@ import torch
 from bert4rec.config import Bert4RecConfig
 from bert4rec.recipe import Bert4RecRecipe
 from preproc import movielens
-from recsys.data.sequences import read_sequences
+from recsys.data.sequences.files import read_sequences
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine

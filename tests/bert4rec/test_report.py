@@ -12,7 +12,7 @@ import pytest
 
 from bert4rec.train.metrics import KS, ranking_metrics
 from recsys.data.manifest import Manifest, fingerprint
-from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.titles import write_titles
 from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, raw_id, show

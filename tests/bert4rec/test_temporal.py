@@ -17,7 +17,7 @@ from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.serve.score import open_dataset
 from preproc import movielens
 from recsys.data.manifest import Manifest
-from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.errors import UserError
 from tests import harness
 from tests.bert4rec.conftest import CheckedProgram, make_program

@@ -10,7 +10,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import TrainBatch, TrainBatches
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import build_step
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from tests.fake_cuda.device import DEVICE
 from tests.fake_cuda.dlrm_steps import PRECISIONS
 from tests.fake_cuda.recorder import Recorder

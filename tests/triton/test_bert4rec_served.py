@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert4rec.serve.score import score_served_split
-from recsys.data.sequences import Sequences
+from recsys.data.sequences.histories import Sequences
 from recsys.serve.signature import bert4rec_signature
 from tests.bert4rec.conftest import (
     NUM_ITEMS,

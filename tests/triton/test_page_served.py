@@ -10,7 +10,7 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from recsys.data.sequences import ITEM_MAP_FILE, ITEM_MAP_SCHEMA, read_table, write_parquet
+from recsys.data.sequences.files import ITEM_MAP_FILE, ITEM_MAP_SCHEMA, read_table, write_parquet
 from recsys_recipes.serving.page.clicks import clicks_view
 from recsys_recipes.serving.page.items import items_view
 from recsys_recipes.serving.page.server import PageServer

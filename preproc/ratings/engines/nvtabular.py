@@ -35,7 +35,7 @@ from preproc.ratings.histories import Filtered, Read, collect, ties, time_keys
 from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RawParts, nothing_left
-from recsys.data.sequences import RawIds
+from recsys.data.sequences.histories import RawIds
 from recsys.resources import available_cores
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import TITLES_FILE
-from recsys.data.sequences import read_table, write_parquet
+from recsys.data.sequences.files import read_table, write_parquet
 
 TITLE_SCHEMA = pa.schema(
     [

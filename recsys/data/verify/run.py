@@ -10,7 +10,7 @@ from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import LOG_KINDS, SEQUENCES_KIND, Manifest
 from recsys.data.parquet import ParquetReader, has_parquet, spec_by_ids
 from recsys.data.parquet.schema import NoSpecError
-from recsys.data.sequences import FOLDER
+from recsys.data.sequences.files import FOLDER
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.verify.files import check_files, check_spec, load_manifest, load_spec
 from recsys.data.verify.report import Findings

@@ -12,19 +12,19 @@ import pyarrow.compute as pc
 
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import MANIFEST_FILE, Manifest
-from recsys.data.sequences import (
-    DICTIONARIES,
+from recsys.data.sequences.files import (
     ITEM_MAP_FILE,
-    LEAVE_ONE_OUT,
     USER_MAP_FILE,
-    RawIds,
-    Sequences,
-    counts_before,
-    order_raw_ids,
-    parse_split,
     read_item_map,
     read_sequences,
     read_user_map,
+)
+from recsys.data.sequences.histories import RawIds, Sequences, order_raw_ids
+from recsys.data.sequences.split import (
+    DICTIONARIES,
+    LEAVE_ONE_OUT,
+    counts_before,
+    parse_split,
     split_fingerprint,
     split_rows,
     temporal_statistics,

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from recsys.data.sequences import read_item_map
+from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint

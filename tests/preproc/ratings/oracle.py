@@ -12,7 +12,7 @@ from preproc.files import input_file
 from preproc.ratings import pipeline as ratings_pipeline
 from preproc.ratings.job import MOVIELENS, RatingsJob
 from recsys.data.manifest import Manifest
-from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 
 Row = tuple[str, str, float, int]
 

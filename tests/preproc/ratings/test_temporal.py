@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from preproc.files.errors import PreprocError
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import Manifest
-from recsys.data.sequences import SEQUENCE_SCHEMA, cut_time, read_sequences
+from recsys.data.sequences.files import SEQUENCE_SCHEMA, read_sequences
+from recsys.data.sequences.split import cut_time
 from recsys.data.verify import run as verify
 from tests.preproc.ratings.oracle import decode, expected, interactions, run
 from tests.recsys.data.datasets import sign_again

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recsys.data.manifest import TITLES_FILE, Manifest
-from recsys.data.sequences import read_item_map
+from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.data.verify import run as verify
 from tests.preproc.programs import called

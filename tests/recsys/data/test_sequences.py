@@ -15,24 +15,22 @@ from hypothesis import strategies as st
 
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import TITLES_FILE, Manifest
-from recsys.data.sequences import (
+from recsys.data.sequences import files as module
+from recsys.data.sequences import histories
+from recsys.data.sequences.files import (
     ITEM_MAP_FILE,
     ITEM_MAP_SCHEMA,
     SEQUENCE_SCHEMA,
     USER_MAP_FILE,
     USER_MAP_SCHEMA,
-    RawIds,
-    Sequences,
-    histories,
-    order_raw_ids,
     part_name,
     read_item_map,
     read_sequences,
     read_user_map,
-    split_fingerprint,
     write_sequences,
 )
-from recsys.data.sequences import files as module
+from recsys.data.sequences.histories import RawIds, Sequences, order_raw_ids
+from recsys.data.sequences.split import split_fingerprint
 from recsys.data.sequences.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify.run import verify
 from tests.recsys.data.damage import fifo
