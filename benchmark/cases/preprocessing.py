@@ -171,7 +171,8 @@ class Preprocessing(Case):
             on_spark = f"--master=local[{self.threads}]"
             log = raw / "log.csv" if self.typed else raw
             rules = ("--preset=dlrm", f"--frequency_limit={self.frequency_limit}")
-            schema = (f"--schema={raw / 'schema.yaml'}",)
+            # In input order, as Polars writes it.
+            schema = (f"--schema={raw / 'schema.yaml'}", "--shuffle_seed=none")
             return [
                 *(sys.executable, "-m", "preproc.clicks", f"--input={log}", f"--output={output}"),
                 *(schema if self.typed else rules),

@@ -43,13 +43,16 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
     fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
     stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
     rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
+    of_rows = one_split(overrides)
     if rules.get("schema") is not None:
         schema = Schema.from_dict(rules["schema"])
         # Its split is that of the rows it was written for.
         rules["schema"] = dataclasses.replace(
             schema.without_idle_times(), split="rows", values=(0, 0, -1), split_column=""
         )
-    return ClicksSemantics(**(rules | _ALL_FOR_TEST | one_split(overrides)))
+        if of_rows.get("split_fractions") is not None:  # of the kinds in SHUFFLED
+            of_rows = {"shuffle_seed": schema.seed} | of_rows
+    return ClicksSemantics(**(rules | _ALL_FOR_TEST | of_rows))
 
 
 def recorded_semantics(job: ClicksJob) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 from preproc.clicks.engines import ENGINES
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.read import load_schema
-from preproc.clicks.schema.schema import SplitKind
+from preproc.clicks.schema.schema import SHUFFLED, SplitKind
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
@@ -54,14 +54,19 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
 
     Args:
         path: the YAML file.
-        overrides: `split_fractions`, `split_rows` and `shuffle_seed` may be given beside it.
+        overrides: `split_fractions`, `split_rows` and `shuffle_seed` may be given beside it; None
+            for the last one keeps the order of the input.
 
     Raises:
         UserError: the schema is wrong, or says itself what is given.
     """
     schema = load_schema(path)
     beside = {"split_fractions", "split_rows", "shuffle_seed"}
-    overrides = {name: value for name, value in overrides.items() if value is not None}
+    overrides = {
+        name: value
+        for name, value in overrides.items()
+        if value is not None or name == "shuffle_seed"
+    }
     if wrong := sorted(set(overrides) - beside):
         names = ", ".join(f"`{name}`" for name in wrong)
         raise PreprocError(f"`schema` {path} says all of the transform; drop {names}")
@@ -69,6 +74,8 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
     for kind in kinds:
         if (given := overrides.pop(f"split_{kind}", None)) is not None:
             schema = dataclasses.replace(schema, split=kind, values=given, split_column="")
+    if schema.split in SHUFFLED:
+        overrides.setdefault("shuffle_seed", schema.seed)
     split: dict[str, Any] = {}
     if schema.split in kinds:
         split = {f"split_{schema.split}": schema.values}

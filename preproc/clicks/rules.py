@@ -112,7 +112,8 @@ class ClicksSemantics:
     shuffle_seed: int | None = setting(
         None,
         "Orders the training split by a hash of this seed and the row number, a whole number from "
-        "0; none keeps them in input order.",
+        "0; none keeps the rows in input order. Splits of a schema by fractions and at random are "
+        "ordered so by default.",
     )
 
     def __post_init__(self) -> None:

@@ -33,6 +33,13 @@ _WITHOUT_LABEL = (
 SplitKind = Literal["files", "rows", "fractions", "time", "random"]
 SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
 
+SHUFFLED: frozenset[SplitKind] = frozenset({"fractions", "random"})
+"""Splits whose training rows are shuffled unless `shuffle_seed` says otherwise.
+
+They say nothing of the order of the rows, which may be that of the label. Splits by time, rows and
+files keep an order that the user has chosen.
+"""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:

@@ -207,8 +207,8 @@ def prepare(
     overrides: dict[str, object] | None = None,
     **fields: object,
 ) -> Manifest:
-    """Prepares a dataset by a schema; `overrides` are of its semantics."""
-    semantics = semantics_of_schema(schema, overrides or {})
+    """Prepares a dataset by a schema, in input order unless `overrides` of its semantics shuffle."""
+    semantics = semantics_of_schema(schema, {"shuffle_seed": None} | (overrides or {}))
     return run(source, output, schema=schema, semantics=semantics, **fields)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import shuffle as shuffle_columns
 from preproc.clicks.job import semantics_of
 from preproc.clicks.rules import ClicksSemantics, shuffle_keys
@@ -85,6 +86,75 @@ def test_training_rows_are_in_the_order_of_the_definition(days, tmp_path, small_
     assert (made.semantics["shuffle_seed"], plain.semantics["shuffle_seed"]) == (SEED, None)
     assert verify(tmp_path / str(SEED))[0].problems == []
     assert not list(tmp_path.glob("*.*"))
+
+
+SORTED = """\
+label: {column: click}
+columns:
+- {name: site, role: categorical, type: string}
+- {name: ts, role: timestamp, format: unix_s}
+split: %s
+"""
+
+
+@pytest.fixture(scope="module")
+def sorted_log(tmp_path_factory) -> Path:
+    """A folder with a log of 600 rows sorted by their label, a second between two rows."""
+    log = tmp_path_factory.mktemp("sorted") / "log.csv"
+    rows = (f"{int(i >= 300)},s{i % 7},{1_700_000_000 + i}\n" for i in range(600))
+    log.write_text("click,site,ts\n" + "".join(rows))
+    return log.parent
+
+
+def prepared(log: Path, output: Path, *flags: object) -> Path:
+    """Runs the command line; returns the dataset."""
+    arguments = ("clicks", f"--input={log}", f"--output={output}", "--progress=none", *flags)
+    assert clicks_program.main([str(word) for word in arguments]) == 0
+    return output
+
+
+@needs_kernel
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize(
+    ("split", "flags", "seed"),
+    [
+        ("{random: {fractions: [0.7, 0.1, 0.2], seed: 7}}", (), 7),
+        ("{fractions: [0.7, 0.1, 0.2]}", (), 0),
+        ("{fractions: [0.7, 0.1, 0.2]}", ("--shuffle_seed=3",), 3),
+        ("{rows: [420, 60, -1]}", (), None),
+        ("{rows: [420, 60, -1]}", ("--split_fractions=0.7,0.1,0.2",), 0),
+        ("{files: {train: [log.csv], validation: [], test: []}}", (), None),
+        ('{time: {validation: "2023-11-14T22:20", test: "2023-11-14T22:21"}}', (), None),
+    ],
+)
+def test_a_split_that_says_nothing_of_the_order_is_shuffled(
+    sorted_log, tmp_path, engine, split, flags, seed
+):
+    (tmp_path / "schema.yaml").write_text(SORTED % split)
+    flags = (f"--schema={tmp_path / 'schema.yaml'}", f"--engine={engine}", *flags)
+    made = prepared(sorted_log, tmp_path / "made", *flags)
+    last = ("--shuffle_seed=none",)
+    plain = prepared(sorted_log, tmp_path / "plain", *flags, *last)
+    labels = np.fromfile(plain / "train" / "label.bin", np.uint8)
+    assert len(labels) >= 300
+    assert not np.any(np.diff(labels.astype(int)) < 0)
+    if seed is None:
+        assert (made / "train" / "label.bin").read_bytes() == labels.tobytes()
+        return
+    assert_shuffled(plain / "train", made / "train", len(labels), seed)
+    for other in ("validation", "test"):
+        for path in (plain / other).iterdir():
+            assert (made / other / path.name).read_bytes() == path.read_bytes()
+
+
+@needs_kernel
+def test_new_rows_that_are_split_by_fractions_are_shuffled_too(sorted_log, tmp_path):
+    (tmp_path / "schema.yaml").write_text(SORTED % "{rows: [600, 0, 0]}")
+    base = prepared(sorted_log, tmp_path / "base", f"--schema={tmp_path / 'schema.yaml'}")
+    flags = (f"--dictionaries={base}", "--split_fractions=0.8,0.1,0.1")
+    made = prepared(sorted_log, tmp_path / "made", *flags)
+    plain = prepared(sorted_log, tmp_path / "plain", *flags, "--shuffle_seed=none")
+    assert_shuffled(plain / "train", made / "train", 480, 0)
 
 
 @needs_kernel
