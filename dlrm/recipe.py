@@ -18,6 +18,7 @@ from torch import Tensor
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows, name_only_class
+from dlrm.data.drift import SplitSample
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
@@ -38,10 +39,13 @@ from dlrm.train.devices import build_model, build_train_step, open_batches
 from dlrm.train.evaluate import SplitScores, check_auc, groups_in_order, score_split
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
+from dlrm.train.health import data_lines, metric_lines
+from dlrm.train.metrics import ClickMetrics
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
 from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
+from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
@@ -244,6 +248,7 @@ class DlrmRecipe:
         grouping = self.config.run.gauc_by
         scores = self.score(groups_of=None if grouping is None else self._groups_by(grouping))
         values = self._report_test(scores, "Finished testing")
+        self.tell_health(scores.metrics)
         if self.config.measure.report is not None:
             explanation = self.explanation()
             for line in explanation_lines(explanation):
@@ -318,6 +323,31 @@ class DlrmRecipe:
                 "average_test_throughput": scores.samples_per_s,
             }
         )
+
+    def tell_health(self, metrics: ClickMetrics, training_rows: int | None = None) -> None:
+        """Prints what is wrong with the model or its data, after a test of `eval_split`.
+
+        Args:
+            metrics: those of the test.
+            training_rows: rows of an epoch of training; None if all are.
+        """
+        if self.config.data.is_synthetic or not self.machine.processes.is_first:
+            return
+        split, tables = self.config.data.eval_split, self.dataset.spec.table_names
+        lines = metric_lines(metrics, split)
+        with contextlib.suppress(DatasetError):  # a test needs no training rows
+            train, evaluated = (
+                self.dataset.rows(each, check_ids=False) for each in ("train", split)
+            )
+            rows = train.num_rows if training_rows is None else min(training_rows, train.num_rows)
+            lines += data_lines(
+                SplitSample.read(train, rows),
+                SplitSample.read(evaluated, evaluated.num_rows),
+                split,
+                tables if self.dataset.shares_id_zero else (),
+            )
+        for line in lines:
+            self.machine.print_line(line)
 
     def predict(self) -> Mapping[str, float]:
         """Writes the predictions for a split; returns their number and rate.
@@ -404,6 +434,7 @@ class DlrmTraining:
         step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
         num_rows: rows of the training split.
         metric: the metric that chooses the best checkpoint.
+        last_test: metrics of the latest evaluation, if there was one.
     """
 
     recipe: DlrmRecipe
@@ -412,6 +443,7 @@ class DlrmTraining:
     step: TrainStep[Batch[Any]]
     num_rows: int
     metric: Metric
+    last_test: list[ClickMetrics] = dataclasses.field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -492,6 +524,7 @@ class DlrmTraining:
         recipe = self.recipe
         scores = recipe.score()
         metrics = scores.metrics
+        self.last_test[:] = [metrics]
         recipe.machine.print_line(f"{recipe.config.data.eval_split} loss: {metrics.log_loss:.8f}")
         recipe.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
@@ -534,6 +567,10 @@ class DlrmTraining:
             f"Finished after {state.step} steps: {quality}, "
             f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
         )
+        if not result.reason.startswith("SIG"):
+            for metrics in self.last_test:
+                rows = self.source.num_batches * self.source.batch_size
+                self.recipe.tell_health(metrics, rows)
         if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
             yield self.recipe.explanation()
         if self.metric is _LOG_LOSS:

@@ -247,8 +247,12 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def _print_test_split(scores: "SplitScores") -> None:
+    from dlrm.train.health import metric_lines
+
     for line in quality_lines("test", dataclasses.asdict(scores.metrics)):
         program.print_line(line)
+    for line in metric_lines(scores.metrics, "test"):
+        program.print_with_flags(line)
 
 
 def spelled_with_two_dashes(arguments: list[str]) -> list[str]:
