@@ -13,6 +13,7 @@ import torch
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
+from preproc.clicks import __main__ as clicks_program
 from preproc.clicks.rules import ClicksSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -107,6 +108,38 @@ def test_every_dataset_type_gives_the_same_model(program, dataset, trained, tmp_
     assert_same(tmp_path / "run", trained)
     tested = program.test(dataset, tmp_path / "run", f"--dataset_type={dataset_type}")
     assert tested["auc"] == latest(trained).state["best_metric"]
+
+
+def test_formats_of_one_preparation_differ_by_the_rounding_of_split_alone(program, tmp_path):
+    """Its numbers are float16, those of the others float32, as docs/training_input.md says."""
+    (tmp_path / "log").write_bytes(good_text(2000, seed=4, vocabulary=50))
+    rules = ClicksSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
+    dataset, formats = tmp_path / "dataset", ("split", "parquet", "npy")
+    run(tmp_path / "log", dataset, "reference", semantics=rules, format=formats)
+    curves = {}
+    for name in formats:
+        flags = (f"--dataset={dataset}", f"--dataset_type={name}", "--print_freq=1", "--lr=0.05")
+        curves[name] = losses(program(*flags))
+    assert len(curves["npy"]) == 13
+    assert curves["npy"] == curves["parquet"]
+    assert curves["split"] != curves["parquet"]
+    assert curves["split"] == pytest.approx(curves["parquet"], rel=1e-3)
+
+
+def test_parquet_and_split_of_a_schema_with_float32_give_the_same_model(program, tmp_path):
+    columns = "[{name: x, role: numerical, type: float}, {name: c, role: categorical, type: int}]"
+    (tmp_path / "schema.yaml").write_text(
+        f"label: {{column: y}}\ncolumns: {columns}\nsplit: {{fractions: [0.8, 0.1, 0.1]}}\n"
+    )
+    rng = np.random.default_rng(2)
+    rows = (f"{int(rng.random() < 0.5)},{rng.random():.7f},{rng.integers(9)}" for _ in range(1500))
+    (tmp_path / "log.csv").write_text("\n".join(["y,x,c", *rows, ""]))
+    words = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'dataset'}")
+    schema = f"--schema={tmp_path / 'schema.yaml'}"
+    assert clicks_program.main(["clicks", *words, schema, "--format=split,parquet"]) == 0
+    for name in ("split", "parquet"):
+        program.train(tmp_path / "dataset", tmp_path / name, f"--dataset_type={name}")
+    assert_same(tmp_path / "split", tmp_path / "parquet")
 
 
 @pytest.mark.parametrize("dataset_type", ["synthetic_gpu", "synthetic_disk"])
