@@ -17,7 +17,14 @@ from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
+from bert4rec.model.weights import (
+    ITEM_OPTIMIZER_GROUP,
+    MODEL_GROUP,
+    NUM_ITEMS,
+    OPTIMIZER_GROUP,
+    OpenedCheckpoint,
+    weights_of,
+)
 from bert4rec.train.baselines import neighbour_vectors, popularity_ranks
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
@@ -46,7 +53,6 @@ from recsys.train.recipe import Machine, PrintLine, SavedState, Training
 from recsys.train.saving.run_folder import CheckpointFolder
 
 _CHOSEN_RANKING, _CHOSEN_METRIC = "full", "ndcg@10"
-_OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
 
 
 def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Processes]:
@@ -314,9 +320,9 @@ class Bert4RecTraining:
 
     def _groups(self) -> dict[str, dict[str, Tensor]]:
         groups = {MODEL_GROUP: weights_of(self.recipe.model)}
-        groups[_OPTIMIZER] = self.step.optimizer.state()
+        groups[OPTIMIZER_GROUP] = self.step.optimizer.state()
         item_state = self.step.item_state()
-        return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
+        return groups | ({ITEM_OPTIMIZER_GROUP: item_state} if item_state else {})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restores weights and optimizer states from a checkpoint.
@@ -329,7 +335,7 @@ class Bert4RecTraining:
             groups = self._groups()
             for group, tensors in groups.items():
                 checkpoint.copy_into(group, tensors)
-            self.step.load_item_state(groups.get(_ITEM_OPTIMIZER, {}))
+            self.step.load_item_state(groups.get(ITEM_OPTIMIZER_GROUP, {}))
 
     def _check_same_length(self, checkpoint: Checkpoint) -> None:
         config = self.recipe.config

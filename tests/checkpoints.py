@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latest checkpoints of runs, and their comparison."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
-from recsys.train.checkpoint import Checkpoint, read_checkpoint
+from recsys.data.manifest import file_checksum
+from recsys.train.checkpoint import MANIFEST_FILE, Checkpoint, read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 
 
@@ -32,3 +36,17 @@ def assert_same(first: Path, second: Path, rtol: float = 0.0, atol: float = 0.0)
         torch.testing.assert_close(
             found[name], tensor, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{first}, {n}: {m}"
         )
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def rewrite(file: Path, change: Callable[[Tensors], Tensors]) -> None:
+    """Changes the tensors of a checkpoint's file, or makes it, and has the manifest agree."""
+    stored = safetensors.torch.load_file(file) if file.exists() else {}
+    safetensors.torch.save_file(change(stored), file)
+    manifest = file.parent / MANIFEST_FILE
+    document = json.loads(manifest.read_text())
+    entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
+    document["files"][file.name] = document["files"].get(file.name, {}) | entry
+    manifest.write_text(json.dumps(document))

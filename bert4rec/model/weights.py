@@ -17,7 +17,7 @@ from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
 
-MODEL_GROUP = "model"
+MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP = "model", "optimizer", "item_optimizer"
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state of a checkpoint."""
 
@@ -64,6 +64,7 @@ class OpenedCheckpoint:
         """
         if NUM_ITEMS not in checkpoint.state:
             raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+        checkpoint.check_groups((MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP))
         require_current(checkpoint.path, checkpoint.config)
         return cls(
             checkpoint,

@@ -30,13 +30,21 @@ from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from dlrm.nn.interaction import CatInteraction
 from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import show_names
-from recsys.train.checkpoint import LOCK_FILE, CheckpointError, stored_settings
+from recsys.train.checkpoint import (
+    LOCK_FILE,
+    CheckpointError,
+    describe_tensor,
+    stored_settings,
+)
+from recsys.train.divergence import find_nonfinite
 from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.write import Saving
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"
 _UNFINISHED = ".unfinished"
+_CHECKED_ROWS = 1 << 16
+"""Rows of a table that are checked at once: those of a shard are copied for it."""
 
 
 def is_nvidia_checkpoint(path: Path) -> bool:
@@ -161,8 +169,12 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
             f"{path}: holds {stored} embedding tables, the model has "
             f"{len(embeddings.table_sizes)}; name the dataset of the training"
         )
+    shards = embeddings.shards()
     for i, rows in enumerate(embeddings.table_sizes):
-        load_table(embeddings, i, _read_table(path, i, (rows, embeddings.embedding_dim)))
+        table = _read_table(path, i, (rows, embeddings.embedding_dim))
+        if i in shards:
+            _require_finite(path / _table(i), "its values", table[shards[i].rows])
+            load_table(embeddings, i, table)
     _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
     _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
     out, last = _read_pickle(path / _TOP_OUT, "weight", "bias"), model.top_mlp.linears[-1]
@@ -344,9 +356,20 @@ def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
 
 
 def _copy(path: Path, name: str, stored: object, parameter: Tensor) -> None:
-    if not isinstance(stored, Tensor) or stored.shape != parameter.shape:
-        shape = list(stored.shape) if isinstance(stored, Tensor) else type(stored).__name__
-        raise CheckpointError(
-            f"{path}: {name}: the checkpoint has {shape}, the model {list(parameter.shape)}"
-        )
+    is_tensor = isinstance(stored, Tensor)
+    found = describe_tensor(stored) if is_tensor else type(stored).__name__
+    expected = describe_tensor(parameter)
+    if not is_tensor or found != expected:
+        raise CheckpointError(f"{path}: {name}: the checkpoint has {found}, the model {expected}")
+    _require_finite(path, name, stored)
     parameter.copy_(stored)
+
+
+def _require_finite(path: Path, name: str, values: Tensor) -> None:
+    """Refuses NaN and infinity, a block of rows at a time."""
+    for rows in torch.split(values, _CHECKED_ROWS):
+        if find_nonfinite({name: rows}) is not None:
+            raise CheckpointError(
+                f"{path}: {name}: holds values that are NaN or infinite; the file is damaged, or "
+                "of a run that diverged: use another checkpoint"
+            )

@@ -35,6 +35,7 @@ from recsys.train.origin import Origin, check_same_dataset
 logger = logging.getLogger(__name__)
 
 MLP_GROUP = "mlp"
+MLP_OPTIMIZER_GROUP = "mlp_optimizer"
 WEIGHT = "weight"
 _SIZES = "num_embeddings_per_feature"
 
@@ -82,8 +83,9 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     for i in embeddings.shards():
         group = table_group(i)
-        shape = torch.Size((embeddings.table_sizes[i], embeddings.embedding_dim))
-        stored = checkpoint.tensors_shaped(group, {WEIGHT: shape}, _ROW_STATE.__contains__)
+        shape = (embeddings.table_sizes[i], embeddings.embedding_dim)
+        expected = {WEIGHT: torch.empty(shape, dtype=torch.float32, device="meta")}
+        stored = checkpoint.tensors_like(group, expected, _ROW_STATE.__contains__)
         load_table(embeddings, i, stored[WEIGHT])
     model.train(model.training)  # drops copies of the weights before
 
@@ -142,6 +144,7 @@ class OpenedCheckpoint:
             )
         checkpoint = dataclasses.replace(checkpoint, config=current_settings(checkpoint.config))
         tables = range(_num_tables(checkpoint))
+        checkpoint.check_groups({MLP_GROUP, MLP_OPTIMIZER_GROUP, *map(table_group, tables)})
         return cls(
             path=checkpoint.path,
             step=checkpoint.count("step", 0),

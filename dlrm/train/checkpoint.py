@@ -14,7 +14,14 @@ from torch import Tensor
 
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import DlrmNetwork
-from dlrm.model.weights import WEIGHT, load_model, row_shards, table_group, weights_of
+from dlrm.model.weights import (
+    MLP_OPTIMIZER_GROUP,
+    WEIGHT,
+    load_model,
+    row_shards,
+    table_group,
+    weights_of,
+)
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import Checkpoint, CheckpointError
@@ -22,7 +29,6 @@ from recsys.train.loop import LoopState
 from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import SavedState
 
-_MLP_OPTIMIZER = "mlp_optimizer"
 ROWS = "dataset_rows_fingerprint"
 """Key of the fingerprint of the whole dataset, its rows included, in the state of a checkpoint."""
 _OTHER_ROWS = (
@@ -35,9 +41,9 @@ def _training_state(
     model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
 ) -> dict[str, dict[str, Tensor]]:
     """Returns {group: {name: tensor}} of the optimizers' states."""
-    groups = {_MLP_OPTIMIZER: step.mlp_optimizer.state()}
+    groups = {MLP_OPTIMIZER_GROUP: step.mlp_optimizer.state()}
     if step.embedding_optimizer is not None:
-        groups[_MLP_OPTIMIZER]["embedding_steps"] = step.embedding_optimizer.steps
+        groups[MLP_OPTIMIZER_GROUP]["embedding_steps"] = step.embedding_optimizer.steps
         state = step.embedding_optimizer.state
         for name in state[0] if state else ():
             tensors = [table_state[name] for table_state in state]

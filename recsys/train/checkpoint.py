@@ -16,7 +16,7 @@ import json
 import re
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -144,49 +144,49 @@ class Checkpoint:
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
 
-    def tensors_shaped(
+    def tensors_like(
         self,
         group: str,
-        shapes: Mapping[str, torch.Size],
+        expected: Mapping[str, Tensor],
         left_out: Callable[[str], bool] = lambda _: False,
     ) -> dict[str, Tensor]:
-        """Reads tensors of a group and checks their shapes.
+        """Reads tensors of a group and checks their shapes and dtypes.
 
         Args:
             group: name of the group.
-            shapes: name -> shape of each tensor.
+            expected: name -> tensor of the shape and dtype, perhaps on the device `meta`.
             left_out: tells names of tensors that the group may hold beside these.
 
         Raises:
-            CheckpointError: the group or a tensor is not there or damaged, a shape differs, the
-                group holds other tensors, or a value is NaN or infinite.
+            CheckpointError: the group or a tensor is not there or damaged, a shape or dtype
+                differs, the group holds other tensors, or a value is NaN or infinite.
         """
-        stored = self.tensors(group)
-        others = sorted(name for name in stored if name not in shapes and not left_out(name))
-        if others and shapes.keys() <= stored.keys():
+        stored, file = self.tensors(group), self.path / self._files_of(group)[0]
+        others = sorted(name for name in stored if name not in expected and not left_out(name))
+        if others and expected.keys() <= stored.keys():
             raise CheckpointError(
-                f"{self.path}: {group} holds tensors that the model has no place for: "
-                f"{show_names(others)}; the model flags differ from those of the checkpoint: leave "
-                "them out"
+                f"{file}: holds tensors that the model has no place for: {show_names(others)}; "
+                "the model flags differ from those of the checkpoint: leave them out"
             )
-        for name, shape in shapes.items():
+        for name, like in expected.items():
             if name not in stored:
                 raise CheckpointError(
-                    f"{self.path}: {group} has no tensor {name!r}; it was made by another kind "
-                    "of model or optimizer"
+                    f"{file}: has no tensor {name!r}; it was made by another kind of model or "
+                    "optimizer"
                 )
-            if stored[name].shape != shape:
+            found, wanted = describe_tensor(stored[name]), describe_tensor(like)
+            if found != wanted:
                 raise CheckpointError(
-                    f"{self.path}: {group}, {name}: the checkpoint has shape "
-                    f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
-                    "the dataset differ from those of the checkpoint"
+                    f"{file}: {name}: the checkpoint has {found}, the model {wanted}; the model "
+                    "flags or the dataset differ from those of the checkpoint, or other software "
+                    "changed the file"
                 )
-        tensors = {name: stored[name] for name in shapes}
+        tensors = {name: stored[name] for name in expected}
         bad = find_nonfinite(tensors)
         if bad is not None:
             raise CheckpointError(
-                f"{self.path}: {group}, {bad}: holds values that are NaN or infinite, as of a run "
-                "that diverged; use an earlier checkpoint"
+                f"{file}: {bad}: holds values that are NaN or infinite, as of a run that diverged; "
+                "use an earlier checkpoint"
             )
         return tensors
 
@@ -204,15 +204,18 @@ class Checkpoint:
             group: name of the group.
             tensors: name -> tensor to overwrite.
             row_shard: rows of the group to copy; None for all.
-            left_out: as for `tensors_shaped`.
+            left_out: as for `tensors_like`.
 
         Raises:
-            CheckpointError: as `tensors_shaped`; nothing was copied then.
+            CheckpointError: as `tensors_like`; nothing was copied then.
         """
-        shapes = {name: t.shape for name, t in tensors.items()}
+        expected = tensors
         if row_shard is not None:
-            shapes = {name: torch.Size((row_shard.rows, *s[1:])) for name, s in shapes.items()}
-        stored = self.tensors_shaped(group, shapes, left_out)
+            expected = {
+                name: t.new_empty((row_shard.rows, *t.shape[1:]), device="meta")
+                for name, t in tensors.items()
+            }
+        stored = self.tensors_like(group, expected, left_out)
         rows = slice(None) if row_shard is None else slice(row_shard.first, None, row_shard.step)
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
@@ -273,6 +276,20 @@ class Checkpoint:
         """Returns the names of all groups."""
         return list(dict.fromkeys(map(_group_of, self.files)))
 
+    def check_groups(self, known: Collection[str]) -> None:
+        """Refuses groups that no such model has.
+
+        Raises:
+            CheckpointError: names the file of one.
+        """
+        for name in self.files:
+            if (group := _group_of(name)) not in known:
+                raise CheckpointError(
+                    f"{self.path / name}: the model has no tensors {group!r}, only "
+                    f"{show_names(sorted(known))}; the checkpoint is of another model, or other "
+                    "software changed it"
+                )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowShard:
@@ -305,6 +322,11 @@ def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dic
     for name, value in stored.items():
         checked(f"{file}: {name}", hints[name], value)
     return stored
+
+
+def describe_tensor(tensor: Tensor) -> str:
+    """Returns dtype and shape of a tensor as text."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _group_of(file_name: str) -> str:
@@ -378,6 +400,12 @@ def _open(path: Path) -> Checkpoint:
     for name, entry in manifest["files"].items():
         if not _describes_file(entry):
             raise CheckpointError(f"{path / MANIFEST_FILE}: files, {name} is malformed")
+    unlisted = {file.name for file in path.glob("*.safetensors")} - manifest["files"].keys()
+    if unlisted:
+        raise CheckpointError(
+            f"{path / min(unlisted)}: {MANIFEST_FILE} does not list it, so it belongs to another "
+            "checkpoint; remove it, or use another checkpoint"
+        )
     return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"], held)
 
 

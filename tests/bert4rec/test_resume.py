@@ -7,10 +7,11 @@ import shutil
 import signal
 
 import pytest
+import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
 from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
-from tests.checkpoints import assert_same, latest
+from tests.checkpoints import assert_same, latest, rewrite
 
 STEPS_PER_EPOCH = 12
 
@@ -107,6 +108,27 @@ def test_a_signal_without_a_folder_says_that_nothing_is_saved(
     signal_at_step(2, signal.SIGINT, monkeypatch)
     program(*settings(dataset), status=130)
     assert "nothing is saved without --export_root" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("group", "change"),
+    [
+        ("model", lambda stored: {name: t.to(torch.float16) for name, t in stored.items()}),
+        ("optimizer", lambda stored: {name: t.to(torch.float64) for name, t in stored.items()}),
+        ("optimizer", lambda stored: stored | {"more": torch.zeros(2)}),
+        ("another", lambda _: {"more": torch.zeros(2)}),
+    ],
+)
+def test_a_run_does_not_resume_from_other_tensors(
+    program, refused, dataset, tmp_path, group, change
+):
+    run = tmp_path / "run"
+    flags = (f"--dataset_path={dataset}", f"--export_root={run}")
+    program(*flags, "--max_steps=2")
+    file = latest(run).path / f"{group}.safetensors"
+    rewrite(file, change)
+    assert str(file) in refused(*flags, "--max_steps=3", "--resume")
+    assert latest(run).state["step"] == 2
 
 
 def test_resume_with_another_dataset_is_refused(program, refused, dataset, tmp_path):

@@ -193,8 +193,15 @@ def metadata(mapping):
     return {"data": {"device_mapping": mapping}, "config": their_config()}
 
 
-def one_layer(columns):
-    return {"weights": [torch.zeros(4, columns)], "biases": [torch.zeros(4)]}
+def one_layer(columns, value=0.0):
+    return {"weights": [torch.full((4, columns), value)], "biases": [torch.zeros(4)]}
+
+
+def out_of(dtype, value=0.0):
+    return {"weight": torch.full((1, 4), value, dtype=dtype), "bias": torch.zeros(1)}
+
+
+NAN = struct.pack("<f", float("nan"))
 
 
 class Attack:
@@ -222,7 +229,11 @@ class Attack:
         ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
         ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "0 weights and 0 biases"),
         ("bottom_model.mlp.pt", {"weights": Attack()}, "not readable as tensors"),
-        ("top_model.mlp.pt", one_layer(480), r"checkpoint has \[4, 480\], the model \[4, 8\]"),
+        ("top_model.mlp.pt", one_layer(480), r"float32 \[4, 480\], the model float32 \[4, 8\]"),
+        ("top_model.out.pt", out_of(torch.float16), r"weight: the checkpoint has float16 \["),
+        ("top_model.out.pt", out_of(torch.float32, torch.nan), "weight: holds values that are NaN"),
+        ("top_model.mlp.pt", one_layer(8, torch.inf), r"weights\[0\]: holds values that are NaN"),
+        ("bottom_model.embeddings.1.bin", lambda b: b[:-4] + NAN, "are NaN or infinite"),
         ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
         ("top_model.out.pt", [1, 2], "expected a dict, got list"),
         ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, f"holds scale,{NO_PLACE}"),

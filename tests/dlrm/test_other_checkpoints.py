@@ -5,6 +5,7 @@ import itertools
 import shutil
 
 import pytest
+import torch
 
 from dlrm.scripts import main
 from preproc import generate_criteo
@@ -14,7 +15,7 @@ from recsys.serve.repository import LOCK_FILE
 from recsys.train.origin import FINGERPRINT, SEMANTICS
 from recsys_recipes.serving import deploy
 from tests import harness
-from tests.checkpoints import latest
+from tests.checkpoints import latest, rewrite
 from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram, final
 
 HASHED = (*SMALL_MODEL, "--hash_indices", "--max_table_size=3")
@@ -103,6 +104,32 @@ def test_a_resumed_run_keeps_its_rows(program, folder, tmp_path):
     assert program.test(fewer, run, model=HASHED)["num_rows"] == 300
     program.train(fewer, run, "--resume", "--ignore_fingerprint", model=HASHED)
     assert latest(run).state["step"] == 9
+
+
+def of_dtype(name, dtype):
+    return lambda stored: stored | {name: stored[name].to(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("group", "change"),
+    [
+        ("embedding_0", of_dtype("sum_of_squares", torch.float16)),
+        ("embedding_0", of_dtype("weight", torch.float64)),
+        ("mlp_optimizer", of_dtype("embedding_steps", torch.int32)),
+        ("mlp_optimizer", lambda stored: stored | {"more": torch.zeros(2)}),
+        ("mlp_optimizer", lambda stored: {"more": torch.zeros(2)}),
+        ("another", lambda _: {"more": torch.zeros(2)}),
+    ],
+)
+def test_a_run_does_not_resume_from_other_tensors(program, folder, tmp_path, group, change):
+    run, rule = tmp_path / "run", "--optimizer=rowwise_adagrad"
+    program.train(folder / "mine", run, "--max_steps=2", rule, model=HASHED)
+    file = latest(run).path / f"{group}.safetensors"
+    rewrite(file, change)
+    more = ("--resume", "--max_steps=3", rule)
+    program.train(folder / "mine", run, *more, model=HASHED, status=2)
+    assert str(file) in program.stderr
+    assert latest(run).state["step"] == 2
 
 
 def test_checkpoints_in_nvidias_layout_keep_it_too(program, folder, tmp_path):

@@ -207,7 +207,7 @@ def prepare(
     overrides: dict[str, object] | None = None,
     **fields: object,
 ) -> Manifest:
-    """Prepares a dataset by a schema, in input order unless `overrides` of its semantics shuffle."""
+    """Prepares a dataset by a schema, in input order unless `overrides` shuffle it."""
     semantics = semantics_of_schema(schema, {"shuffle_seed": None} | (overrides or {}))
     return run(source, output, schema=schema, semantics=semantics, **fields)
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from bert4rec.scripts import main as bert4rec_main
@@ -20,6 +21,7 @@ from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.raw_rows import served_from_raw_rows
 from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, make_sequences, write_dataset
+from tests.checkpoints import rewrite
 from tests.dlrm.deployed import raw_checkpoint
 from tests.recsys.data.damage import cut, each, edit, inside, put, remove
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
@@ -58,6 +60,32 @@ def cut_and_agree(file):
     )
 
 
+def rewritten(change):
+    """Returns a damage that changes the tensors of a file, with a manifest that agrees."""
+
+    def damage(folder):
+        file = max(folder.glob("*.safetensors"))
+        rewrite(file, change)
+
+    return damage
+
+
+def of_dtype(dtype):
+    return lambda tensors: {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def more(tensors):
+    return tensors | {"extra": torch.zeros(3)}
+
+
+def a_group_more(folder):
+    rewrite(folder / "extra.safetensors", more)
+
+
+def a_file_more(folder):
+    safetensors.torch.save_file(more({}), folder / "extra.safetensors")
+
+
 def flip_a_bit(file):
     file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
 
@@ -90,6 +118,8 @@ DAMAGES = {
     "part": (replace_all("files", WRONG_PART), ".safetensors is malformed"),
     "texts": (replace_all("config", "x"), "must be"),
     "null": (replace_all("config", None), "must be"),
+    "group more": (a_group_more, "extra.safetensors: the model has no tensors 'extra'"),
+    "file more": (a_file_more, "extra.safetensors: manifest.json does not list it"),
     "manifest": (inside("manifest.json", A_FOLDER), "no checkpoint here"),
     "file": (file_for_folder, "no checkpoint here"),
     "gone": (shutil.rmtree, "no checkpoint here"),
@@ -103,6 +133,10 @@ DAMAGES_OF_WEIGHTS = {
     "cut": (of_weights(cut_and_agree), "Error while deserializing header"),
     "short": (of_weights(cut(1)), "missing or cut short"),
     "bit": (of_weights(flip_a_bit), "its checksum differs"),
+    "int32": (rewritten(of_dtype(torch.int32)), "the checkpoint has int32 ["),
+    "float16": (rewritten(of_dtype(torch.float16)), "the checkpoint has float16 ["),
+    "float64": (rewritten(of_dtype(torch.float64)), "the checkpoint has float64 ["),
+    "tensor more": (rewritten(more), "no place for: extra"),
     "no weights": (of_weights(remove), "missing or cut short"),
     "folder": (of_weights(A_FOLDER), "missing or cut short"),
 }
