@@ -155,20 +155,24 @@ class DlrmRecipe:
                 "would be taken for that of this run; name another folder"
             )
         train_step = build_train_step(self.config, self.model, self.machine.precision)
-        batch_size = self.config.data.batch_size
-        drop_last = self.config.data.drop_last
-        source = self._batches("train", batch_size, train=True, drop_last=drop_last)
+        batch_size, source = self.config.data.batch_size, self.train_batches()
         num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
             refuse_batch_of_one(num_rows, batch_size)
-        check_warmup(self.config, source.num_batches, num_rows)
         if not self.dataset.spec.table_sizes:
             logger.warning(
                 "a model without categorical features cannot be deployed, for Triton has no empty "
                 "tensors: give the dataset a constant one if it is to be"
             )
         step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
-        return DlrmTraining(self, source, train_step, step, num_rows, metric)
+        training = DlrmTraining(self, source, train_step, step, num_rows, metric)
+        check_warmup(self.config, training.cadence.steps(source.num_batches), num_rows)
+        return training
+
+    def train_batches(self) -> BatchSource[Any]:
+        """Opens the training batches."""
+        data = self.config.data
+        return self._batches("train", data.batch_size, train=True, drop_last=data.drop_last)
 
     def _batches(self, split: str, batch_size: int | None = None, **how: bool) -> BatchSource[Any]:
         """Opens the batches of a split; see `SplitPass`. None takes `test_batch_size`."""
@@ -490,13 +494,13 @@ class DlrmTraining:
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
         recipe, source, sizes = self.recipe, self.source, self.recipe.dataset.spec.table_sizes
-        rest, run = self.num_rows % source.batch_size, recipe.config.run
+        rest = self.num_rows % source.batch_size
         left_out = (
             f" (`drop_last` leaves out the last {rest}, {rest / self.num_rows:.1%} of the split)"
             if rest and recipe.config.data.drop_last
             else ""
         )
-        steps = min(run.epochs * source.num_batches, run.max_steps or 100)
+        steps = self.cadence.steps(source.num_batches)
         few = f"; {steps} steps are few: more `epochs` or `preset` criteo_sample teach more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"

@@ -2,6 +2,7 @@
 """Learning rate of each step of a BERT4Rec run."""
 
 from bert4rec.config import Bert4RecConfig, RunConfig
+from recsys.train.loop import LoopConfig
 from recsys.train.optimizers.schedule import (
     Schedule,
     WarmupCosine,
@@ -12,8 +13,7 @@ from recsys.train.optimizers.schedule import (
 
 def total_steps(run: RunConfig, steps_per_epoch: int) -> int:
     """Returns the steps of a whole run."""
-    by_epochs = run.num_epochs * steps_per_epoch
-    return by_epochs if run.max_steps is None else min(by_epochs, run.max_steps)
+    return LoopConfig(epochs=run.num_epochs, max_steps=run.max_steps).steps(steps_per_epoch)
 
 
 def warmup_steps(config: Bert4RecConfig, steps_per_epoch: int) -> int:

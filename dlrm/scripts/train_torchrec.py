@@ -10,6 +10,7 @@ Its flags are translated into settings of DLRM; every flag of `dlrm.scripts.main
 import dataclasses
 import sys
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,23 +130,17 @@ def _take(
         raise UserError(f"{flag} and `{name}` are the same setting; give one of them")
 
 
-def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:
+def with_rate_change(config: DlrmConfig, steps: int, point: float, rate: float) -> DlrmConfig:
     """Returns the config with a learning rate that changes once (--change_lr).
 
     Args:
-        config: with the batch of all processes.
-        point: fraction of the steps of all epochs, in [0, 1].
+        config: settings of the run.
+        steps: those of all epochs.
+        point: fraction of them, in [0, 1].
         rate: learning rate after that step.
-
-    Raises:
-        DatasetError: the dataset, whose size gives the number of steps, is missing or malformed.
     """
-    from dlrm.data.opened import OpenedDataset
-
-    dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
-    rows = dataset.rows("train", check_ids=False).num_rows
-    steps = config.run.epochs * (rows // config.data.batch_size)
-    decay = {"decay_start_step": int(steps * point), "decay_steps": 1, "decay_end_lr": rate}
+    start = int(steps * Fraction(str(point)))  # .29 of 100 is 29
+    decay = {"decay_start_step": start, "decay_steps": 1, "decay_end_lr": rate}
     return DlrmConfig.from_dict(config.to_dict() | decay, config.explicit)
 
 
@@ -220,16 +215,22 @@ def run(flag_values: flags.FlagValues) -> None:
     if config.run.mode != "train":
         raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
     from dlrm.recipe import DlrmRecipe, join_run
+    from recsys.train.loop import LoopConfig
     from recsys.train.run import Run, set_up_machine
 
     with join_run(config) as processes:
         config = with_all_processes(config, processes)
-        if flag_values.change_lr:
-            config = with_rate_change(
-                config, flag_values.lr_change_point, flag_values.lr_after_change_point
-            )
         machine = set_up_machine(config, program.print_with_flags, processes)
         recipe = DlrmRecipe.open(config, machine)
+        if flag_values.change_lr:
+            epochs = LoopConfig(epochs=config.run.epochs)
+            changed = with_rate_change(
+                recipe.config,
+                epochs.steps(recipe.train_batches().num_batches),
+                flag_values.lr_change_point,
+                flag_values.lr_after_change_point,
+            )
+            recipe = dataclasses.replace(recipe, config=changed)
         result = Run.of(recipe, machine, PrintedLog).fit()
         if processes.is_first:
             program.print_how_to_continue(

@@ -129,11 +129,15 @@ def refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
         )
 
 
-def check_warmup(config: DlrmConfig, num_batches: int, num_rows: int) -> None:
-    """Refuses a run that would end in the warm-up of the defaults."""
+def check_warmup(config: DlrmConfig, steps: int, num_rows: int) -> None:
+    """Refuses a run that would end in the warm-up of the defaults.
+
+    Args:
+        config: settings of the run.
+        steps: its length.
+        num_rows: rows of the training split.
+    """
     run, warmup = config.run, config.optimizer.warmup_steps
-    steps = run.epochs * num_batches
-    steps = steps if run.max_steps is None else min(steps, run.max_steps)
     if steps >= warmup or config.data.is_synthetic:
         return
     preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)

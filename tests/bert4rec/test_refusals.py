@@ -142,7 +142,7 @@ def other_catalogue(folder):
         ("inference_benchmark", flip_a_bit, [], "its checksum differs"),
         ("recommend", lambda folder: harness.put_nan(folder, "model"), [], "NaN or infinite"),
         ("test", other_catalogue, [], "was trained on 41 items"),
-        ("recommend", lambda folder: None, ["--emb_dim=8"], "the checkpoint has shape"),
+        ("recommend", lambda folder: None, ["--emb_dim=8"], "the model float32 [42, 8]"),
     ],
 )
 def test_checkpoints(refused, dataset, trained, tmp_path, mode, damage, arguments, message):

@@ -243,6 +243,55 @@ def test_refusals(train, arguments, message):
     assert message in train.refused(*arguments)
 
 
+def rates(records):
+    """Returns the learning rate of each step."""
+    return [record["data"]["lr"] for record in records if "step_time" in record["data"]]
+
+
+CHANGED = ("--change_lr", "--lr_change_point", "0.8", "--lr_after_change_point", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "before", "after"),
+    [
+        ((), 12, 3),  # 6,400 rows are two batches of 2,500 and one of 1,400
+        (("--drop_last",), 8, 2),
+        (("--dataset_subset", "0.5"), 4, 1),
+        (("--dataset_subset", "0.5", "--drop_last", "--epochs", "10"), 8, 2),
+        (("--lr_change_point", "0"), 0, 15),
+        (("--lr_change_point", "1"), 15, 0),
+        (("--max_steps", "13"), 12, 1),
+    ],
+)
+def test_the_rate_changes_after_a_fraction_of_the_steps_that_are_made(
+    train, common, flags, before, after
+):
+    given = (*common, "--batch_size", "2500", "--epochs", "5", *CHANGED, *flags)
+    assert rates(train(*given)) == [0.5] * before + [0.1] * after
+
+
+def test_the_rate_changes_at_the_same_step_of_a_resumed_run(train, common, tmp_path):
+    flags = (*common, "--batch_size", "2500", "--epochs", "5", *CHANGED)
+    flags = (*flags, "--save_checkpoint_path", tmp_path / "run")
+    train(*flags, "--max_steps", "7")
+    records = train(*flags, "--resume")
+    assert rates(records)[-8:] == [0.5] * 5 + [0.1] * 3
+    assert f"at step {7}" in train.stdout
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_the_rate_changes_at_the_same_step_on_two_ranks(train, common, tmp_path):
+    flags = (*common, "--epochs", "5", *CHANGED, "--dataset_subset", "0.7")
+    expected = rates(train(*flags, "--batch_size", "2500"))
+    assert expected == [0.5] * 8 + [0.1] * 2
+    launcher = torchrun(harness.torchrun(2), "dlrm.scripts.train_torchrec")
+    log = tmp_path / "ranks.json"
+    more = ("--base_device=cpu", "--num_threads=1", f"--log_path={log}")
+    harness.forked(*launcher, *flags, "--batch_size", "1250", *more)
+    assert rates(harness.read_log(log)) == expected
+
+
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "more"), [(1, ("---adagrad",)), (2, ())])
@@ -263,8 +312,7 @@ def test_torchrun_trains_as_one_process(train, common, tmp_path, world_size, mor
     )  # fmt: skip
     records = harness.read_log(tmp_path / "ranks.json")
     assert losses(records) == pytest.approx(losses(expected), abs=1e-5)
-    rates = [r["data"]["lr"] for r in records if "step_time" in r["data"]]
-    assert rates == [0.5] * 10 + [0.1] * 10
+    assert rates(records) == [0.5] * 10 + [0.1] * 10
     for pattern in (VALIDATION, TEST, r"total_examples': (\d+)"):
         once = printed(train.stdout, pattern)
         assert printed(done.stdout, pattern) == pytest.approx(once, abs=1e-5)
