@@ -46,7 +46,7 @@ class SplitSample:
         """
         edges = [part * num_rows // PARTS for part in range(PARTS + 1)]
         rows, clicks = [], []
-        ids = zeros = np.zeros(len(reader.spec.table_sizes), np.int64)
+        ids, zeros = (np.zeros(len(reader.spec.table_sizes), np.int64) for _ in range(2))
         for first, after in itertools.pairwise(edges):
             count = min(after - first, _PART_ROWS)
             if not count:
@@ -56,8 +56,8 @@ class SplitSample:
             rows.append(count)
             clicks.append(np.count_nonzero(columns.label))
             of_tables = [*columns.categorical, *(each.ids for each in columns.lists)]
-            ids = ids + [len(each) for each in of_tables]
-            zeros = zeros + [len(each) - np.count_nonzero(each) for each in of_tables]
+            ids += [len(each) for each in of_tables]
+            zeros += [len(each) - np.count_nonzero(each) for each in of_tables]
         return cls(np.array(rows, np.int64), np.array(clicks, np.int64), ids, zeros)
 
     def drift(self) -> tuple[int, int] | None:

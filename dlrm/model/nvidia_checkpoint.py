@@ -356,10 +356,9 @@ def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
 
 
 def _copy(path: Path, name: str, stored: object, parameter: Tensor) -> None:
-    is_tensor = isinstance(stored, Tensor)
-    found = describe_tensor(stored) if is_tensor else type(stored).__name__
+    found = describe_tensor(stored) if isinstance(stored, Tensor) else type(stored).__name__
     expected = describe_tensor(parameter)
-    if not is_tensor or found != expected:
+    if not isinstance(stored, Tensor) or found != expected:
         raise CheckpointError(f"{path}: {name}: the checkpoint has {found}, the model {expected}")
     _require_finite(path, name, stored)
     parameter.copy_(stored)
