@@ -501,7 +501,10 @@ class DlrmTraining:
             else ""
         )
         steps = self.cadence.steps(source.num_batches)
-        few = f"; {steps} steps are few: more `epochs` or `preset` criteo_sample teach more"
+        more = "`epochs` or a smaller `batch_size`"
+        if steps < self.cadence.epochs * source.num_batches:
+            more = "`max_steps`"
+        few = f"; {steps} steps are few: more {more} would teach more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"
             f"{left_out}, {len(sizes)} tables with {sum(sizes)} rows, on "

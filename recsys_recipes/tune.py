@@ -131,6 +131,7 @@ class Search:
             raise UserError("`eval_split` test would choose by the test split: take validation")
         if "WORLD_SIZE" in os.environ:
             raise UserError("trials are of one process: start this by python, not by torchrun")
+        config.require_inputs()
         search = ["=".join(searched) for searched in self._settings.search]
         values: dict[str, Any] = config.to_dict() | {"search": search}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}

@@ -2,6 +2,7 @@
 """Settings of the data."""
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
@@ -100,3 +101,27 @@ class DataConfig:
                 f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
                 "each to train on, to validate and to test"
             )
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the dataset; None if it is generated."""
+        is_generated = self.dataset_name == "random"
+        return None if is_generated else Path(self.dataset_path or self.dataset_name)
+
+    def require_folder(self) -> None:
+        """Refuses a folder without a prepared dataset.
+
+        Raises:
+            UserError: says how to make one.
+        """
+        from recsys.data.manifest import MANIFEST_FILE  # with xxhash, which `--help` needs not
+
+        if self.folder is None or (self.folder / MANIFEST_FILE).is_file():
+            return
+        default = "" if self.dataset_path else f", the default for `dataset_name` {self.folder}"
+        program = "amazon" if self.dataset_name == "amazon" else "movielens"
+        raise UserError(
+            f"`dataset_path` {self.folder}{default}: no prepared dataset (no {MANIFEST_FILE}). "
+            f"Make one from the raw ratings with `python -m preproc.{program}`, then name its "
+            "output folder"
+        )

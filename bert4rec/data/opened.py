@@ -10,7 +10,7 @@ import pyarrow as pa
 from bert4rec.config import DataConfig
 from bert4rec.data.split import validate_some_users
 from bert4rec.data.temporal import split_by_time
-from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, TITLES_FILE, Manifest
+from recsys.data.manifest import SEQUENCES_KIND, TITLES_FILE, Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.histories import MIN_LENGTH, Sequences
 from recsys.data.sequences.split import DICTIONARIES, parse_split
@@ -39,18 +39,9 @@ class OpenedDataset:
         Raises:
             UserError: it is not there, not prepared, or of another kind.
         """
-        if config.dataset_name == "random":
-            return cls(None, None)
-        root = Path(config.dataset_path or config.dataset_name)
-        if not (root / MANIFEST_FILE).is_file():
-            default = "" if config.dataset_path else f", the default for `dataset_name` {root}"
-            program = "amazon" if config.dataset_name == "amazon" else "movielens"
-            raise UserError(
-                f"`dataset_path` {root}{default}: no prepared dataset (no {MANIFEST_FILE}). Make "
-                f"one from the raw ratings with `python -m preproc.{program}`, then name its "
-                "output folder"
-            )
-        return cls.of_folder(root)
+        config.require_folder()
+        root = config.folder
+        return cls(None, None) if root is None else cls.of_folder(root)
 
     @classmethod
     def of_folder(cls, root: Path, setting: str = "`dataset_path`") -> "OpenedDataset":

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the `mode` of the flags."""
     config = config_from_flags(flag_values)
+    config.require_inputs()
     if config.run.mode == "recommend":
         _recommend(config)
         return

@@ -2,8 +2,10 @@
 """The dataset of a run, and how it is read."""
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
+from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 from recsys.settings import joined, require_below, require_positive, setting
 
@@ -96,6 +98,24 @@ class DataConfig:
     def is_synthetic(self) -> bool:
         """Whether the data is generated, with random labels (AUC near 0.5)."""
         return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the dataset."""
+        is_made = self.dataset_type == "synthetic_disk"
+        return Path(self.synthetic_dataset_dir if is_made else self.dataset or "")
+
+    def require_folder(self) -> None:
+        """Refuses a dataset that is no folder.
+
+        Raises:
+            DatasetError: says how to make one.
+        """
+        if not self.is_synthetic and not self.folder.is_dir():
+            raise DatasetError(
+                f"`dataset`: {self.folder} is not a folder; python -m preproc.clicks makes one "
+                "from raw logs"
+            )
 
     @property
     def has_columns(self) -> bool:

@@ -63,6 +63,10 @@ class DlrmConfig(Config):
         if self.model.batch_norm:
             raise UserError("`quantize` does not know the layers of `batch_norm`")
 
+    def require_dataset(self) -> None:
+        """Refuses a dataset that is no folder."""
+        self.data.require_folder()
+
     @property
     def checkpoint_folder(self) -> Path | None:
         """Folder of the run's checkpoints; None if none are saved."""

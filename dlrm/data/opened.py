@@ -64,16 +64,12 @@ class OpenedDataset:
         Raises:
             DatasetError: the folder or the spec is missing or malformed.
         """
-        root = _folder(config)
+        config.require_folder()
+        root = config.folder
         manifest = _read_manifest(root)
         if config.is_synthetic:
             spec = FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
             return cls(config, spec, manifest)
-        if not root.is_dir():
-            raise DatasetError(
-                f"`dataset`: {root} is not a folder; python -m preproc.clicks makes one from raw "
-                "logs"
-            )
         if manifest is not None and manifest.kind == SEQUENCES_KIND:
             raise DatasetError(
                 f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
@@ -101,7 +97,7 @@ class OpenedDataset:
     @property
     def root(self) -> Path:
         """Its folder."""
-        return _folder(self.config)
+        return self.config.folder
 
     @property
     def has_labels(self) -> bool:
@@ -196,11 +192,6 @@ def list_lengths(semantics: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the greatest lengths of the lists of a schema."""
     columns = (semantics.get("schema") or {}).get("columns", ())
     return tuple(each["list"][_MAX_LENGTH] for each in columns if each.get("list"))
-
-
-def _folder(config: DataConfig) -> Path:
-    is_made = config.dataset_type == "synthetic_disk"
-    return Path(config.synthetic_dataset_dir if is_made else config.dataset or "")
 
 
 def _read_manifest(root: Path) -> Manifest | None:

@@ -16,6 +16,7 @@ from recsys import program
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
+    config.require_inputs()
     # With torch, which takes seconds: a typo is refused before.
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.run import Run, execute

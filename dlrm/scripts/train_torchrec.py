@@ -214,6 +214,7 @@ def run(flag_values: flags.FlagValues) -> None:
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
         raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+    config.require_inputs()
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.loop import LoopConfig
     from recsys.train.run import Run, set_up_machine

@@ -16,17 +16,18 @@ def metric_lines(metrics: ClickMetrics, split: str) -> list[str]:
     if metrics.normalised_entropy > 1:
         lines.append(
             f"Normalised entropy {metrics.normalised_entropy:.4f} on the {split} split: its click "
-            "rate, predicted for every row, would be better. The model knows the training rows by "
-            "heart, or those of the split are others: take fewer `epochs`, a lower `lr` or more "
-            "rows, and compare the splits by python -m dataspec.verify"
+            "rate, predicted for every row, would be better. The model was trained too little or "
+            "too long, its `lr` is too high, or the rows of the split are unlike those of "
+            "training: compare the log losses of the evaluations, and the splits by python -m "
+            "dataspec.verify"
         )
     if not _LEAST_CALIBRATION <= metrics.calibration <= _MOST_CALIBRATION and metrics.base_rate:
         lines.append(
             f"Calibration {metrics.calibration:.4f} on the {split} split: the mean prediction is "
             f"{metrics.calibration * metrics.base_rate:.1%}, the click rate "
             f"{metrics.base_rate:.1%}. The predictions may be in a good order, but are no "
-            "probabilities: train on rows whose click rate is that of the split, or take fewer "
-            "`epochs`"
+            "probabilities: train longer or less long, or on rows whose click rate is that of the "
+            "split"
         )
     return lines
 

@@ -140,13 +140,18 @@ def check_warmup(config: DlrmConfig, steps: int, num_rows: int) -> None:
     run, warmup = config.run, config.optimizer.warmup_steps
     if steps >= warmup or config.data.is_synthetic:
         return
-    preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
     message = (
         f"the run has {steps} steps and the warm-up takes {warmup}: the rate would not pass "
-        f"{steps / warmup:.3g} of `lr`. The defaults suit the Terabyte log; for {num_rows:,} "
-        f"training rows take `preset` {preset}"
+        f"{steps / warmup:.3g} of `lr`."
     )
-    is_asked_for = "warmup_steps" in config.explicit or run.max_steps is not None or run.resume
-    if not is_asked_for:
+    if "warmup_steps" in config.explicit:
+        logger.warning("%s Train for more steps, or lower `warmup_steps`", message)
+        return
+    preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
+    message += (
+        f" The defaults suit the Terabyte log; for {num_rows:,} training rows take `preset` "
+        f"{preset}"
+    )
+    if run.max_steps is None and not run.resume:
         raise UserError(f"{message}, or give `warmup_steps` to train so all the same")
     logger.warning("%s", message)

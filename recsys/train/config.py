@@ -140,6 +140,30 @@ class Config(abc.ABC):
                 f"`resume` continues from `{self.folder_setting}`; drop `load_checkpoint_path`"
             )
 
+    @abc.abstractmethod
+    def require_dataset(self) -> None:
+        """Refuses a dataset that is not there.
+
+        Raises:
+            UserError: names the folder.
+        """
+
+    def require_inputs(self) -> None:
+        """Refuses a dataset or a checkpoint that is not there.
+
+        It needs no torch, whose import takes seconds.
+
+        Raises:
+            UserError: names the folder.
+        """
+        self.require_dataset()
+        path = self.run.load_checkpoint_path
+        if path is not None and not Path(path).exists():
+            raise UserError(
+                f"`load_checkpoint_path` {path}: no checkpoint here, nor a folder; give the folder "
+                "that the training run saved in"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns every setting under its flag name, as plain values."""
         return to_dict(self, self.sections)

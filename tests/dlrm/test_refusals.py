@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm.scripts import main
+from recsys.errors import as_flags
 from tests import harness
 from tests.checkpoints import assert_same
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, SMALL_MODEL, final
@@ -144,8 +145,12 @@ CHECKPOINTS = [  # more of them: tests/recsys/serve/test_damaged_checkpoints.py
     (other_model, [], "holds no tensors 'mlp': not a checkpoint of DLRM"),
     (change_table, [], "embedding_1.safetensors: missing or cut short"),
     (lambda f: harness.put_nan(f, "mlp"), [], "layers.0.bias: holds values that are NaN"),
-    (lambda f: harness.put_nan(f, "embedding_1"), [], "embedding_1, weight: holds values that are"),
-    (lambda f: None, ["--embedding_dim=4", "--bottom_mlp_sizes=16,4"], "the model [4, 16]"),
+    (
+        lambda f: harness.put_nan(f, "embedding_1"),
+        [],
+        "embedding_1.safetensors: weight: holds values that are",
+    ),
+    (lambda f: None, ["--embedding_dim=4", "--bottom_mlp_sizes=16,4"], "the model float32 [4, 16]"),
     (lambda f: None, ["--top_mlp_sizes=32,1"], "top_mlp.layers.0.weight"),
 ]
 
@@ -205,6 +210,23 @@ def test_a_destination_that_cannot_be_written_is_found_first(
 def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
     program(f"--dataset={dataset}", "--max_steps=2", "--warmup_steps=6400")
     assert "the run has 2 steps and the warm-up takes 6400" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "named", "unnamed"),
+    [
+        (("--preset=criteo_sample", "--epochs=1"), ["--epochs", "--batch_size"], "--max_steps"),
+        (("--preset=criteo_sample", "--max_steps=9"), ["--max_steps"], "--epochs"),
+        (("--preset=small", "--max_steps=3"), ["--max_steps", "--warmup_steps"], "--preset"),
+    ],
+)
+def test_a_short_run_is_not_advised_what_it_uses(program, dataset, caplog, flags, named, unnamed):
+    program(f"--dataset={dataset}", *flags, "--base_device=cpu", "--test_after=9", model=())
+    (summary,) = (line for line in program.stdout.splitlines() if line.startswith("Training on"))
+    said = summary.partition("evaluating on")[2] + as_flags(caplog.text)
+    assert all(name in said for name in named)
+    assert unnamed not in said
+    assert "criteo_sample" not in said
 
 
 def test_defaults_that_small_data_cannot_learn_with_are_refused_for_a_preset(program, dataset):

@@ -256,3 +256,31 @@ def test_options_of_nvidias_deployer_are_turned_into_ours(given, ours):
 def test_an_option_of_theirs_without_counterpart_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         translate(given.split())
+
+
+TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--load_checkpoint_path"
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ((*TRAIN, "--dataset={tmp}/none"), "--dataset"),
+        ((*TRAIN, "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),
+        (("predict", "--dataset={tmp}/none", "--predictions=x", f"{LOADED}=."), "--dataset"),
+        (("train", "bert4rec", "--dataset_path={tmp}"), "--dataset_path"),
+        (("recommend", "--dataset_path={tmp}", f"{LOADED}=."), "--dataset_path"),
+        (
+            ("tune", "dlrm", "--eval_split=validation", "--dataset={tmp}/none", "--study={tmp}/s",
+             "--search=lr=1..2"),
+            "--dataset",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_path_is_refused_before_torch_is_imported(tmp_path, words, setting):
+    words = [word.format(tmp=tmp_path) for word in words]
+    done = harness.python("-X", "importtime", "-m", "recsys_recipes", *words, status=2)
+    imported = re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE)
+    assert "recsys.settings" in imported
+    assert "torch" not in imported
+    assert f"error: {setting}" in done.stderr
+    assert str(tmp_path) in done.stderr
