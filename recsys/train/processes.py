@@ -30,7 +30,6 @@ from torch.distributed.rendezvous import rendezvous
 from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
-from recsys.settings import check_threads
 from recsys.train.heartbeat import Heartbeat
 from recsys.train.optimizers.rows import RowGradients
 
@@ -218,9 +217,7 @@ def set_threads(num_threads: int | None, here: Processes) -> None:
             use.
         here: this process.
     """
-    if num_threads is not None:
-        check_threads("num_threads", num_threads)
-    else:
+    if num_threads is None:
         cores = available_cores()
         if here.world_size == 1:
             num_threads = min(torch.get_num_threads(), cores)
