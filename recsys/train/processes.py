@@ -31,6 +31,7 @@ from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
 from recsys.train.heartbeat import Heartbeat
+from recsys.train.launcher import ending_with_launcher
 from recsys.train.optimizers.rows import RowGradients
 
 logger = logging.getLogger(__name__)
@@ -286,6 +287,17 @@ def join_processes(
         UserError: torchrun's variables are wrong, or not all processes come.
         ProcessLostError: a running process did not join a collective.
     """
+    with (
+        ending_with_launcher(),
+        _joined(base_device, num_threads, needs_group, process_timeout) as here,
+    ):
+        yield here
+
+
+@contextlib.contextmanager
+def _joined(
+    base_device: str, num_threads: int | None, needs_group: bool, process_timeout: float
+) -> Iterator[Processes]:
     rank, world_size, local_rank, on_this_machine = _read_environment()
     # torchrun's own count of restarts differs between machines, and leaves out those for a machine
     # that joins.
