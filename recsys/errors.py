@@ -15,8 +15,6 @@ FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 13
 """Exit statuses of the programs besides 0; 1 is a check, a server or a process that failed."""
 
 MORE_FILES = "raise the limit, ulimit -n"
-MORE_THREADS = "or raise its limit (`ulimit -u`, `ulimit -v`)"
-"""Remedies for what the system gives a process too few of."""
 
 
 class UserError(ValueError):

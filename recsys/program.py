@@ -20,16 +20,12 @@ from recsys.errors import (
     INPUT_REFUSED,
     INTERRUPTED,
     MORE_FILES,
-    MORE_THREADS,
     DivergenceError,
     UserError,
     as_flags,
     is_out_of_memory,
 )
 from recsys.flags import REMOVED, define_flags, help_text
-
-_OF_THREADS = ("threads", "num_threads", "num_workers", "concurrency")
-"""Settings that start threads."""
 
 
 def print_line(line: str) -> None:
@@ -192,12 +188,6 @@ def run_command(
         if _is_interrupt(error):
             print(interrupted, file=sys.stderr)
             return INTERRUPTED
-        if "can't start new thread" in str(error):
-            given = [f"`{n}` {flag_values[n].value}" for n in _OF_THREADS if n in flag_values]
-            return fail(
-                f"the system gives this process no more threads; take fewer ({', '.join(given)}), "
-                f"{MORE_THREADS}"
-            )
         if not is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__

@@ -8,7 +8,6 @@ A container or a batch system grants a part of the machine through control group
 import dataclasses
 import os
 import resource
-import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -48,24 +47,6 @@ def available_cores(system: Path = _SYSTEM) -> int:
         if quota.isdigit() and period.isdigit() and int(quota) and int(period):
             cores = min(cores, -(-int(quota) // int(period)))
     return max(cores, 1)
-
-
-def startable_threads(number: int) -> int:
-    """Returns how many threads, with this one, the system gives."""
-    finish = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        while len(started) < number - 1:
-            thread = threading.Thread(target=finish.wait)
-            thread.start()
-            started.append(thread)
-    except RuntimeError:
-        pass  # the system gives no more
-    finally:
-        finish.set()
-        for thread in started:
-            thread.join()
-    return len(started) + 1
 
 
 def cores_for(

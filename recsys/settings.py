@@ -12,8 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-from recsys.errors import MORE_THREADS, UserError
-from recsys.resources import startable_threads
+from recsys.errors import UserError
 from recsys.sizes import SIZE_UNITS, parse_size
 
 T = TypeVar("T")
@@ -166,20 +165,6 @@ def require_threads(section: Any, *names: str) -> None:
             require_positive(section, name)
             if value > MOST_THREADS:
                 raise UserError(f"`{name}` must be at most {MOST_THREADS}, got {value}")
-
-
-def check_threads(name: str, number: int) -> None:
-    """Refuses more threads than the system gives.
-
-    OpenMP would end the process.
-
-    Raises:
-        UserError: names the setting and both numbers.
-    """
-    if (given := startable_threads(number)) < number:
-        raise UserError(
-            f"`{name}` {number}: the system gives this process {given}; take fewer, {MORE_THREADS}"
-        )
 
 
 def require_not_negative(section: Any, *names: str) -> None:

@@ -17,7 +17,6 @@ import torch
 from recsys.serve.client.requests import Arrays, BadRequestError
 from recsys.serve.config_pbtxt import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.served import ServedModel
-from recsys.settings import check_threads
 
 
 class PythonBackendModel:
@@ -44,7 +43,6 @@ class PythonBackendModel:
         }
         # By default the number that the server was started with.
         threads = parameters.get(THREADS_PARAMETER, torch.get_num_threads())
-        check_threads("threads", threads)
         torch.set_num_threads(threads)
         on_gpu = args["model_instance_kind"] == "GPU"
         device = torch.device(f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")

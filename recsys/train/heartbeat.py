@@ -34,14 +34,16 @@ def end_process(message: str) -> None:
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     message = as_flags(message)
-    sys.stderr.write(f"error: {message}\n")
-    sys.stderr.flush()
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        try:
-            raise ProcessLostError(message)
-        except ProcessLostError as error:
-            get_error_handler().record_exception(error)
-    os._exit(FAILED)
+    try:
+        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.flush()
+        if "TORCHELASTIC_ERROR_FILE" in os.environ:
+            try:
+                raise ProcessLostError(message)
+            except ProcessLostError as error:
+                get_error_handler().record_exception(error)
+    finally:
+        os._exit(FAILED)  # also where nobody reads the message any more
 
 
 class Heartbeat:
@@ -74,6 +76,7 @@ class Heartbeat:
         self._peers = range(1, world_size) if rank == 0 else range(1)
         self._stopped = threading.Event()
         self._turns = 0
+        self._failure = ""
         self._names: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._watch = threading.Thread(target=self._watch_store, name="store watch", daemon=True)
@@ -124,13 +127,15 @@ class Heartbeat:
                 heard.clear()  # this process was frozen itself, perhaps all of them were
             try:
                 lost = self._turn(began, heard)
-            except RuntimeError:
-                return  # the process with the store has left: the job is at its end
+            except RuntimeError as error:  # the store is gone, or the job is at its end
+                self._failure = f" ({str(error).partition(chr(10))[0]})"
+                return
             if lost and not self._stopped.is_set():
                 self._end(
                     f"{self._describe(lost)} gave no sign of life for {self._limit_s:g} s and "
                     "holds up the others: the job ends (`process_timeout` says how long to wait)"
                 )
+                self._stopped.set()
                 return
             last_turn = began
             self._turns += 1
@@ -140,10 +145,13 @@ class Heartbeat:
                 return
 
     def _watch_store(self) -> None:
-        """Ends this process where the store does not answer a turn."""
+        """Ends this process where the store does not answer a turn.
+
+        One that rank 0 holds also ends with the job: then this process stops within the limit.
+        """
         interval = self._limit_s / _BEATS_PER_LIMIT
         turns, silent_s = -1, 0.0
-        while self._thread.is_alive():
+        while not self._stopped.is_set():
             if self._turns != turns:
                 turns, silent_s = self._turns, 0.0
             elif silent_s > self._limit_s:
@@ -151,7 +159,8 @@ class Heartbeat:
                 holder = f", with rank 0 ({self._names[0]})," if 0 in self._names else ""
                 self._end(
                     f"the store of the job at {where}{holder} has not answered for "
-                    f"{self._limit_s:g} s: the process that holds it is frozen or its machine lost"
+                    f"{self._limit_s:g} s{self._failure}: the process that holds it has ended or "
+                    "is frozen, or its machine is lost"
                 )
                 return
             began = time.monotonic()

@@ -136,7 +136,11 @@ class LoopConfig:
 
 @dataclasses.dataclass(slots=True)
 class LoopState:
-    """Position and best metric of a run, saved with every checkpoint."""
+    """Position and best metric of a run, saved with every checkpoint.
+
+    `ended` says why the run was at its end when it was saved: `threshold`, `patience`, `max_steps`
+    or `epochs`; empty in the course of it.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -146,6 +150,7 @@ class LoopState:
     evaluations_since_best: int = 0
     plateaus: int = 0
     evaluation_failed: bool = False
+    ended: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON, which has no infinity."""
@@ -161,7 +166,8 @@ class LoopState:
         Raises:
             UserError: a value is missing or of another type.
         """
-        values = {"evaluation_failed": False, "plateaus": 0} | dict(values)  # for older checkpoints
+        older = {"evaluation_failed": False, "plateaus": 0, "ended": ""}
+        values = older | dict(values)
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             value: Any = values.get(field.name)
@@ -169,7 +175,8 @@ class LoopState:
                 value = -math.inf
             kinds: tuple[Any, ...] = (int, float) if field.type is float else (field.type,)
             if type(value) not in kinds or (field.type is int and value < 0):
-                raise UserError(f"state, {field.name} must be a number, got {value!r}")
+                expected = "a text" if field.type is str else "a number"
+                raise UserError(f"state, {field.name} must be {expected}, got {value!r}")
             known[field.name] = value
         return cls(**known)
 
@@ -253,6 +260,7 @@ class Loop(Generic[BatchT]):
         throughput.start()
         self._open_window()
         reason = "done"
+        self._begin_where_it_ended()
         if self.state.evaluation_failed:
             reason = self._run_evaluation(self.state.batch == self.source.num_batches)
         reason = "done" if reason == "go on" else reason
@@ -285,17 +293,40 @@ class Loop(Generic[BatchT]):
     def _lr(self) -> float:
         return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
 
-    def _finished(self) -> bool:
-        max_steps = self.config.max_steps
-        return (
-            self.state.epoch >= self.config.epochs
-            or (max_steps is not None and self.state.step >= max_steps)
-            or self._patience_is_used_up()
-        )
+    def _begin_where_it_ended(self) -> None:
+        """Says that nothing is left to train of a resumed run, and saves no step twice."""
+        if self.state.step and not self.state.evaluation_failed:
+            self._saved_step = self.state.step
+            if ended := self._why_it_ends():
+                self.print_line(
+                    f"The run has ended at step {self.state.step}: {self._in_words(ended)}; "
+                    "nothing is left to train"
+                )
 
-    def _patience_is_used_up(self) -> bool:
-        patience = self.config.patience
-        return patience is not None and self.state.evaluations_since_best >= patience
+    def _finished(self) -> bool:
+        return self.state.epoch >= self.config.epochs or self._why_it_ends() not in ("", "epochs")
+
+    def _why_it_ends(self) -> str:
+        """Returns what ends the run here, in the words of `LoopState.ended`; empty for nothing."""
+        state, config = self.state, self.config
+        if config.metric_threshold is not None and state.best_metric >= config.metric_threshold:
+            return "threshold"
+        if config.patience is not None and state.evaluations_since_best >= config.patience:
+            return "patience"
+        if config.max_steps is not None and state.step >= config.max_steps:
+            return "max_steps"
+        epochs_done = state.epoch + int(state.batch == self.source.num_batches)
+        return "epochs" if epochs_done >= config.epochs else ""
+
+    def _in_words(self, ended: str) -> str:
+        best = f"{self.metric.name} {self.metric.text(self.state.best_metric)}"
+        evaluations = self.state.evaluations_since_best
+        return {
+            "threshold": f"{best} has reached the threshold {self.config.metric_threshold}",
+            "patience": f"{evaluations} evaluations in a row were not better than {best}",
+            "max_steps": f"`max_steps` is {self.config.max_steps}",
+            "epochs": f"its epochs, {self.config.epochs}, are done",
+        }[ended]
 
     def _run_epoch(self, throughput: ThroughputWindow, stop: SharedStop) -> str:
         state, config = self.state, self.config
@@ -396,21 +427,21 @@ class Loop(Generic[BatchT]):
             state.best_metric = evaluation.metric
             state.best_epoch = state.epoch + state.batch / self.source.num_batches
             self._save(is_best=True)
-        threshold = self.config.metric_threshold
-        if threshold is not None and evaluation.metric >= threshold:
+        ended = self._why_it_ends()
+        if ended == "threshold":
             self.print_line(
-                f"Hit target accuracy {self.metric.name.upper()} {threshold} "
+                f"Hit target accuracy {self.metric.name.upper()} {self.config.metric_threshold} "
                 f"at epoch {state.best_epoch:.2f}"
             )
-            return "threshold"
-        if self._patience_is_used_up():
+            return ended
+        if ended == "patience":
             at = " at the end of an epoch" if self.config.only_epoch_ends_count else ""
             self.print_line(
                 f"No better {self.metric.name} in {state.evaluations_since_best} evaluations{at}: "
                 f"stopping; the best was {self.metric.text(state.best_metric)} at epoch "
                 f"{state.best_epoch:.2f}"
             )
-            return "patience"
+            return ended
         self._open_window()
         return "go on"
 
@@ -435,6 +466,7 @@ class Loop(Generic[BatchT]):
         if self.save is None or (self._saved_step == self.state.step and not is_best):
             return
         self._collect_losses()  # a diverged model is not worth a checkpoint
+        self.state.ended = self._why_it_ends()
         self.save(self.state, is_best)
         self._saved_step = self.state.step
 

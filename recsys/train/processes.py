@@ -30,8 +30,8 @@ from torch.distributed.rendezvous import rendezvous
 from recsys.errors import UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
-from recsys.settings import check_threads
 from recsys.train.heartbeat import Heartbeat
+from recsys.train.launcher import ending_with_launcher
 from recsys.train.optimizers.rows import RowGradients
 
 logger = logging.getLogger(__name__)
@@ -218,9 +218,7 @@ def set_threads(num_threads: int | None, here: Processes) -> None:
             use.
         here: this process.
     """
-    if num_threads is not None:
-        check_threads("num_threads", num_threads)
-    else:
+    if num_threads is None:
         cores = available_cores()
         if here.world_size == 1:
             num_threads = min(torch.get_num_threads(), cores)
@@ -289,6 +287,17 @@ def join_processes(
         UserError: torchrun's variables are wrong, or not all processes come.
         ProcessLostError: a running process did not join a collective.
     """
+    with (
+        ending_with_launcher(),
+        _joined(base_device, num_threads, needs_group, process_timeout) as here,
+    ):
+        yield here
+
+
+@contextlib.contextmanager
+def _joined(
+    base_device: str, num_threads: int | None, needs_group: bool, process_timeout: float
+) -> Iterator[Processes]:
     rank, world_size, local_rank, on_this_machine = _read_environment()
     # torchrun's own count of restarts differs between machines, and leaves out those for a machine
     # that joins.

@@ -241,6 +241,8 @@ class Run(Generic[BatchT]):
         except UserError as error:
             raise UserError(f"{latest / MANIFEST_FILE}: {error}") from error
         training.restore(checkpoint)
+        if processes.is_first:
+            folder.remove_obsolete()  # of a run that was killed when it had saved this one
         self.machine.print_line(f"Resumed from {latest} at step {state.step}")
         return state
 

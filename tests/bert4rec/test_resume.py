@@ -102,6 +102,26 @@ def test_a_signal_saves_and_the_printed_command_continues(
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize(
+    ("ends", "goes_on", "why"),
+    [
+        ("--patience=1 --lr=0", "--patience=2 --lr=0", "patience"),
+        ("--num_epochs=1", "--num_epochs=2", "epochs"),
+    ],
+)
+def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on, why):
+    run, common = tmp_path / "run", ("--resume", f"--dataset_path={dataset}", "--num_epochs=9")
+    folder = f"--export_root={run}"
+    program(*common, folder, *ends.split())
+    ended = latest(run).state
+    files = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+    assert ended["ended"] == why
+    program(*common, folder, *ends.split())
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == files
+    program(*common, folder, *goes_on.split())
+    assert latest(run).state["step"] > ended["step"]
+
+
 def test_a_signal_without_a_folder_says_that_nothing_is_saved(
     program, dataset, capsys, monkeypatch
 ):

@@ -2,7 +2,6 @@
 """The native backend's library without a server: answers, refusals and damaged versions."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -97,29 +96,6 @@ def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels
     assert done.returncode == 0, done.stderr
     (expected,) = ServedDlrm.open(version, CPU).predict([draw(150)])
     np.testing.assert_allclose(np.load(answer), expected["logit"], rtol=1e-5, atol=1e-5)
-
-
-LIMITED = """
-import os, pathlib, resource, sys
-from dlrm.serve.native import NativeDlrm
-folder = pathlib.Path(sys.argv[1])
-NativeDlrm(folder)
-threads = os.listdir("/proc/self/task")
-pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (400 << 20), -1))
-try:
-    NativeDlrm(folder, 1000)
-except ValueError as error:
-    print(error)
-assert os.listdir("/proc/self/task") == threads
-NativeDlrm(folder, 3)
-"""
-
-
-def test_more_threads_than_the_system_gives_are_ended_and_refused_by_name(version, tmp_path):
-    (tmp_path / "limited.py").write_text(LIMITED)
-    said = harness.forked(tmp_path / "limited.py", version).stdout
-    assert re.match(r"`threads` 1000: the system gives this process \d+ \(Resource", said), said
 
 
 def test_the_library_needs_no_torch():

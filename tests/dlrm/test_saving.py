@@ -263,6 +263,31 @@ def test_a_read_only_folder_is_found_before_the_model_is_built(dataset, tmp_path
     assert "Epoch" not in done.stdout
 
 
+def kept(run):
+    """Returns when each file of a run was written."""
+    return {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("ends", "goes_on", "why"),
+    [
+        ("--auc_threshold=0.01", "--auc_threshold=0.99", "threshold"),
+        ("--max_steps=5", "--max_steps=8", "max_steps"),
+        ("--epochs=1", "--epochs=2", "epochs"),
+    ],
+)
+def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on, why):
+    run, common = tmp_path / "run", ("--test_freq=4", "--resume")
+    program.train(dataset, run, *common, ends)
+    ended, files = latest(run).state, kept(run)
+    assert ended["ended"] == why
+    for _ in range(2):
+        program.train(dataset, run, *common, ends)
+        assert kept(run) == files
+    program.train(dataset, run, *common, goes_on)
+    assert latest(run).state["step"] > ended["step"]
+
+
 OLD, NEW = "step_000000002", "step_000000004"
 POINTER = "latest.json"
 TRAIN = ("--test_after=99", "--optimizer=rowwise_adagrad")

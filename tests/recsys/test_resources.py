@@ -115,36 +115,6 @@ def test_an_address_space_limit_counts():
     assert "ulimit -v" in python("-c", limited).stdout
 
 
-LIMITED = """
-import resource, sys
-import preproc.synthetic.clicks
-from recsys.settings import check_threads
-pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (200 << 20), -1))
-check_threads("threads", 2)
-"""
-"""A process with room for a few threads."""
-
-
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        (
-            "preproc.synthetic.clicks.main(['clicks', *sys.argv[1:]])",
-            "error: the system gives this process no more threads; take fewer (--threads 900)",
-        ),
-        (
-            "check_threads('threads', 900)",
-            "recsys.errors.UserError: `threads` 900: the system gives th",
-        ),
-    ],
-)
-def test_threads_that_the_system_does_not_give_are_told_in_a_line(tmp_path, program, message):
-    flags = (f"--output={tmp_path / 'log'}", "--rows=3000000", "--threads=900")
-    said = python("-c", LIMITED + program, *flags, status=None).stderr
-    assert said.splitlines()[-1].startswith(message), said
-
-
 def test_an_allocation_of_python_that_fails_is_told_in_a_line(capsys):
     def run(_values):
         print(len(bytearray(2**62)))

@@ -5,7 +5,6 @@ import contextlib
 import http.client
 import os
 import re
-import resource
 import signal
 import socket
 import sys
@@ -25,9 +24,7 @@ from recsys.serve.server.install import ServerError
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
-from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.tools import needs
-from tests.triton.conftest import Server, client, deploy, supervisor_of
+from tests.triton.conftest import Server, client, supervisor_of
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
@@ -87,26 +84,6 @@ def test_models_that_do_not_load_end_a_program_without_another(tmp_path):
     assert "Traceback" not in said.stderr
     assert "weights.bin" not in said.stdout  # once is enough
     assert "Ready" not in said.stdout
-
-
-def limit_memory():
-    """Leaves room for some hundred threads of 8 MiB."""
-    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, -1))
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, -1))
-
-
-@needs("compiled Triton backend")
-def test_a_model_of_more_threads_than_the_system_gives_leaves_the_others(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    write_version(tmp_path / "m", "tiny", 1, 2.0)
-    for name in ("native", "python"):
-        flags = (f"--backend={name}", f"--name={name}", "--threads=1000", "--verify=8")
-        deploy(checkpoint, tmp_path / "m", *flags)
-    with serving(tmp_path / "m", preexec_fn=limit_memory) as served:
-        assert "tiny version 1: READY" in served.said[0]
-        for name in ("native", "python"):
-            refused = f"{name} version 1: does not load: .*--threads 1000: the system"
-            assert re.search(refused, served.said[0])
 
 
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thread_pool.h"
 
-#include <stdexcept>
-#include <string>
-#include <system_error>
-
 namespace recsys::serve {
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -12,15 +8,8 @@ ThreadPool::ThreadPool(int num_threads) {
     for (int thread = 1; thread < num_threads; ++thread) {
       threads_.emplace_back([this, thread] { work(thread); });
     }
-  } catch (const std::system_error& error) {
-    const size_t given = threads_.size() + 1;
-    stop();  // those that run must end before they are forgotten
-    throw std::runtime_error("`threads` " + std::to_string(num_threads) +
-                             ": the system gives this process " + std::to_string(given) + " (" +
-                             error.what() +
-                             "); take fewer, or raise its limit (`ulimit -u`, `ulimit -v`)");
   } catch (...) {
-    stop();
+    stop();  // those that run must end before they are forgotten
     throw;
   }
 }

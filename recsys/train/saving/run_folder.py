@@ -31,7 +31,7 @@ from recsys.train.checkpoint import (
     read_pointers,
 )
 from recsys.train.processes import ALONE, Processes
-from recsys.train.saving.write import replace_folder, write_checkpoint
+from recsys.train.saving.write import UNFINISHED, replace_folder, write_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class CheckpointFolder:
                 shutil.rmtree(old, ignore_errors=True)
             else:
                 old.rename(old.with_suffix(""))
-        for unfinished in (*self.folder.glob(_STEPS + ".tmp"), *self.folder.glob(_TOKEN + "*")):
+        for unfinished in (*self.folder.glob(_STEPS + UNFINISHED), *self.folder.glob(_TOKEN + "*")):
             shutil.rmtree(unfinished, ignore_errors=True)
         pointer = self.folder / NEXT_POINTER_FILE
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
@@ -224,17 +224,26 @@ class CheckpointFolder:
             sync(self.folder.absolute().parent)  # the folder of the run may be new as well
         finally:
             pointer.unlink(missing_ok=True)
-        if not was_known:
-            return
+        if was_known:
+            self.remove_obsolete()
+
+    def remove_obsolete(self) -> None:
+        """Removes checkpoints before the latest one, except the best.
+
+        Also those that a killed run has removed in part.
+        """
+        names = read_pointers(self.folder)
         for other in self.folder.glob(_STEPS):
-            is_earlier = other.name < path.name and (other / MANIFEST_FILE).is_file()
-            if is_earlier and other.name not in pointers.values():
+            if other.name < names.get("latest", "") and other.name not in names.values():
                 _remove_unread(other)
 
 
 def _remove_unread(checkpoint: Path) -> None:
     """Removes a checkpoint, unless somebody reads it: a later save does."""
+    unfinished = checkpoint.with_name(checkpoint.name + UNFINISHED)
     with contextlib.suppress(OSError):
         held = HeldPath(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        checkpoint.rename(unfinished)  # after a kill the next run knows that it is none
+        shutil.rmtree(unfinished, ignore_errors=True)
         held.let_go()

@@ -28,6 +28,9 @@ from recsys.train.processes import ALONE, Processes
 
 T = TypeVar("T")
 
+UNFINISHED = ".tmp"
+"""Ending of the folder of a checkpoint that is being written or removed."""
+
 
 def write_checkpoint(
     path: Path,
@@ -56,7 +59,7 @@ def write_checkpoint(
     Raises:
         CheckpointError: it cannot be written, as on a full disk; nothing is left of it.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + UNFINISHED)
     num_bytes = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
     saving = Saving(path, temporary, processes, num_bytes)
     saving.all_write(saving.make_folder)

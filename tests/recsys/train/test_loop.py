@@ -273,6 +273,33 @@ def test_what_an_observer_does_at_its_end_is_no_training(tmp_path, monkeypatch):
     assert [v["step_time"] for v in values if "step_time" in v] == [1.0]
 
 
+ENDS = {
+    "threshold": ({"metric_threshold": 0.7}, {"metric_threshold": 0.9}, 10),
+    "patience": ({"patience": 1}, {"patience": 3}, 15),
+    "max_steps": ({"max_steps": 7}, {"max_steps": 12}, 7),
+    "epochs": ({"epochs": 2}, {"epochs": 3}, 10),
+}
+"""Why a run ends, the setting of that, one that lets it go on, and the step of the end."""
+
+
+@pytest.mark.parametrize(("ended", "at"), [(name, case[2]) for name, case in ENDS.items()])
+def test_a_run_that_has_ended_goes_on_only_with_another_setting(ended, at):
+    config, changed, _ = ENDS[ended]
+    first = Run(**{"epochs": 4, "metrics": [0.6, 0.8, 0.7, 0.7]} | config)
+    states = []
+    first.loop.save = lambda state, _: states.append(state.to_dict())
+    first.fit()
+    assert (states[-1]["step"], states[-1]["ended"]) == (at, ended)
+    assert [state["ended"] for state in states[:-1]] == [""] * len(states[:-1])
+    again = Run(**{"epochs": 4} | config, state=LoopState.from_dict(states[-1]))
+    again.fit()
+    assert (again.step.seen, again.saved, again.evaluations) == ([], [], [])
+    further = Run(**{"epochs": 4} | changed, state=LoopState.from_dict(states[-1]))
+    further.fit()
+    assert further.loop.state.step > at
+    assert further.saved
+
+
 def test_patience_stops_after_evaluations_without_a_better_one():
     run = Run(epochs=9, patience=2, metrics=[0.6, 0.7, 0.7, 0.65, 0.9])
     result = run.fit()
