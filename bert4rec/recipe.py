@@ -204,13 +204,13 @@ class Bert4RecRecipe:
         )
 
     def test(self) -> dict[str, float]:
-        """Ranks the test targets and reports them beside the popularity baseline."""
+        """Ranks the test targets, writes the files, and reports beside the baselines."""
         ranked = self.rank("test")
-        values = report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
         if self.machine.processes.is_first:
+            # Before the report, whose baselines may need more memory or time than there is.
             files, print_line = self.config.evaluation, self.machine.print_line
             write_files(files, self.dataset, self.sequences, ranked, print_line)
-        return values
+        return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
 
     def prepare_inference(self) -> Sequence[str]:
         """Describes the measured inference in a line."""

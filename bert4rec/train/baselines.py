@@ -35,6 +35,8 @@ _RIDGE = 500.0
 _SMOOTHING, _OVERSAMPLING = 0.75, 16
 
 _BATCH_SIZE = 256
+_BLOCK = 1 << 22
+"""Entries of a matrix from item to item that are computed at once."""
 
 Matrix = Any
 """An [I, I] matrix, a NumPy array or a sparse one of SciPy, which has no types."""
@@ -109,16 +111,21 @@ def fit_item_knn(sequences: Sequences) -> Matrix:
     Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
     Koren's, 2007.
     """
-    cosines = common_users(sequences)
-    row, column, users = _rows(cosines), cosines.indices, cosines.diagonal()
-    cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
-    cosines.data[row == column] = 0
-    for start, end in itertools.pairwise(cosines.indptr):
-        if end - start > _NEIGHBOURS:
-            of_item = cosines.data[start:end]
-            of_item[np.argpartition(of_item, -_NEIGHBOURS)[:-_NEIGHBOURS]] = 0
-    cosines.eliminate_zeros()
-    return cosines.T.tocsr()
+    met, blocks = met_items(sequences), []
+    by_item, users = met.T.tocsr(), met.sum(0)
+    size = max(_BLOCK // sequences.num_items, 1)
+    for begin in range(0, sequences.num_items, size):
+        cosines = (by_item[begin : begin + size] @ met).tocsr()  # users who met both, yet
+        row, column = _rows(cosines) + begin, cosines.indices
+        cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
+        cosines.data[row == column] = 0
+        for start, end in itertools.pairwise(cosines.indptr):
+            if end - start > _NEIGHBOURS:
+                of_item = cosines.data[start:end]
+                of_item[np.argpartition(of_item, -_NEIGHBOURS)[:-_NEIGHBOURS]] = 0
+        cosines.eliminate_zeros()
+        blocks.append(cosines)
+    return sparse.vstack(blocks).T.tocsr()
 
 
 def fit_ease(sequences: Sequences) -> Matrix:
@@ -136,7 +143,8 @@ def fit_ease(sequences: Sequences) -> Matrix:
             f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of memory; "
             f"{format_bytes(max(limit.available, 0))} are {limit.name}"
         )
-    gram = common_users(sequences).toarray()
+    met = met_items(sequences)
+    gram = (met.T @ met).toarray()
     gram[np.diag_indices_from(gram)] += _RIDGE
     inverse = torch.linalg.inv(torch.from_numpy(gram)).numpy()
     weights: Matrix = inverse / -np.diag(inverse)
@@ -261,15 +269,15 @@ def _rows(matrix: Matrix) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
-def common_users(sequences: Sequences) -> Matrix:
-    """Counts [I, I] users who met both of two items in training."""
+def met_items(sequences: Sequences) -> Matrix:
+    """Returns [U, I], 1 where a user met an item in training."""
     is_trained = is_trained_on(sequences)
     users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]
     shape = (sequences.num_users, sequences.num_items)
     ones = np.ones(len(users))
     met = sparse.csr_array((ones, (users, sequences.items[is_trained] - 1)), shape=shape)
     met.data[:] = 1
-    return (met.T @ met).tocsr()
+    return met
 
 
 def _last_items(sequences: Sequences, split: Split) -> Matrix:

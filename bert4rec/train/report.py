@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports a test: tables, and the rank of each user."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -15,7 +17,7 @@ from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
 from bert4rec.train.baselines import Negatives, fit, item_to_item_ranks, popularity_ranks
-from bert4rec.train.evaluate import Ranks, SplitRanks
+from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
@@ -30,6 +32,8 @@ from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
 
 _FEW_KS = (10,)
+_ROWS = 1 << 20
+"""Rows of lists that are written at once."""
 
 Metrics = Mapping[str, float]
 
@@ -247,22 +251,38 @@ def write_files(
             sampled = "" if name.startswith("full") else f"_{files.num_eval_negatives}"
             column = "rank" if name == "full" else f"rank_{name}{sampled}"
             columns[column] = pa.array(of_user + 1, mask=of_user < 0)
-        _write(Path(files.ranks_file), columns)
+        _write(Path(files.ranks_file), iter([pa.table(columns)]))
         print_line(f"Ranks of {count_targets(sequences, 'test')}: {Path(files.ranks_file)}")
     if files.lists_file:
-        row, number = np.nonzero(ranked.lists)
-        columns = {
-            "user_id": users.take(pa.array(targets.users[row])),
-            "item_id": items.take(pa.array(ranked.lists[row, number] - 1)),
-            "rank": pa.array(number + 1),
-        }
-        _write(Path(files.lists_file), columns)
+        _write(Path(files.lists_file), _list_tables(ranked.lists, targets.users, users, items))
         print_line(f"Lists of {count_targets(sequences, 'test')}: {Path(files.lists_file)}")
 
 
-def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:
-    with whole_file(path) as file:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(pa.table(columns), file)
-        else:
-            pyarrow.parquet.write_table(pa.table(columns), file)
+def _list_tables(
+    lists: Lists, owners: npt.NDArray[np.int64], users: pa.Array, items: pa.Array
+) -> Iterator[pa.Table]:
+    """Yields the lists of some targets after the other, to bound the memory.
+
+    Args:
+        lists: [T, K] items, 0 for none.
+        owners: [T] user of each target.
+        users: raw ids by number.
+        items: raw ids by number less 1.
+    """
+    size = max(_ROWS // lists.shape[1], 1)
+    for begin in range(0, len(lists), size):
+        some = lists[begin : begin + size]
+        row, number = np.nonzero(some)
+        yield pa.table({
+            "user_id": users.take(pa.array(owners[begin + row])),
+            "item_id": items.take(pa.array(some[row, number] - 1)),
+            "rank": pa.array(number + 1),
+        })  # fmt: skip
+
+
+def _write(path: Path, tables: Iterator[pa.Table]) -> None:
+    first = next(tables)
+    kind = pyarrow.csv.CSVWriter if path.suffix == ".csv" else pyarrow.parquet.ParquetWriter
+    with whole_file(path) as file, kind(file, first.schema) as writer:
+        for table in itertools.chain([first], tables):
+            writer.write_table(table)
