@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recommendations, and vectors of items, from counts alone.
 
-Popularity is the same for all users. Each other baseline is a matrix from item to item. The score
-of an item is the sum of its entries over the last items of a history, where an item counts `_DECAY`
-times as much as the one after it.
+Popularity is the same for all users. Each other baseline is a matrix from item to item, and the
+score of an item is the sum of its entries over a history: over its last items, where an item counts
+`_DECAY` times as much as the one after it, or for EASE, as published, over all its items alike.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from scipy import sparse
 
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.split import Split, is_trained_on, positions_of, targets_of, true_items
+from bert4rec.data.windows import numbered
 from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
@@ -129,7 +131,7 @@ def fit_item_knn(sequences: Sequences) -> Matrix:
 
 
 def fit_ease(sequences: Sequences) -> Matrix:
-    """Solves for the linear autoencoder without a diagonal.
+    """Solves for the linear autoencoder without a diagonal, in float64.
 
     Source: Steck, "Embarrassingly shallow autoencoders for sparse data", 2019.
 
@@ -152,28 +154,31 @@ def fit_ease(sequences: Sequences) -> Matrix:
     return weights
 
 
-_FITS: Mapping[str, Callable[[Sequences], Matrix]] = {
-    "markov": fit_markov,
-    "item_knn": fit_item_knn,
-    "ease": fit_ease,
-}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Baseline:
+    """A baseline from item to item.
 
+    Attributes:
+        fit: computes the [I, I] matrix from the items to train on.
+        histories: returns the [T, I] weights of the items before each target.
+        settings: its settings, in words.
+    """
 
-def fit(name: str, sequences: Sequences) -> Matrix:
-    """Computes the matrix of a baseline from the items to train on."""
-    return _FITS[name](sequences)
+    fit: Callable[[Sequences], Matrix]
+    histories: Callable[[Sequences, Split], Matrix]
+    settings: str
 
 
 def item_to_item_ranks(
-    matrix: Matrix, sequences: Sequences, split: Split, negatives: Negatives
+    matrix: Matrix, histories: Matrix, sequences: Sequences, split: Split, negatives: Negatives
 ) -> dict[str, Ranks]:
-    """Ranks each target by an [I, I] matrix.
+    """Ranks each target by an [I, I] matrix and the [T, I] weights of histories.
 
     Entries of a sparse one are at least 0.
 
-    Arguments and result are those of `popularity_ranks`.
+    The other arguments and the result are those of `popularity_ranks`.
     """
-    truth, histories, blocks = true_items(sequences, split), _last_items(sequences, split), []
+    truth, blocks = true_items(sequences, split), []
     for begin in range(0, len(truth), _BATCH_SIZE):
         rows = np.arange(begin, min(begin + _BATCH_SIZE, len(truth)))
         scores = histories[rows] @ matrix
@@ -293,3 +298,32 @@ def _last_items(sequences: Sequences, split: Split) -> Matrix:
     row, item = np.concatenate(rows), np.concatenate(items) - 1
     shape = (len(targets), sequences.num_items)
     return sparse.csr_array((np.concatenate(weights), (row, item)), shape=shape)
+
+
+def _all_items(sequences: Sequences, split: Split) -> Matrix:
+    """Returns [T, I], 1 for each item before a target."""
+    targets = targets_of(sequences, split)
+    row = np.repeat(np.arange(len(targets)), targets.known)
+    index = np.repeat(sequences.offsets[targets.users], targets.known) + numbered(targets.known)
+    shape = (len(targets), sequences.num_items)
+    ones = np.ones(len(row))
+    histories = sparse.csr_array((ones, (row, sequences.items[index] - 1)), shape=shape)
+    histories.data[:] = 1
+    return histories
+
+
+_BY_LAST_ITEMS = f"last {_LAST_ITEMS} items, decay {_DECAY}"
+BASELINES: Mapping[str, Baseline] = {
+    "markov": Baseline(
+        fit_markov,
+        _last_items,
+        f"window {_WINDOW}, root of counts, powers {_FIRST_POWER} and {_NEXT_POWER}; "
+        f"{_BY_LAST_ITEMS}",
+    ),
+    "item_knn": Baseline(
+        fit_item_knn, _last_items, f"k {_NEIGHBOURS}, shrinkage {_SHRINKAGE}; {_BY_LAST_ITEMS}"
+    ),
+    "ease": Baseline(fit_ease, _all_items, f"lambda {_RIDGE:g}; all items of the history alike"),
+    "ease_recent": Baseline(fit_ease, _last_items, f"lambda {_RIDGE:g}; {_BY_LAST_ITEMS}"),
+}
+"""Baselines by name; those that share a matrix stand side by side."""

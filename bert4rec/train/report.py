@@ -16,16 +16,21 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
-from bert4rec.train.baselines import Negatives, fit, item_to_item_ranks, popularity_ranks
+from bert4rec.train.baselines import (
+    BASELINES,
+    Negatives,
+    item_to_item_ranks,
+    popularity_ranks,
+)
 from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
     list_metrics,
     metrics_of,
-    paired_difference,
     ranking_metrics,
 )
+from bert4rec.train.verdict import leads_over, verdict
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.durable import whole_file
 from recsys.errors import UserError
@@ -104,21 +109,25 @@ def _report_baselines(
     """Prints the model beside item-to-item baselines, and which is ahead.
 
     Returns:
-        The metrics of the baselines, to log.
+        The metrics of the baselines and the leads over the best of them, to log.
     """
-    rows = {"model": model}
+    rows, fitted = {"model": model}, None
     for name in config.evaluation.baselines:
         if name == "recent":
             if (temporal := sequences.temporal) is not None:
                 counts = temporal.recent_counts
                 rows[name] = popularity_ranks(sequences, "test", negatives, counts)
             continue
+        baseline = BASELINES[name]
         try:
-            matrix = fit(name, sequences)
+            if baseline.fit is not fitted:
+                matrix, fitted = None, None  # before the next one, which may be as large
+                matrix, fitted = baseline.fit(sequences), baseline.fit
         except UserError as error:
             print_line(f"{name} is left out: {error}")
             continue
-        rows[name] = item_to_item_ranks(matrix, sequences, "test", negatives)
+        histories = baseline.histories(sequences, "test")
+        rows[name] = item_to_item_ranks(matrix, histories, sequences, "test", negatives)
     if len(rows) == 1:
         return {}
     rankings = ("full", *negatives)
@@ -127,24 +136,29 @@ def _report_baselines(
         for name, of_row in rows.items()
     }
     shown = ("hr@10", "ndcg@10", "mrr")
-    print_line((" " * 10 + "".join(f"  {name:<22}" for name in rankings)).rstrip())
-    print_line(" " * 10 + "".join(f"{name:>8}" for name in shown) * len(rankings))
+    width = max(map(len, rows)) + 1
+    print_line((" " * width + "".join(f"  {name:<22}" for name in rankings)).rstrip())
+    print_line(" " * width + "".join(f"{name:>8}" for name in shown) * len(rankings))
     for name, of_row in metrics.items():
         cells = (of_row[ranking][metric] for ranking in rankings for metric in shown)
-        print_line(f"{name:10}" + "".join(f"{cell:8.4f}" for cell in cells))
+        print_line(f"{name:{width}}" + "".join(f"{cell:8.4f}" for cell in cells))
+    for name in rows:
+        if name in BASELINES:
+            print_line(f"{name}: {BASELINES[name].settings}")
     del metrics["model"]
-    best = max(metrics, key=lambda name: metrics[name]["full"]["ndcg@10"])
-    users = targets_of(sequences, "test").users
-    lead = paired_difference(model["full"], rows[best]["full"], "ndcg@10", users)
-    verdict = f"; {best} is ahead, train on" if lead.high < 0 else "; no clear lead"
-    print_line(
-        f"Model less {best}, ndcg@10 of full: {lead.value:+.4f} "
-        f"(95%: {lead.low:+.4f} to {lead.high:+.4f}){'' if lead.low > 0 else verdict}"
-    )
+    others = {name: of_row["full"] for name, of_row in rows.items() if name != "model"}
+    leads = leads_over(others, model["full"], targets_of(sequences, "test").users)
+    for lead in leads:
+        print_line(f"{lead}, among all items")
+    print_line(f"Verdict: {verdict(leads)}")
     return {
         f"{name}_{metric}".replace("_full", "", 1): value
         for name, of_row in metrics.items()
         for metric, value in flat_metrics(of_row).items()
+    } | {
+        f"lead_{lead.metric}{end}": value
+        for lead in leads
+        for end, value in (("", lead.value), ("_low", lead.low), ("_high", lead.high))
     }
 
 
