@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bert4rec.train.baselines import Matrix, met_items
+from bert4rec.data.interactions import Matrix, met_items
 from bert4rec.train.evaluate import Lists
 from recsys.data.sequences.histories import Sequences as Histories
 

@@ -111,7 +111,7 @@ def _report_baselines(
     Returns:
         The metrics of the baselines and the leads over the best of them, to log.
     """
-    rows, fitted = {"model": model}, None
+    rows, settings = {"model": model}, []
     for name in config.evaluation.baselines:
         if name == "recent":
             if (temporal := sequences.temporal) is not None:
@@ -120,14 +120,14 @@ def _report_baselines(
             continue
         baseline = BASELINES[name]
         try:
-            if baseline.fit is not fitted:
-                matrix, fitted = None, None  # before the next one, which may be as large
-                matrix, fitted = baseline.fit(sequences), baseline.fit
+            matrix, fitted_with = baseline.fit(sequences)
         except UserError as error:
             print_line(f"{name} is left out: {error}")
             continue
+        settings.append(f"{name}: {fitted_with}; {baseline.reads}")
         histories = baseline.histories(sequences, "test")
         rows[name] = item_to_item_ranks(matrix, histories, sequences, "test", negatives)
+        del matrix  # before the next one, which may be as large
     if len(rows) == 1:
         return {}
     rankings = ("full", *negatives)
@@ -142,9 +142,8 @@ def _report_baselines(
     for name, of_row in metrics.items():
         cells = (of_row[ranking][metric] for ranking in rankings for metric in shown)
         print_line(f"{name:{width}}" + "".join(f"{cell:8.4f}" for cell in cells))
-    for name in rows:
-        if name in BASELINES:
-            print_line(f"{name}: {BASELINES[name].settings}")
+    for line in settings:
+        print_line(line)
     del metrics["model"]
     others = {name: of_row["full"] for name, of_row in rows.items() if name != "model"}
     leads = leads_over(others, model["full"], targets_of(sequences, "test").users)
