@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -103,7 +104,11 @@ class Bert4RecRecipe:
         config = complete(config, loaded, dataset)
         sequences = dataset.sequences(config.data, config.run.seed)
         check_result_files(config.evaluation, sequences)
-        needed = trained_memory(config, sequences.num_items, item_rule(config, machine.device))
+        is_host = machine.processes.is_first and machine.device.type == "cpu"
+        needed = trained_memory(
+            *(config, sequences.num_items, item_rule(config, machine.device)),
+            keeps_best=is_host and config.checkpoint_folder is None,
+        )
         require_memory(needed, machine.device, machine.processes)
         ranks = config.run.mode != "inference_benchmark"
         negatives = _draw_all_negatives(sequences, config, machine.print_line) if ranks else {}
@@ -205,13 +210,13 @@ class Bert4RecRecipe:
         )
 
     def test(self) -> dict[str, float]:
-        """Ranks the test targets and reports them beside the popularity baseline."""
+        """Ranks the test targets, writes the files, and reports beside the baselines."""
         ranked = self.rank("test")
-        values = report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
         if self.machine.processes.is_first:
+            # Before the report, whose baselines may need more memory or time than there is.
             files, print_line = self.config.evaluation, self.machine.print_line
             write_files(files, self.dataset, self.sequences, ranked, print_line)
-        return values
+        return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
 
     def prepare_inference(self) -> Sequence[str]:
         """Describes the measured inference in a line."""
@@ -232,11 +237,13 @@ class Bert4RecTraining:
         recipe: the model and its data.
         source: training batches.
         step: one optimizer step.
+        best: on the first process, the weights that `keep_best` kept, on the host.
     """
 
     recipe: Bert4RecRecipe
     source: TrainBatches
     step: Bert4RecTrainStep
+    best: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     layout = None
 
     @property
@@ -303,6 +310,20 @@ class Bert4RecTraining:
         chosen = metrics[_CHOSEN_RANKING][_CHOSEN_METRIC]
         return Evaluation(chosen, flat_metrics(metrics), ranked.users_per_s)
 
+    def keep_best(self) -> None:
+        """Keeps the weights on the host of the first process, in place of earlier ones."""
+        with self.step.whole_tables():
+            if self.recipe.machine.processes.is_first:
+                for name, weight in weights_of(self.recipe.model).items():
+                    self.best[name] = weight.to("cpu", copy=True)
+
+    def _load_kept(self) -> None:
+        """Copies the weights of `keep_best` into the model of every process."""
+        processes = self.recipe.machine.processes
+        for name, weight in weights_of(self.recipe.model).items():
+            kept = self.best[name] if processes.is_first else torch.zeros_like(weight)
+            weight.copy_(processes.sum(kept.to(weight.device)))
+
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
         """Collects weights and optimizer states to save.
@@ -354,23 +375,32 @@ class Bert4RecTraining:
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
     ) -> Iterator[Mapping[str, float]]:
-        """Reports the training and tests the best model.
+        """Reports the training and tests the best model, saved or not.
 
-        A run that a signal ended is not tested.
+        It is that of the last step where no validation gave a figure. A run that a signal ended is
+        not tested.
         """
-        rate = rate_in_words(result.train_samples_per_s, "rec", 1)
-        self.recipe.machine.print_line(f"Finished training: {rate}")
-        yield {
+        state, print_line = result.state, self.recipe.machine.print_line
+        print_line(f"Finished training: {rate_in_words(result.train_samples_per_s, 'rec', 1)}")
+        figures = {
             "average_train_throughput": result.train_samples_per_s,
-            "best_metric": result.state.best_metric,
-            "best_epoch": result.state.best_epoch,
+            "best_metric": state.best_metric,
+            "best_epoch": state.best_epoch,
         }
         if result.reason.startswith("SIG"):
+            yield figures
             return
         best = None if folder is None else folder.best()
+        is_best = math.isfinite(state.best_metric) and (folder is None or best is not None)
+        step = round(state.best_epoch * self.source.num_batches) if is_best else state.step
+        yield figures | {"tested_step": step}
+        chosen = f"the best by validation ({result.metric.name})" if is_best else "the last"
+        print_line(f"Testing the model of step {step}, {chosen}")
         with self.step.whole_tables():
             if best is not None:
                 OpenedCheckpoint.open(best).load_into(self.recipe.model)
+            elif is_best:
+                self._load_kept()
             yield self.recipe.test()
 
 

@@ -539,6 +539,9 @@ class DlrmTraining:
         compared = metrics.auc if self.metric is _AUC else -metrics.log_loss
         return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
 
+    def keep_best(self) -> None:
+        """Does nothing: `report` tests no model."""
+
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
         """Yields weights and optimizer states to save; draws follow from the step."""

@@ -6,7 +6,7 @@ import dataclasses
 from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
-_BASELINES = ("markov", "item_knn", "ease", "recent")
+_BASELINES = ("markov", "item_knn", "ease", "ease_recent", "recent")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +18,9 @@ class EvaluationConfig:
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,
-        f"Beside popularity, what a test compares with: {' | '.join(_BASELINES)} (popularity of "
-        "the last seven days, with a temporal split alone); empty for none",
+        f"Beside popularity, what a test compares with: {' | '.join(_BASELINES)}. ease is as "
+        "published, ease_recent scores by the last items alone, recent is popularity of the last "
+        "seven days, with a temporal split alone; empty for none",
         resumable=True,
     )
     ranks_file: str = setting(

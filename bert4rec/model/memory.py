@@ -25,23 +25,28 @@ def loaded_memory(
     return ModelMemory(parts, tables, ["a smaller `emb_dim`", "fewer items in the dataset"])
 
 
-def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -> ModelMemory:
+def trained_memory(
+    config: Bert4RecConfig, num_items: int, rule: RowOptimizer, *, keeps_best: bool = False
+) -> ModelMemory:
     """Returns the memory of a run, in training with its optimizers.
 
     Args:
         config: settings of the run.
         num_items: items of the catalogue.
         rule: optimizer of the item rows.
+        keeps_best: the best weights are kept in this memory too, for the test.
     """
     model, loaded = config.model, loaded_memory(config.model, num_items, config.adapter)
     if config.run.mode != "train":
         return loaded
+    kept = {"the best weights, to be tested": loaded.total} if keeps_best else {}
+    remedies = [*loaded.remedies, *(["`export_root`, for the best weights"] if keeps_best else [])]
     if config.adapter.adapter != "none":
         frozen = loaded_memory(model, num_items).total
         trained = (loaded.total - frozen) * (_ADAM_COPIES - 1)
-        parts = {**loaded.parts, "gradients and optimizer of the adapters": trained}
-        return ModelMemory(parts, loaded.tables, [*loaded.remedies, "a smaller `adapter_rank`"])
-    parts, tables, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
+        parts = {**loaded.parts, "gradients and optimizer of the adapters": trained, **kept}
+        return ModelMemory(parts, loaded.tables, [*remedies, "a smaller `adapter_rank`"])
+    parts, tables = {**loaded.parts, **kept}, dict(loaded.tables)
     parts["layers, their gradients and optimizer"] = parts.pop("layers") * _ADAM_COPIES
     state = num_items * ROW_RULES[rule].state_bytes_per_row(model.emb_dim)
     by_rows: set[str] = set()

@@ -2,12 +2,13 @@
 """Ranking metrics and their confidence intervals."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from bert4rec.train.baselines import common_users
+from bert4rec.data.interactions import Matrix, met_items
 from bert4rec.train.evaluate import Lists
 from recsys.data.sequences.histories import Sequences as Histories
 
@@ -21,6 +22,8 @@ GAINS: Mapping[str, Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]] 
 SEED = 12345
 """Seeds sampled items and intervals, so that trainings with several seeds are judged alike."""
 _RESAMPLINGS = 1000
+_BLOCK = 1 << 22
+"""Entries that the work on lists holds at once."""
 
 
 def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, float]:
@@ -126,7 +129,7 @@ def paired_difference(
 
 
 def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
-    """Computes coverage, novelty and diversity of lists.
+    """Computes coverage, novelty and diversity of lists, beside them in bounded memory.
 
     Args:
         lists: of the targets of a split.
@@ -138,19 +141,63 @@ def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
         as met by one (Zhou et al. 2010; RecTools' MeanInvUserFreq); `diversity@K`, 1 less the mean
         cosine of two items of a list by the users who met them (Ziegler et al. 2005).
     """
-    together = common_users(sequences)
-    users = np.maximum(together.diagonal(), 1)
-    listed = lists[lists > 0] - 1
-    pairs = lists[:, np.stack(np.triu_indices(lists.shape[1], 1), 1)]
-    first, second = pairs[(pairs > 0).all(2)].T - 1
-    cosines = np.asarray(together[first, second]) / np.sqrt(users[first] * users[second])
+    met = met_items(sequences)
+    users = np.maximum(met.sum(0), 1)
+    times = np.zeros(sequences.num_items + 1, np.int64)
+    for rows in _blocks(lists, lists.shape[1]):
+        times += np.bincount(rows.ravel(), minlength=len(times))
+    times = times[1:]
+    rarity = -np.log2(users / sequences.num_users)
     values = {
-        "coverage": len(np.unique(listed)) / sequences.num_items,
-        "novelty": np.mean(-np.log2(users[listed] / sequences.num_users)),
+        "coverage": np.count_nonzero(times) / sequences.num_items,
+        "novelty": times @ rarity / max(times.sum(), 1),
     }
-    if len(cosines):
-        values["diversity"] = 1 - np.mean(cosines)
+    pairs, cosines = _cosines_in_lists(lists, met, users)
+    if pairs:
+        values["diversity"] = 1 - cosines / pairs
     return {f"{name}@{lists.shape[1]}": float(value) for name, value in values.items()}
+
+
+def _cosines_in_lists(
+    lists: Lists, met: Matrix, users: npt.NDArray[np.float64]
+) -> tuple[int, float]:
+    """Sums the cosines of all pairs of items of a list, over all lists.
+
+    The square of a sum of vectors has the product of each pair twice, and those of each vector with
+    itself: no pair is looked up by itself.
+
+    Args:
+        lists: [T, K] items, 0 for none.
+        met: [U, I] 1 where a user met an item.
+        users: [I] users who met each item, at least 1.
+
+    Returns:
+        (pairs, sum of their cosines).
+    """
+    vectors = (met @ sparse.diags_array(users**-0.5)).T.tocsr()  # [I, U], of length 1
+    is_met = np.diff(vectors.indptr) > 0
+    pairs, cosines = 0, 0.0
+    most = min(met.shape[0], lists.shape[1] * int(users.max()))  # entries of the sum of a list
+    for rows in _blocks(lists, most):
+        is_listed, counts = rows > 0, np.count_nonzero(rows, axis=1)
+        items, starts = rows[is_listed] - 1, np.append(0, counts.cumsum())
+        listed = sparse.csr_array((np.ones(len(items)), items, starts), (len(rows), met.shape[1]))
+        sums = (listed @ vectors).data
+        cosines += (sums @ sums - np.count_nonzero(is_met[items])) / 2
+        pairs += int((counts * (counts - 1) // 2).sum())
+    return pairs, cosines
+
+
+def _blocks(lists: Lists, entries: int) -> Iterator[Lists]:
+    """Yields lists together whose entries are not many.
+
+    Args:
+        lists: [T, K] items.
+        entries: numbers that the work on a list holds at once.
+    """
+    size = max(_BLOCK // max(entries, 1), 1)
+    for begin in range(0, len(lists), size):
+        yield lists[begin : begin + size]
 
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports a test: tables, and the rank of each user."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -14,22 +16,29 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
-from bert4rec.train.baselines import Negatives, fit, item_to_item_ranks, popularity_ranks
-from bert4rec.train.evaluate import Ranks, SplitRanks
+from bert4rec.train.baselines import (
+    BASELINES,
+    Negatives,
+    item_to_item_ranks,
+    popularity_ranks,
+)
+from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
     flat_metrics,
     list_metrics,
     metrics_of,
-    paired_difference,
     ranking_metrics,
 )
+from bert4rec.train.verdict import leads_over, verdict
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.durable import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
 
 _FEW_KS = (10,)
+_ROWS = 1 << 20
+"""Rows of lists that are written at once."""
 
 Metrics = Mapping[str, float]
 
@@ -100,21 +109,25 @@ def _report_baselines(
     """Prints the model beside item-to-item baselines, and which is ahead.
 
     Returns:
-        The metrics of the baselines, to log.
+        The metrics of the baselines and the leads over the best of them, to log.
     """
-    rows = {"model": model}
+    rows, settings = {"model": model}, []
     for name in config.evaluation.baselines:
         if name == "recent":
             if (temporal := sequences.temporal) is not None:
                 counts = temporal.recent_counts
                 rows[name] = popularity_ranks(sequences, "test", negatives, counts)
             continue
+        baseline = BASELINES[name]
         try:
-            matrix = fit(name, sequences)
+            matrix, fitted_with = baseline.fit(sequences)
         except UserError as error:
             print_line(f"{name} is left out: {error}")
             continue
-        rows[name] = item_to_item_ranks(matrix, sequences, "test", negatives)
+        settings.append(f"{name}: {fitted_with}; {baseline.reads}")
+        histories = baseline.histories(sequences, "test")
+        rows[name] = item_to_item_ranks(matrix, histories, sequences, "test", negatives)
+        del matrix  # before the next one, which may be as large
     if len(rows) == 1:
         return {}
     rankings = ("full", *negatives)
@@ -123,24 +136,28 @@ def _report_baselines(
         for name, of_row in rows.items()
     }
     shown = ("hr@10", "ndcg@10", "mrr")
-    print_line((" " * 10 + "".join(f"  {name:<22}" for name in rankings)).rstrip())
-    print_line(" " * 10 + "".join(f"{name:>8}" for name in shown) * len(rankings))
+    width = max(map(len, rows)) + 1
+    print_line((" " * width + "".join(f"  {name:<22}" for name in rankings)).rstrip())
+    print_line(" " * width + "".join(f"{name:>8}" for name in shown) * len(rankings))
     for name, of_row in metrics.items():
         cells = (of_row[ranking][metric] for ranking in rankings for metric in shown)
-        print_line(f"{name:10}" + "".join(f"{cell:8.4f}" for cell in cells))
+        print_line(f"{name:{width}}" + "".join(f"{cell:8.4f}" for cell in cells))
+    for line in settings:
+        print_line(line)
     del metrics["model"]
-    best = max(metrics, key=lambda name: metrics[name]["full"]["ndcg@10"])
-    users = targets_of(sequences, "test").users
-    lead = paired_difference(model["full"], rows[best]["full"], "ndcg@10", users)
-    verdict = f"; {best} is ahead, train on" if lead.high < 0 else "; no clear lead"
-    print_line(
-        f"Model less {best}, ndcg@10 of full: {lead.value:+.4f} "
-        f"(95%: {lead.low:+.4f} to {lead.high:+.4f}){'' if lead.low > 0 else verdict}"
-    )
+    others = {name: of_row["full"] for name, of_row in rows.items() if name != "model"}
+    leads = leads_over(others, model["full"], targets_of(sequences, "test").users)
+    for lead in leads:
+        print_line(f"{lead}, among all items")
+    print_line(f"Verdict: {verdict(leads)}")
     return {
         f"{name}_{metric}".replace("_full", "", 1): value
         for name, of_row in metrics.items()
         for metric, value in flat_metrics(of_row).items()
+    } | {
+        f"lead_{lead.metric}{end}": value
+        for lead in leads
+        for end, value in (("", lead.value), ("_low", lead.low), ("_high", lead.high))
     }
 
 
@@ -247,22 +264,38 @@ def write_files(
             sampled = "" if name.startswith("full") else f"_{files.num_eval_negatives}"
             column = "rank" if name == "full" else f"rank_{name}{sampled}"
             columns[column] = pa.array(of_user + 1, mask=of_user < 0)
-        _write(Path(files.ranks_file), columns)
+        _write(Path(files.ranks_file), iter([pa.table(columns)]))
         print_line(f"Ranks of {count_targets(sequences, 'test')}: {Path(files.ranks_file)}")
     if files.lists_file:
-        row, number = np.nonzero(ranked.lists)
-        columns = {
-            "user_id": users.take(pa.array(targets.users[row])),
-            "item_id": items.take(pa.array(ranked.lists[row, number] - 1)),
-            "rank": pa.array(number + 1),
-        }
-        _write(Path(files.lists_file), columns)
+        _write(Path(files.lists_file), _list_tables(ranked.lists, targets.users, users, items))
         print_line(f"Lists of {count_targets(sequences, 'test')}: {Path(files.lists_file)}")
 
 
-def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:
-    with whole_file(path) as file:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(pa.table(columns), file)
-        else:
-            pyarrow.parquet.write_table(pa.table(columns), file)
+def _list_tables(
+    lists: Lists, owners: npt.NDArray[np.int64], users: pa.Array, items: pa.Array
+) -> Iterator[pa.Table]:
+    """Yields the lists of some targets after the other, to bound the memory.
+
+    Args:
+        lists: [T, K] items, 0 for none.
+        owners: [T] user of each target.
+        users: raw ids by number.
+        items: raw ids by number less 1.
+    """
+    size = max(_ROWS // lists.shape[1], 1)
+    for begin in range(0, len(lists), size):
+        some = lists[begin : begin + size]
+        row, number = np.nonzero(some)
+        yield pa.table({
+            "user_id": users.take(pa.array(owners[begin + row])),
+            "item_id": items.take(pa.array(some[row, number] - 1)),
+            "rank": pa.array(number + 1),
+        })  # fmt: skip
+
+
+def _write(path: Path, tables: Iterator[pa.Table]) -> None:
+    first = next(tables)
+    kind = pyarrow.csv.CSVWriter if path.suffix == ".csv" else pyarrow.parquet.ParquetWriter
+    with whole_file(path) as file, kind(file, first.schema) as writer:
+        for table in itertools.chain([first], tables):
+            writer.write_table(table)

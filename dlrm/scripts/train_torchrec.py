@@ -243,6 +243,9 @@ def run(flag_values: flags.FlagValues) -> None:
             )
         if result.reason.startswith("SIG"):
             return
+        machine.print_line(
+            f"Testing the model of step {result.state.step}, the last, as TorchRec's example does"
+        )
         scores = recipe.score("test")
         if processes.is_first:
             _print_test_split(scores)

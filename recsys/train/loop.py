@@ -211,6 +211,8 @@ class Loop(Generic[BatchT]):
         source: training batches; the length of one is its number of samples.
         evaluate: evaluates the model after a number of complete epochs; None never does.
         save: saves a checkpoint of a state; the bool is True for the best so far.
+        keep_best: keeps the best weights so far for the test of a run that saves nothing; None
+            keeps none.
         log: log of the run.
         device: device of the model.
         metric: name of `Evaluation.metric`, and how it is shown.
@@ -232,6 +234,7 @@ class Loop(Generic[BatchT]):
     device: torch.device
     print_line: Callable[[str], None]
     metric: Metric
+    keep_best: Callable[[], None] | None = None
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
     bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
@@ -426,6 +429,8 @@ class Loop(Generic[BatchT]):
             state.evaluations_since_best = 0
             state.best_metric = evaluation.metric
             state.best_epoch = state.epoch + state.batch / self.source.num_batches
+            if self.keep_best is not None:
+                self.keep_best()
             self._save(is_best=True)
         ended = self._why_it_ends()
         if ended == "threshold":

@@ -141,6 +141,12 @@ class Training(Protocol[BatchT]):
             DivergenceError: the model is no better than chance.
         """
 
+    def keep_best(self) -> None:
+        """Keeps a copy of the weights for `report`, in a run that saves nothing.
+
+        Every process must call it.
+        """
+
     def saved(self) -> contextlib.AbstractContextManager[SavedState]:
         """Collects the state to save; every process must enter it."""
 
@@ -154,7 +160,10 @@ class Training(Protocol[BatchT]):
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
     ) -> Iterator[Mapping[str, float]]:
-        """Prints the outcome and yields the final records of the log."""
+        """Prints the outcome and yields the final records of the log.
+
+        A model that is tested here is the best by the evaluations, wherever it was kept.
+        """
 
 
 class Recipe(Protocol[BatchT]):

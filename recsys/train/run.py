@@ -152,7 +152,10 @@ class Run(Generic[BatchT]):
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
             with progress_bar(steps, state.step, processes.is_first) as bar:
-                result = self._loop(training, cadence, folder, state, bar).fit(stop)
+                loop = self._loop(training, cadence, folder, state, bar)
+                if folder is None and then_test:
+                    loop.keep_best = training.keep_best
+                result = loop.fit(stop)
             for metrics in training.report(result, folder) if then_test else ():
                 self.log.record((), metrics)
             if processes.is_first:

@@ -2,24 +2,36 @@
 """Item-to-item baselines: their definitions in plain loops, and how a test reports them."""
 
 import collections
+import re
 
 import numpy as np
 import pytest
 
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.train.baselines import (
-    fit,
+    BASELINES,
+    fit_ease,
     item_to_item_ranks,
     neighbour_vectors,
     popularity_ranks,
 )
 from bert4rec.train.metrics import bootstrap_intervals, paired_difference
+from bert4rec.train.verdict import leads_over, verdict
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 
 USERS, ITEMS = 80, 150
-NAMES = ("markov", "item_knn", "ease")
+NAMES = ("markov", "item_knn", "ease", "ease_recent")
+
+
+def ranks_of(name, sequences, split, negatives):
+    histories = BASELINES[name].histories(sequences, split)
+    return item_to_item_ranks(fit(name, sequences), histories, sequences, split, negatives)
+
+
+def fit(name, sequences):
+    return BASELINES[name].fit(sequences)[0]
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +112,16 @@ def test_item_knn_keeps_the_largest_shrunk_cosines(sequences):
     assert is_cut
 
 
-def test_ease_is_a_ridge_regression_of_each_item_on_the_others(sequences):
+@pytest.mark.parametrize("ridge", [50, 500])
+def test_ease_is_a_ridge_regression_of_each_item_on_the_others(sequences, ridge):
     met = np.zeros((USERS, ITEMS))
     for user, items in enumerate(training_items(sequences)):
         met[user, np.array(items, int) - 1] = 1
-    found = fit("ease", sequences)
+    found, told = fit_ease(sequences, (ridge,))
+    assert told == ridge
     for item in range(0, ITEMS, 7):
         others = np.delete(met, item, 1)
-        gram = others.T @ others + 500 * np.eye(ITEMS - 1)
+        gram = others.T @ others + ridge * np.eye(ITEMS - 1)
         expected = np.linalg.solve(gram, others.T @ met[:, item])
         np.testing.assert_allclose(np.delete(found[:, item], item), expected, atol=1e-12)
         assert found[item, item] == 0
@@ -122,18 +136,18 @@ def test_ranks_equal_a_plain_count(sequences, name, split):
         occurrences = np.bincount(np.concatenate(training_items(sequences)), minlength=ITEMS + 1)
         dense = np.broadcast_to(occurrences[1:].astype(float), (ITEMS, ITEMS))
     else:
+        found = ranks_of(name, sequences, split, negatives)
         matrix = fit(name, sequences)
-        found = item_to_item_ranks(matrix, sequences, split, negatives)
-        dense = matrix if name == "ease" else matrix.toarray()
+        dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
     for user in range(USERS):
         *known, true = sequences[user][: -1 if split == "validation" else None].tolist()
         scores = np.zeros(ITEMS)
-        for age, item in enumerate(known[:-21:-1]):
-            scores += 0.7**age * dense[item - 1]
+        for age, item in enumerate(known[:-21:-1] if name != "ease" else sorted({*known})):
+            scores += (1 if name == "ease" else 0.7**age) * dense[item - 1]
         # Sums in another order differ in their last bits; those of EASE, an inverse, break ties.
         behind, ahead = (
             set((np.flatnonzero(scores >= scores[true - 1] + margin) + 1).tolist())
-            for margin in (1e-12 if name == "ease" else -1e-12, -1e-12)
+            for margin in (1e-12 if "ease" in name else -1e-12, -1e-12)
         )
         drawn = negatives["uniform"][user].tolist()
         for ranking, others in (
@@ -166,31 +180,114 @@ def test_a_test_reports_baselines_and_who_is_ahead(program, loaded, dataset, tmp
     assert max(map(len, lines)) <= 100
     start = next(at for at, line in enumerate(lines) if line.startswith("model "))
     assert lines[start - 2].split() == ["full", "popular", "uniform"]
-    rows = {line.split()[0]: line.split()[1:] for line in lines[start : start + 4]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[start : start + 5]}
     assert list(rows) == ["model", *NAMES]
     for name in NAMES:
         keys = [f"test_{name}{ranking}_{metric}" for ranking in ("", "_popular", "_uniform")
                 for metric in ("hr@10", "ndcg@10", "mrr")]  # fmt: skip
         assert [f"{data[key]:.4f}" for key in keys] == rows[name]
     sequences = read_sequences(dataset)
-    ranks = item_to_item_ranks(fit("markov", sequences), sequences, "test", {})["full"]
+    ranks = ranks_of("markov", sequences, "test", {})["full"]
     assert data["test_markov_hr@10"] == pytest.approx((ranks < 10).mean())
+    settings = dict(line.split(": ") for line in lines[start + 5 : start + 9])
+    assert list(settings) == list(NAMES)
+    for name, numbers in (
+        ("markov", (10, 0.25, 0.1, 20, 0.7)),
+        ("item_knn", (100, 10, 20, 0.7)),
+        ("ease", None),
+        ("ease_recent", (500, 20, 0.7)),
+    ):
+        told = [float(n) for n in re.findall(r"[\d.]+", settings[name])]
+        assert told == list(numbers) if numbers else told[0] in (50, 250, 1000)
+    for metric in ("hr@10", "ndcg@10"):
+        best = max(data[f"test_{name}_{metric}"] for name in NAMES)
+        assert data[f"test_lead_{metric}"] == pytest.approx(data[f"test_full_{metric}"] - best)
     # The next item is the last one plus one: a model that learnt it leads, a new one does not.
-    assert lines[start + 4].startswith("Model less ")
     untrained = (f"--dataset_path={dataset}", "--max_steps=1", "--lr=0")
-    program(*untrained, "--baselines=markov")
-    *_, verdict = (x for x in capsys.readouterr().out.splitlines() if x.startswith("Model less"))
-    assert verdict.startswith("Model less markov, ndcg@10 of full: -")
-    assert verdict.endswith("; markov is ahead, train on")
+    data = program(*untrained, "--baselines=markov")[-1]["data"]
+    assert data["test_lead_hr@10_high"] < 0
+    assert data["test_lead_ndcg@10_high"] < 0
+    *_, line = (x for x in capsys.readouterr().out.splitlines() if x.startswith("Verdict: "))
+    assert line.startswith("Verdict: behind markov in hr@10 and markov in ndcg@10")
     program(*untrained, "--baselines=")
-    assert "Model less" not in capsys.readouterr().out
+    assert "Verdict" not in capsys.readouterr().out
+
+
+RANKS = {
+    "first": np.zeros(300, np.int64),
+    "tenth": np.full(300, 9),
+    "eleventh": np.full(300, 10),
+    "half first": np.arange(300) % 2 * 20,
+    "all but ten tenth": np.where(np.arange(300) < 10, 30, 9),
+}
+"""Ranks of 300 users: hit rates 1, 1, 0, 1/2 and 29/30, NDCG 1, 0.289, 0, 1/2 and 0.279."""
+
+
+@pytest.mark.parametrize(
+    ("model", "baselines", "expected"),
+    [
+        ("first", ["half first", "eleventh"], "ahead of half first in hr@10 and half first in"),
+        ("first", ["tenth"], "ahead of tenth in ndcg@10; level with tenth in hr@10"),
+        ("eleventh", ["tenth"], "behind tenth in hr@10 and tenth in ndcg@10;"),
+        ("half first", ["tenth"], "behind tenth in hr@10, though ahead of tenth in ndcg@10;"),
+        # The best baseline of each metric is another one.
+        ("all but ten tenth", ["tenth", "half first"], "behind tenth in hr@10 and half first in"),
+        ("tenth", ["tenth"], "no clear lead, level with tenth in hr@10 and tenth in ndcg@10"),
+    ],
+)
+def test_a_verdict_is_on_hits_and_gains(model, baselines, expected):
+    others = {name: RANKS[name] for name in baselines}
+    leads = leads_over(others, RANKS[model], np.arange(300))
+    assert [lead.metric for lead in leads] == ["hr@10", "ndcg@10"]
+    assert verdict(leads).startswith(expected)
+
+
+def test_no_lead_is_clear_where_zero_lies_in_the_interval():
+    """Of 300 users two have their item by the model alone, and one by the baseline alone."""
+    model, baseline = np.full((2, 300), 50)
+    model[[0, 1]], baseline[2] = 0, 0
+    leads = leads_over({"other": baseline}, model, np.arange(300))
+    assert all(lead.low < 0 < lead.value < lead.high for lead in leads)
+    assert verdict(leads).startswith("no clear lead")
+
+
+def plain_ease(sequences, ridge, split):
+    """Returns the least and the most rank of each target by Steck's formula, in plain NumPy."""
+    met, known, truth = np.zeros((USERS, ITEMS)), np.zeros((USERS, ITEMS)), []
+    for user, items in enumerate(training_items(sequences)):
+        *before, true = sequences[user][: None if split == "test" else -1].tolist()
+        met[user, np.array(items, int) - 1] = 1
+        known[user, np.array(before, int) - 1] = 1
+        truth.append(true - 1)
+    inverse = np.linalg.inv(met.T @ met + ridge * np.eye(ITEMS))
+    scores = known @ (np.eye(ITEMS) - inverse / np.diag(inverse))
+    difference = scores - scores[np.arange(USERS), truth][:, None]
+    difference[known > 0] = -1
+    difference[np.arange(USERS), truth] = -1
+    return (difference > 1e-12).sum(1), (difference > -1e-12).sum(1)
+
+
+def test_ease_is_stecks_closed_form(sequences):
+    """With binary histories of all items, and the lambda that validation chooses."""
+    _, told = BASELINES["ease"].fit(sequences)
+    gains = {}
+    for ridge in (50, 250, 1000):
+        least, most = plain_ease(sequences, ridge, "validation")
+        assert (least != most).sum() < USERS / 8  # few ties, so a rank tells the formula
+        gains[ridge] = np.where(most < 10, 1 / np.log2(most + 2), 0).mean()
+    assert told == f"lambda {max(gains, key=gains.get)}"
+    assert max(gains.values()) > sorted(gains.values())[-2]
+    least, most = plain_ease(sequences, int(told.split()[1]), "test")
+    found = ranks_of("ease", sequences, "test", {})["full"]
+    assert ((least <= found) & (found <= most)).all()
+    assert (least != most).sum() < USERS / 8
 
 
 def test_unknown_baselines_and_a_catalogue_too_large(refused, dataset):
     error = refused(f"--dataset_path={dataset}", "--baselines=markov,knn")
-    assert "--baselines must be among markov, item_knn, ease, recent; got knn" in error
+    assert "--baselines must be among markov, item_knn, ease, ease_recent, recent; got knn" in error
     huge = Sequences(np.ones(3, np.int32), np.array([0, 3]), 10**7)
     with pytest.raises(
-        UserError, match=r"10000000 items need 2182.8 TiB of memory; .* are available"
+        UserError, match=r"10000000 items need 2910.4 TiB of memory; .* are available"
     ):
         fit("ease", huge)

@@ -118,6 +118,7 @@ TWO_AND_ONE = {
 }
 """Flags of a run of two processes; what the same run of one process has besides."""
 RESUMED = ("whole-sampled", "shards-tied-full", "torchrec-tied")
+OVERFITTED = ("--num_epochs=2", "--lr=0.05", "--test_freq=1")
 
 
 def cases(names: Iterable[str] = tuple(TWO_AND_ONE)):
@@ -147,6 +148,8 @@ def of_two(tmp_path_factory) -> Path:
         if case in RESUMED:
             parts = folder / f"{case}-parts"
             runs += [settings_of(parts, (*flags, more)) for more in ("--max_steps=2", "--resume")]
+            saved = settings_of(folder / f"{case}-saved", (*flags, *OVERFITTED))
+            runs += [saved, [*saved, "--export_root=", f"--log_path={folder / f'{case}.json'}"]]
     runs.append(writing_files(folder / "files"))
     try:
         ports = [(harness.free_port(), settings) for settings in runs]
@@ -186,6 +189,19 @@ def test_two_processes_repeat_their_bits_and_resume(of_two, case):
     moment = stored.get("item_optimizer.embedding.first_moment")
     assert moment is None or moment.shape == (202, 16)
     assert any(name.startswith("item_optimizer.") for name in stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(cases(RESUMED)))
+def test_two_processes_test_their_best_step_without_a_folder_too(of_two, case):
+    saved = harness.read_log(of_two / f"{case}-saved" / "log.json")
+    unsaved = harness.read_log(of_two / f"{case}.json")
+    found = {r["step"][-1]: r["data"]["full_ndcg@10"]
+             for r in unsaved if "full_ndcg@10" in r["data"]}  # fmt: skip
+    best = max(found, key=found.get)
+    assert best < max(found)
+    assert unsaved[-2]["data"]["tested_step"] == best
+    assert unsaved[-1]["data"] == saved[-1]["data"]
 
 
 def test_two_processes_write_each_user_once(of_two, tmp_path):

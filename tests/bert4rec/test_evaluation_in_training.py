@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An evaluation within training and one of the checkpoint saved there agree, bit for bit."""
+"""An evaluation within training and one of the checkpoint saved there agree, bit for bit; and the
+best of them is tested at the end, whether it was saved or not."""
 
 import pytest
 
@@ -58,3 +59,39 @@ def test_every_loss_precision_batch_size_and_head(
 ):
     sizes = (f"--val_batch_size={size}", f"--test_batch_size={size}")
     compare(program, dataset, tmp_path / "run", *loss, f"--head={head}", *precision, *sizes)
+
+
+OVERFITTED = ("--lr=0.1", "--num_epochs=6", "--test_freq=2")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--head=tied", "--objective=causal"),
+        ("--head=untied", "--amp"),
+        (*SAMPLED, "--head=tied", "--clip_norm=1"),
+    ],
+    ids=str,
+)
+def test_the_best_step_is_tested_without_a_folder_too(program, dataset, tmp_path, settings):
+    flags = (f"--dataset_path={dataset}", *settings, *OVERFITTED, "--baselines=")
+    saved = program(*flags, f"--export_root={tmp_path / 'run'}")
+    unsaved = program(*flags)
+    validated = {
+        tuple(r["step"])[-1]: r["data"]["full_ndcg@10"]
+        for r in unsaved
+        if r["step"] and "full_ndcg@10" in r["data"]
+    }
+    best = max(validated, key=validated.get)
+    assert best < max(validated)  # else the last step would do
+    assert unsaved[-2]["data"]["tested_step"] == saved[-2]["data"]["tested_step"] == best
+    assert unsaved[-1]["data"] == saved[-1]["data"]
+
+
+def test_a_fine_tuned_model_is_tested_at_its_best_step(program, loaded, tmp_path):
+    """The base of the adapters is kept with them."""
+    flags = (*loaded, "--adapter=lora", *OVERFITTED, "--baselines=")
+    saved = program(*flags, f"--export_root={tmp_path / 'run'}")
+    unsaved = program(*flags)
+    assert unsaved[-2]["data"]["tested_step"] < 126  # the last one
+    assert unsaved[-1]["data"] == saved[-1]["data"]

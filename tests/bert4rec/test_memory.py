@@ -57,3 +57,6 @@ def test_the_count_is_what_training_allocates(settings, items):
     tolerance = 0.01 if "adapter" in settings else 0.03
     assert counted == pytest.approx(allocated, rel=tolerance)
     assert loaded_memory(config.model, items).total < allocated
+    kept = trained_memory(config, items, "adam", keeps_best=True).total
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    assert kept - counted == pytest.approx(weights, rel=0.01)

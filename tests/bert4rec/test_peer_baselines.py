@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert4rec.train.baselines import fit
+from bert4rec.train.baselines import fit_ease
 from bert4rec.train.metrics import list_metrics, ranking_metrics
 from preproc import movielens
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
@@ -29,7 +29,7 @@ def prepared(real_data, tmp_path_factory):
 
 def test_ease_is_rectools(prepared):
     sequences, items, _, rows = prepared
-    weights = fit("ease", sequences)
+    weights = fit_ease(sequences, (int(peer.RIDGE),))[0]
     pairs = np.vectorize(items.get)(peer.sampled_pairs(rows)) - 1
     expected = json.loads(peer.EXPECTED.read_text())["ease"]
     np.testing.assert_allclose(weights[pairs[:, 0], pairs[:, 1]], expected, atol=1e-6, rtol=1e-4)

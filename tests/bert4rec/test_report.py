@@ -11,11 +11,12 @@ import pyarrow.parquet
 import pytest
 
 from bert4rec.train.metrics import KS, ranking_metrics
+from preproc import amazon
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.titles import write_titles
 from tests import harness
-from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, raw_id, show
+from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, peak_mib, raw_id, show
 
 RANKINGS = ("full", "full_with_seen", "popular", "uniform")
 METRICS = list(ranking_metrics(np.array([0]), KS))
@@ -120,6 +121,52 @@ def test_the_lists_of_users(program, loaded, dataset, tmp_path, capsys):
         for a, b in itertools.combinations(found["item_id"][start : start + 5], 2)
     ]
     assert data["test_diversity@5"] == pytest.approx(1 - np.mean(cosines))
+
+
+def test_lists_of_the_whole_catalogue_take_little_memory(tmp_path):
+    """The pairs of items of all lists, as 64-bit numbers, would be 17 GiB."""
+    generator, users, items = np.random.default_rng(0), 600, 2000
+    drawn = (generator.choice(items, 20, replace=False) for _ in range(users))
+    rows = [f"{user} {item}" for user, own in enumerate(drawn, 1) for item in own + 1]
+    (tmp_path / "ratings.txt").write_text("\n".join(rows) + "\n")
+    files = {name: tmp_path / f"{name}.parquet" for name in ("lists", "ranks")}
+    made = tmp_path / "made"
+    assert amazon.main(["", f"--input={tmp_path / 'ratings.txt'}", f"--output={made}"]) == 0
+    sequences = read_sequences(made)
+    flags = (f"--dataset_path={made}", *SMALL_MODEL, "--max_steps=1", "--baselines=")
+    alone = peak_mib(tmp_path, *flags)
+    named = (f"--{name}_file={file}" for name, file in files.items())
+    peak = peak_mib(tmp_path, *flags, f"--top_k={sequences.num_items}", *named)
+    of_lists = users * sequences.num_items * 8 / 2**20
+    assert peak - alone < 3 * of_lists + 200, (peak, alone)
+    found = read_ranks(files["lists"])
+    known = [len(set(sequences[user][:-1].tolist())) for user in range(users)]
+    assert len(found["rank"]) == users * sequences.num_items - sum(known)
+    assert len(read_ranks(files["ranks"])["rank"]) == users
+
+    # Every list is all that its user has not seen: the diversity by dense vectors of users.
+    met = np.zeros((users, sequences.num_items))
+    listed = np.ones((users, sequences.num_items))
+    for user in range(users):
+        met[user, sequences[user][:-2] - 1] = 1
+        listed[user, sequences[user][:-1] - 1] = 0
+    vectors = met / np.maximum(np.linalg.norm(met, axis=0), 1)
+    cosines = vectors.T @ vectors
+    np.fill_diagonal(cosines, 0)
+    total = np.einsum("ui,ij,uj->", listed, cosines, listed, optimize=True)
+    pairs = (listed.sum(1) * (listed.sum(1) - 1)).sum()
+    name = f"test_diversity@{sequences.num_items}"
+    data = harness.read_log(tmp_path / "log.json")[-1]["data"]
+    assert data[name] == pytest.approx(1 - total / pairs, rel=1e-12)
+
+
+def test_the_files_are_written_before_the_report(program, loaded, tmp_path, capsys):
+    """An error in a table or a baseline then loses no file."""
+    files = [tmp_path / name for name in ("ranks.csv", "lists.csv")]
+    program("--mode=test", *loaded, f"--ranks_file={files[0]}", f"--lists_file={files[1]}")
+    lines = capsys.readouterr().out.splitlines()
+    told = [next(n for n, line in enumerate(lines) if str(file) in line) for file in files]
+    assert max(told) < next(n for n, line in enumerate(lines) if line.startswith("metric"))
 
 
 def test_users_without_enough_new_items_are_left_out_and_said_once(

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interactions to train on as a matrix."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bert4rec.data.split import is_trained_on
+from recsys.data.sequences.histories import Sequences
+
+Matrix = Any
+"""A NumPy array or a sparse one of SciPy, which has no types."""
+
+
+def met_items(sequences: Sequences) -> Matrix:
+    """Returns [U, I], 1 where a user met an item in training."""
+    is_trained = is_trained_on(sequences)
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]
+    shape = (sequences.num_users, sequences.num_items)
+    ones = np.ones(len(users))
+    met = sparse.csr_array((ones, (users, sequences.items[is_trained] - 1)), shape=shape)
+    met.data[:] = 1
+    return met
