@@ -96,13 +96,16 @@ def test_the_supervisor_says_what_triton_does_not(live, served):
     assert (code, health["status"]) == (200, "degraded")
     assert own == [
         ("recsys_serving", OF_THE_SCRAPE),
+        ("recsys_degraded", OF_THE_SCRAPE),
         ("recsys_server_restarts_total", OF_THE_SCRAPE),
         ("recsys_version_ready", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
         ("recsys_version_failed", {"model": "broken", "version": "1"} | OF_THE_SCRAPE),
         ("recsys_probe_age_seconds", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
+        ("recsys_probe_failures_total", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
     ]
     text = served.metrics()
     assert "\nrecsys_serving 1.0\n" in text
+    assert "\nrecsys_degraded 1.0\n" in text
     assert "\nrecsys_server_restarts_total 0.0\n" in text
     assert text.count("# TYPE nv_inference_request_success counter\n") == 1
 
@@ -200,7 +203,8 @@ def proxy(served, tmp_path_factory):
     harness.run(*command, "-t")
     with subprocess.Popen(command) as nginx:
         try:
-            harness.wait_for((folder / "pid").exists, "nginx")
+            # The test of the configuration leaves an empty file.
+            harness.wait_for(lambda: (folder / "pid").read_text(), "nginx", process=nginx)
             yield Proxy(port, folder, token)
         finally:
             nginx.terminate()
