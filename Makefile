@@ -70,8 +70,13 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
 # One group after the other, the lines of each beginning with its name; a group has two workers.
-as_group = { SECONDS=0; $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /' && \
-	echo "$(1): passed after $$SECONDS s"; }
+# A line `not run: why` says that a group had nothing to run here.
+as_group = { SECONDS=0; $(MAKE) --no-print-directory $(1) 2>&1 | { skipped=0; \
+	while IFS= read -r line || [[ -n $$line ]]; do printf '%s\n' "$(1): $$line"; \
+		[[ $$line != "not run: "* ]] || skipped=1; done; exit $$skipped; }; \
+	status=("$${PIPESTATUS[@]}"); verdict="passed after $$SECONDS s"; \
+	[ $${status[1]} = 0 ] || verdict="not run"; \
+	[ $${status[0]} = 0 ] && echo "$(1): $$verdict"; }
 in_turn = +@failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
@@ -94,13 +99,13 @@ test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
 	@if [ -f .venv-nvtabular/.with-merlin ]; then $(NVTABULAR)/python -m pytest $(SUITE) -m merlin \
 			tests/dlrm/test_merlin.py tests/dlrm/test_distributed_input.py; \
-		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
+		else echo "not run: merlin-dataloader needs Python 3.11"; fi
 
 test-triton: setup  ## tests of triton/ with a server
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory perf-analyzer; fi
 	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest $(SUITE) $(PARALLEL) \
 			-m "triton_server and $(TIER)" tests/triton tests/repo/test_tutorials.py; \
-		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
+		else echo "not run: Triton's server: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \

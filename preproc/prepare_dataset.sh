@@ -4,9 +4,9 @@
 #
 #   ./prepare_dataset.sh [frequency_limit] [CPU|GPU] [native|Spark|NVTabular] [--flag=value ...]
 #
-# INPUT_PATH   folder with day_0 ... day_23, or one file   (default /data/dlrm/criteo)
-# OUTPUT_PATH  the dataset to make                         (default /data/dlrm/binary_dataset)
-# PYTHON       interpreter                                 (default: the repository's .venv, else python3)
+# INPUT_PATH      folder with day_0 ... day_23, or one file   (default /data/dlrm/criteo)
+# OUTPUT_PATH     the dataset to make                         (default /data/dlrm/binary_dataset)
+# RECIPES_PYTHON  interpreter                                 (default: the repository's .venv, else python3)
 #
 # Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
 # removed unless --overwrite is among them; after an interruption the same call continues.
@@ -49,8 +49,8 @@ fi
 
 input=${INPUT_PATH:-/data/dlrm/criteo}
 output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
-python=${PYTHON:-$repository/.venv/bin/python}
-[[ -x $python ]] || python=python3
+python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
+[[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 
 # In the caller's folder, since relative paths mean that; what lies there is not imported.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1

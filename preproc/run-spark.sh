@@ -15,7 +15,7 @@
 # USE_FREQUENCY_LIMIT  0: keep every category; 1: the limit in OPTS, else the preset's (15);
 #                      another number: that limit                  (default 1)
 # OPTS                 further flags, such as OPTS="--frequency_limit 8"
-# PYTHON               interpreter with PySpark                    (default: the repository's .venv, else python3)
+# RECIPES_PYTHON       interpreter with PySpark                    (default: the repository's .venv, else python3)
 #
 # Further arguments go to `python -m preproc.clicks` (--help lists them). After an interruption the
 # same call continues. Input, output and work folder must be on storage that all executors see.
@@ -67,8 +67,8 @@ read -r -a options <<<"${OPTS:-}"
 
 input=${INPUT_PATH:-/data/dlrm/criteo}
 output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
-python=${PYTHON:-$repository/.venv/bin/python}
-[[ -x $python ]] || python=python3
+python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
+[[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 [[ -z ${SPARK_LOCAL_DIRS:-} ]] || export SPARK_LOCAL_DIRS
 
 # In the caller's folder, since relative paths mean that; what lies there is not imported.

@@ -8,7 +8,7 @@
 #
 # INPUT_PATH        folder with day_0 ... day_23, or one file   (default /data/dlrm/criteo)
 # OUTPUT_PATH       the dataset to make                         (default /data/dlrm/binary_dataset)
-# PYTHON            interpreter of this repository              (default: its .venv, else python3)
+# RECIPES_PYTHON    interpreter of this repository              (default: its .venv, else python3)
 # NVTABULAR_PYTHON  interpreter that has NVTabular              (default: .venv-nvtabular)
 #
 # Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
@@ -29,8 +29,8 @@ fi
 input=${INPUT_PATH:-/data/dlrm/criteo}
 output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
 nvtabular=${NVTABULAR_PYTHON:-}
-python=${PYTHON:-$repository/.venv/bin/python}
-[[ -x $python ]] || python=python3
+python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
+[[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 
 # In the caller's folder, since relative paths mean that; what lies there is not imported.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +29,15 @@ from recsys.errors import FAILED
 from recsys.flags import values_from_flags
 from recsys.installation import IS_CHECKOUT, ROOT, command_for
 from recsys.resources import available_cores
-from recsys.serve.server.install import ServerError, find_server
+from recsys.serve.server.install import ServerError, find_server, python_with_server
 from recsys.settings import section_from_dict, setting
 from recsys_recipes import __version__
 from recsys_recipes.command import NAME
 
+_FIND_SERVER = (
+    "import pathlib, sys; from recsys.serve.server.install import find_server; "
+    "print(find_server(pathlib.Path(sys.argv[1])).binary)"
+)
 State = Literal["ok", "slow", "missing", "broken"]
 """A part that is slow is replaced by a slower one; only a broken one stops commands."""
 
@@ -142,14 +147,26 @@ def _with_java(spark: Finding) -> Finding:
     return spark
 
 
+def _server() -> str:
+    """Returns the binary that `serve` starts, of another environment too."""
+    with tempfile.TemporaryDirectory() as folder:
+        if (python := python_with_server()) is None:
+            return str(find_server(Path(folder)).binary)
+        done = subprocess.run(
+            [python, "-P", "-c", _FIND_SERVER, folder], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise ServerError(done.stderr.strip().rpartition("\n")[2])
+        return f"{done.stdout.strip()}; {NAME} serve runs in {python.parents[1]}"
+
+
 def serving() -> Iterator[Finding]:
     """Reports the server, its client and the formats of networks."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            yield Finding("Triton server", "ok", str(find_server(Path(folder)).binary))
-        except ServerError as error:
-            detail = str(error).partition(";")[0]
-            yield Finding("Triton server", "missing", detail, command_for("triton-server"))
+    try:
+        yield Finding("Triton server", "ok", _server())
+    except ServerError as error:
+        detail = str(error).partition(";")[0]
+        yield Finding("Triton server", "missing", detail, command_for("triton-server"))
     yield _package("tritonclient", f"{NAME} ask", "triton")
     yield _package("onnxruntime", f"{NAME} deploy --format onnx", "onnx")
 

@@ -15,6 +15,9 @@ import pytest
 HIDDEN = "RECIPES_HIDE_TOOLS"
 """Variable that makes every tool of this table missing, to see that the suite passes without."""
 
+MAIN_PYTHON = Path(__file__).resolve().parents[1] / ".venv" / "bin" / "python"
+"""Python of `make setup`, for tests that run in another environment."""
+
 AARCH64_COMPILER, AARCH64_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 
@@ -103,6 +106,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "GnuPG": _programs("gpg"),
     "Python headers": lambda: (Path(sysconfig.get_path("include")) / "Python.h").exists(),
     "Spark": _spark,
+    "environment .venv": lambda: MAIN_PYTHON.exists(),
     "Python 3.11": lambda: sys.version_info[:2] == (3, 11) or bool(shutil.which("python3.11")),
     "curl": _programs("curl"),
     "nginx": _programs("nginx", "openssl"),

@@ -23,6 +23,7 @@ from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
 from recsys.serve.server.guard import Restarts, fork_watcher
 from recsys.serve.server.health import HealthEndpoint
+from recsys.serve.server.install import python_with_server
 from recsys.serve.server.ports import url_host
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
@@ -46,12 +47,21 @@ SECTIONS: dict[type, str] = {
 """Sections of the flags -> their headings."""
 
 
-def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    """Runs the server until a signal; returns the exit status."""
+def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence[str]) -> int:
+    """Runs the server until a signal; returns the exit status.
+
+    Args:
+        flag_values: the parsed flags.
+        arguments: those for the server.
+        words: the whole command line, for the Python of another environment that has the server.
+    """
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(SupervisorSettings, values)
     settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = section_from_dict(ServeOptions, values).log_file
+    if (python := python_with_server()) is not None:
+        # Not from the current folder, which may hold modules of other names.
+        os.execv(python, [str(python), "-P", "-m", "recsys_recipes", "serve", *words[1:]])
     settings = settings.with_ports()  # of all servers that follow one another
     health = HealthEndpoint(settings.host, options.health_port)
     temporary = None
@@ -90,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     arguments: list[str] = []
     return program.run_command(
-        lambda values: run(values, arguments),
+        lambda values: run(values, arguments, argv),
         program.new_flags(SECTIONS),
         argv,
         __doc__,

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alert rules, dashboard and probes beside a server with the arguments of the compose file."""
 
+import contextlib
+import dataclasses
+import gzip
+import http.client
 import importlib
 import json
 import re
@@ -8,15 +12,18 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint
+from recsys.serve.server.instances import process_memory
 from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.tools import needs
+from tests.tools import needs, require
 from tests.triton import promql
 from tests.triton.conftest import deploy
 from tests.triton.promql import OPERATIONS
@@ -89,13 +96,16 @@ def test_the_supervisor_says_what_triton_does_not(live, served):
     assert (code, health["status"]) == (200, "degraded")
     assert own == [
         ("recsys_serving", OF_THE_SCRAPE),
+        ("recsys_degraded", OF_THE_SCRAPE),
         ("recsys_server_restarts_total", OF_THE_SCRAPE),
         ("recsys_version_ready", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
         ("recsys_version_failed", {"model": "broken", "version": "1"} | OF_THE_SCRAPE),
         ("recsys_probe_age_seconds", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
+        ("recsys_probe_failures_total", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
     ]
     text = served.metrics()
     assert "\nrecsys_serving 1.0\n" in text
+    assert "\nrecsys_degraded 1.0\n" in text
     assert "\nrecsys_server_restarts_total 0.0\n" in text
     assert text.count("# TYPE nv_inference_request_success counter\n") == 1
 
@@ -115,58 +125,151 @@ def test_probes_are_answered(served):
             get(address + path)
 
 
-@needs("nginx")
-def test_nginx_asks_for_a_token_and_logs_json(served, tmp_path):
-    port, http = harness.free_port(), re.search(r"HTTP http://(\S+)", served.said[0])[1]
-    own = {"127.0.0.1:8000": http, "127.0.0.1:8001": served.grpc, "listen 8443": f"listen {port}"}
-    own |= {"/etc/nginx/serving": str(tmp_path), "/var/log/nginx": str(tmp_path)}
+@dataclasses.dataclass(frozen=True)
+class Proxy:
+    """A running nginx with `nginx.conf` before a server.
+
+    Attributes:
+        folder: of its certificate, its tokens and its log.
+        token: what the command in the file made.
+    """
+
+    port: int
+    folder: Path
+    token: str
+
+    @property
+    def certificate(self):
+        return self.folder / "certificate.pem"
+
+    def status(self, path, *headers, body=None):
+        """Sends a request with a list of headers; returns status and request id."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        connection = http.client.HTTPSConnection(
+            "localhost", self.port, timeout=60, context=context
+        )
+        with contextlib.closing(connection):
+            connection.putrequest("GET" if body is None else "POST", path)
+            for name, value in (*headers, ("Content-Length", str(len(body or b"")))):
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            response = connection.getresponse()
+            response.read()
+            return response.status, response.headers["X-Request-Id"]
+
+    def bearer(self, token=None):
+        return "Authorization", f"Bearer {token or self.token}"
+
+    @contextlib.contextmanager
+    def grpc(self):
+        """Yields tritonclient's module and a client, which sends no token by itself."""
+        library = importlib.import_module("tritonclient.grpc")
+        secure = {"ssl": True, "root_certificates": str(self.certificate)}
+        with library.InferenceServerClient(f"localhost:{self.port}", **secure) as client:
+            yield library, client
+
+    def log(self):
+        lines = (self.folder / "serving.json").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def proxy(served, tmp_path_factory):
+    require("nginx")
+    folder = tmp_path_factory.mktemp("nginx")
+    port, of_http = harness.free_port(), re.search(r"HTTP http://(\S+)", served.said[0])[1]
+    own = {"127.0.0.1:8000": of_http, "127.0.0.1:8001": served.grpc}
+    own |= {"listen 8443": f"listen {port}"}
+    own |= {"/etc/nginx/serving": str(folder), "/var/log/nginx": str(folder)}
     text = (OPERATIONS / "nginx.conf").read_text()
     for standard, instead in own.items():
         assert standard in text
         text = text.replace(standard, instead)
-    (tmp_path / "serving.conf").write_text(text)
-    (tmp_path / "tokens.conf").write_text('"Bearer 3f6c" "mobile \\"app\\"";\n')
+    (folder / "serving.conf").write_text(text)
+    (folder / "tokens.conf").write_text('"~^Bearer 3f6cAb$" "mobile \\"app\\"";\n')
+    harness.run("bash", "-c", re.search(r"^#   (printf .*)$", text, re.MULTILINE)[1])
+    token = re.search(r"Bearer ([0-9a-f]{64})\$", (folder / "tokens.conf").read_text())[1]
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    folders = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
-    (tmp_path / "nginx.conf").write_text(
-        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log;"
-        f"events {{}} http {{ {folders} include {tmp_path}/serving.conf; }}"
+    folders = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; error_log {folder}/error.log;"
+        f"events {{}} http {{ {folders} include {folder}/serving.conf; }}"
     )
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
     subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
     files = ("-keyout", key, "-out", certificate)
     harness.run("openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", *subject, *files)
-    context = ssl.create_default_context(cafile=str(certificate))
-
-    def status(path, token="3f6c"):
-        headers = {"Authorization": f"Bearer {token}"}
-        request = urllib.request.Request(f"https://localhost:{port}{path}", headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=context) as response:
-                return response.status, response.headers["X-Request-Id"]
-        except urllib.error.HTTPError as error:
-            return error.code, error.headers["X-Request-Id"]
-
-    command = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
+    command = ["nginx", "-p", folder, "-c", folder / "nginx.conf"]
+    harness.run(*command, "-t")
     with subprocess.Popen(command) as nginx:
         try:
-            harness.wait_for((tmp_path / "pid").exists, "nginx")
-            answers = [status("/v2/models/dlrm"), status("/v2/models/dlrm", "else")]
-            answers.append(status("/v2/repository/index"))
-            assert [code for code, _ in answers] == [200, 401, 403]
-            library = importlib.import_module("tritonclient.grpc")
-            secure = {"ssl": True, "root_certificates": str(certificate)}
-            with library.InferenceServerClient(f"localhost:{port}", **secure) as client:
-                headers = {"authorization": "Bearer 3f6c"}
-                assert client.get_model_metadata("dlrm", headers=headers).name == "dlrm"
-                with pytest.raises(Exception, match="UNAUTHENTICATED"):
-                    client.get_model_metadata("dlrm")
+            # The test of the configuration leaves an empty file.
+            harness.wait_for(lambda: (folder / "pid").read_text(), "nginx", process=nginx)
+            yield Proxy(port, folder, token)
         finally:
             nginx.terminate()
-    lines = [json.loads(line) for line in (tmp_path / "serving.json").read_text().splitlines()]
-    assert [(line["status"], line["id"]) for line in lines[:3]] == answers
+
+
+@needs("nginx")
+def test_nginx_asks_for_a_token_and_logs_json(proxy):
+    before = len(proxy.log())
+    answers = [
+        proxy.status("/v2/models/dlrm", proxy.bearer()),
+        proxy.status("/v2/models/dlrm", proxy.bearer("3f6cAb")),
+        proxy.status("/v2/repository/index", proxy.bearer("3f6cAb")),
+        proxy.status("/v2/models/dlrm"),
+        proxy.status("/v2/models/dlrm", proxy.bearer(proxy.token.upper())),
+        proxy.status("/v2/models/dlrm", proxy.bearer("3F6cAb")),
+        proxy.status("/v2/models/dlrm", proxy.bearer(proxy.token[:-1])),
+        proxy.status("/v2/models/dlrm", proxy.bearer(f"{proxy.token}0")),
+        proxy.status("/v2/models/dlrm", ("Authorization", proxy.token)),
+    ]
+    assert [code for code, _ in answers] == [200, 200, 403, *[401] * 6]
+    with proxy.grpc() as (_, client):
+        headers = {"authorization": proxy.bearer()[1]}
+        assert client.get_model_metadata("dlrm", headers=headers).name == "dlrm"
+        for refused in (None, {"authorization": proxy.bearer(proxy.token.upper())[1]}):
+            with pytest.raises(Exception, match="UNAUTHENTICATED"):
+                client.get_model_metadata("dlrm", headers=refused)
+    lines = proxy.log()[before:]
+    assert [(line["status"], line["id"]) for line in lines[: len(answers)]] == answers
     named = 'mobile "app"'
-    assert [line["client"] for line in lines] == [named, "", named, named, ""]
+    expected = ["mobile app", named, named, *[""] * 6, "mobile app", "", ""]
+    assert [line["client"] for line in lines] == expected
+
+
+@needs("nginx")
+def test_nginx_keeps_compressed_requests_from_the_server(proxy, served):
+    """This server never frees what a compressed body becomes that it cannot parse."""
+    blanks = b" " * (50 << 20)
+    gzipped, path = gzip.compress(blanks), "/v2/models/dlrm/infer"
+    pid = served.server_pid
+    before = process_memory(pid).anonymous
+    for headers, status in (
+        ([("Content-Encoding", "gzip")], 415),
+        ([("content-encoding", "GZIP")], 415),
+        ([("Content-Encoding", "deflate")], 415),
+        ([("Content-Encoding", "identity"), ("Content-Encoding", "gzip")], None),
+        ([("Content-Encoding", ""), ("Content-Encoding", "gzip")], None),
+    ):
+        refused, _ = proxy.status(path, proxy.bearer(), *headers, body=gzipped)
+        assert refused == status or (status is None and refused >= 400), headers
+    assert process_memory(pid).anonymous - before < len(blanks)
+    with proxy.grpc() as (library, client):
+        number = library.InferInput("numerical", [1 << 20, 13], "FP32")
+        number.set_data_from_numpy(np.zeros((1 << 20, 13), np.float32))
+        with pytest.raises(Exception, match="415"):
+            client.infer(
+                "dlrm",
+                [number],
+                headers={"authorization": proxy.bearer()[1]},
+                compression_algorithm="gzip",
+            )
+    assert process_memory(pid).anonymous - before < len(blanks)
+    plain = json.dumps({"inputs": []}).encode()
+    identity = ("Content-Encoding", "identity")
+    assert proxy.status(path, proxy.bearer(), body=plain)[0] == 400
+    assert proxy.status(path, proxy.bearer(), identity, body=plain)[0] == 400
 
 
 def test_the_health_check_of_the_container_tells_health(served):

@@ -3,10 +3,12 @@
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,9 +23,11 @@ import pytest
 
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.server.install import ServerError
+from recsys.serve.server.instances import processes
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
+from tests.tools import MAIN_PYTHON, needs
 from tests.triton.conftest import Server, client, supervisor_of
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
@@ -69,6 +73,41 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
     assert not shared_memory(supervisor)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
+
+
+@needs("environment .venv")
+def test_the_command_of_an_environment_without_a_server_starts_that_of_the_checkout(
+    repository, tmp_path
+):
+    port, log = harness.free_port(), tmp_path / "log"
+    flags = f"--repository={repository}", f"--http_port={port}", "--models=tiny", "--threads=2"
+    words = ("serve", *flags, f"--log_file={log}", "--", "--log-verbose=1")
+    command = [str(MAIN_PYTHON), "-m", "recsys_recipes", *words]
+    environment = os.environ | {"PYTHONPATH": str(harness.REPOSITORY)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
+            assert f"HTTP http://127.0.0.1:{port} " in said
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/tiny/ready") as ready:
+                assert ready.status == 200
+            server = next(
+                p.pid
+                for p in processes()
+                if p.command == "tritonserver" and p.parent == supervisor_of(program)
+            )
+            started = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+            assert b"OMP_NUM_THREADS=2" in started
+            assert b"--log-verbose=1" in Path(f"/proc/{server}/cmdline").read_bytes()
+            program.send_signal(signal.SIGINT)
+            assert program.wait(harness.PATIENCE_S) == 0
+        finally:
+            program.kill()
+    assert log.is_file()
+    doctor = harness.run(MAIN_PYTHON, "-m", "recsys_recipes", "doctor", "--json", status=None)
+    (found,) = (part for part in json.loads(doctor.stdout) if part["name"] == "Triton server")
+    assert (found["state"], found["add"]) == ("ok", "")
 
 
 def test_models_that_do_not_load_end_a_program_without_another(tmp_path):

@@ -243,9 +243,11 @@ def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, mon
     look(lambda: prober.right)
     first = prober.right[version]
     look(lambda: prober.right[version] > first)
+    assert prober.failures == {version: 0}
     factor.write_text("3.0")
     look(lambda: prober.faults)
     assert prober.faults[version] == "its recorded row gets y [[3.0, 3.0]] instead of [[2.0, 2.0]]"
+    assert prober.failures[version] > 0
     factor.write_text("2.0")
     look(lambda: not prober.faults)
     monkeypatch.setattr(probe, "SILENCE_S", 1.0)
@@ -347,6 +349,73 @@ def test_health_is_ok_once_a_version_that_failed_is_chosen_no_more(tmp_path):
             config.write_text(newest)
         code, body = served.health("/absent")
         assert (code, body) == (404, {"error": "no model 'absent' is here, only tiny"})
+
+
+def _delete(models):
+    shutil.copytree(models, models.with_name("away"))
+    shutil.rmtree(models)
+
+
+def _empty(models):
+    """As a file system does that is not mounted any more."""
+    models.rename(models.with_name("away"))
+    models.mkdir()
+
+
+def _replace_by_a_file(models):
+    models.rename(models.with_name("away"))
+    models.write_text("not a folder")
+
+
+def _restore(models):
+    if models.is_dir():
+        models.rmdir()
+    models.unlink(missing_ok=True)
+    models.with_name("away").rename(models)
+
+
+@pytest.mark.parametrize("polls", [True, False], ids=["polls", "loads once"])
+def test_health_is_not_ok_while_the_repository_is_away(tmp_path, polls):
+    models, of_tiny = tmp_path / "models", '{model="tiny",version="1"}'
+    write_version(models, "tiny", 1, 2.0)
+    row = {"x": np.ones((1, 2), np.float32)}
+    write_probe(models / "tiny" / "1", row, {"y": 2 * row["x"]}, 1e-3)
+    ready, probed = f"recsys_version_ready{of_tiny} 1.0\n", f"recsys_probe_age_seconds{of_tiny}"
+
+    def metric(name):
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", served.metrics(), re.MULTILINE)[1])
+
+    with serving(models, f"--poll_secs={int(polls)}", "--probe_secs=1") as served:
+        for take in (lambda m: m.rename(m.with_name("away")), _delete, _empty, _replace_by_a_file):
+            harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health", 60)
+            served.answers()
+            harness.wait_for(lambda: probed in served.metrics(), "the first probe")
+            assert ready in served.metrics()
+            assert metric("recsys_degraded") == 0
+            take(models)
+            answers = None if polls else [1]
+
+            def seen(answers=answers):
+                body = served.health()[1]
+                return body["status"] == "degraded" and body["models"].get("tiny") == answers
+
+            harness.wait_for(seen, f"another health: {served.health()}", 60)
+            code, body = served.health()
+            assert code == (503 if polls else 200)
+            assert body["error"]
+            assert served.health("/tiny")[0] == code
+            assert metric("recsys_serving") == (code == 200)
+            assert metric("recsys_degraded") == 1
+            assert (ready in served.metrics()) == (code == 200)
+            if not polls:  # what was loaded answers, its probe too
+                served.answers()
+                age = metric(probed)
+                harness.wait_for(lambda age=age: metric(probed) < age, "an answer to the probe")
+                assert metric(f"recsys_probe_failures_total{of_tiny}") == 0
+            _restore(models)
+        harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health", 60)
+        served.answers()
+        assert served.health()[1]["restarts"] == []
 
 
 def test_an_address_of_ipv6(tmp_path, capsys):

@@ -76,6 +76,14 @@ class TimeRule(NamedTuple):
             time = self._read_civil(field)
         return time if time is not None and 0 <= time < END_OF_TIMES else None
 
+    def text(self, milliseconds: int) -> str:
+        """Returns a whole second as a field of the column."""
+        if self.format in _UNITS:
+            return str(milliseconds // 1000 * _UNITS[self.format])
+        form = "%Y-%m-%dT%H:%M:%S" if self.format == "iso8601" else self.format
+        local = datetime.timedelta(milliseconds=milliseconds, minutes=self.zone_minutes)
+        return (datetime.datetime(1970, 1, 1) + local).strftime(form)
+
     def _read_civil(self, field: bytes) -> int | None:
         match = (_ISO if self.format == "iso8601" else _pattern(self.format)).fullmatch(field)
         if match is None:

@@ -24,7 +24,15 @@ from recsys.serve.client.requests import (
     parse_json,
     row_of_columns,
 )
-from recsys.serve.signature import FIELDS, HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
+from recsys.serve.signature import (
+    DIALECT,
+    FIELDS,
+    HISTORY,
+    LINE,
+    Signature,
+    TensorSignature,
+    dtype_of_wire,
+)
 
 Protocol = Literal["http", "grpc"]
 _SHOWN = 12
@@ -180,16 +188,20 @@ class Endpoint:
         config = config.get("config", config)  # gRPC wraps it
         self.max_batch_size = int(config.get("max_batch_size", 0)) or None
         optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
-        columns = {  # written by config_text
-            tensor["name"]: tuple(json.loads(parameter["string_value"]))
-            for tensor in config["input"]
-            if (parameter := config.get("parameters", {}).get(tensor["name"])) is not None
+        written = {  # by config_text
+            name: json.loads(config["parameters"][name]["string_value"])
+            for name in (*(tensor["name"] for tensor in config["input"]), DIALECT)
+            if name in config.get("parameters", {})
         }
+        delimiter, quote = written.get(DIALECT, ("\t", ""))  # deployed before it was written
+        of_line = {"delimiter": delimiter, "quote": quote}
         self.served_versions = [int(version) for version in metadata["versions"]]
         self.signature = Signature(
             inputs=tuple(
                 dataclasses.replace(
-                    _tensor(t, t["name"] in optional), columns=columns.get(t["name"], ())
+                    _tensor(t, t["name"] in optional),
+                    columns=tuple(written.get(t["name"], ())),
+                    **(of_line if t["name"] == LINE else {}),
                 )
                 for t in metadata["inputs"]
             ),

@@ -25,12 +25,14 @@ from recsys.serve.server.ports import address_family, free_ports, port_taken
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # would be metrics of their own
 
-Status = Literal["starting", "ok", "degraded", "restarting"]
+Status = Literal["starting", "ok", "degraded", "restarting", "unknown"]
 Version = tuple[str, str]
 """Model and version; the version is empty where a model has none that can be read."""
 
+_FRESH_S = 10.0
+"""A report older than this does not say that all is well: looks are half a second apart."""
 _STALE_S = 60.0
-"""A report older than this is not believed."""
+"""A report older than this is not believed at all."""
 _METRICS_S = 5.0
 """Longest wait for the server's own metrics; Prometheus waits 10 s by default."""
 _CONNECTION_S = 10.0
@@ -45,22 +47,27 @@ class HealthReport:
     """State of a server and its models at a moment.
 
     Attributes:
-        status: ok; degraded, if a model or its newest version does not load; else not serving.
+        status: ok; degraded, if a model or its newest version does not load, or the last look at
+            server and repository failed; else not serving.
+        fault: why that look failed; empty if it did not.
         models: name -> versions that answer.
         failures: version -> reason why it does not answer.
         restarts: time and reason of each of the last restarts.
         num_restarts: restarts since the program began.
         probes: version -> monotonic time at which its recorded row was last answered right.
+        failed_probes: version -> number of times that it was not.
         listed: names of all models that the server was to load.
         metrics_url: host:port of the server's own metrics; empty before its first start.
     """
 
     status: Status
+    fault: str = ""
     models: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     failures: dict[Version, str] = dataclasses.field(default_factory=dict)
     restarts: tuple[str, ...] = ()
     num_restarts: int = 0
     probes: dict[Version, float] = dataclasses.field(default_factory=dict)
+    failed_probes: dict[Version, int] = dataclasses.field(default_factory=dict)
     listed: frozenset[str] = frozenset()
     metrics_url: str = ""
     made: float = dataclasses.field(default_factory=time.monotonic)
@@ -71,16 +78,34 @@ class HealthReport:
         return time.monotonic() - self.made
 
     @property
+    def error(self) -> str:
+        """Why nobody knows that all is well; empty where the last look is fresh and succeeded."""
+        if self.age_s > _STALE_S:
+            return f"the supervisor stands still for {self.age_s:.0f} s"
+        if self.status in ("ok", "degraded") and self.age_s > _FRESH_S:
+            return f"the last look at the server ended {self.age_s:.0f} s ago"
+        return self.fault
+
+    @property
+    def current_status(self) -> Status:
+        """The status at this moment: it is not ok without a fresh look."""
+        if self.age_s > _STALE_S:
+            return "unknown"
+        return "degraded" if self.status == "ok" and self.error else self.status
+
+    @property
     def serves(self) -> bool:
         """Whether the server answers requests."""
-        return self.status in ("ok", "degraded") and self.age_s <= _STALE_S
+        status = self.current_status
+        return status == "ok" or (status == "degraded" and any(self.models.values()))
 
 
 class HealthEndpoint:
     """Answers GET /healthz, /healthz/MODEL and /metrics in a thread; a context manager.
 
     The status of health is 200 while the server, or the model, answers requests, else 503; 404 of a
-    model that a server which answers has not.
+    model that a server which answers has not. A server none of whose models answers any more does
+    not answer.
     /metrics are the server's own, if it gives them, and what only its supervisor knows.
 
     Attributes:
@@ -131,17 +156,15 @@ class HealthEndpoint:
         head, _, model = path.partition("?")[0].removeprefix("/").partition("/")
         if head != "healthz":
             return 404, {"error": "only /healthz, /healthz/MODEL and /metrics are here"}
-        if report.age_s > _STALE_S:
-            return 503, {
-                "status": "unknown",
-                "error": f"the supervisor stands still for {report.age_s:.0f} s",
-            }
+        if report.current_status == "unknown":
+            return 503, {"status": "unknown", "error": report.error}
         if model and report.serves and model not in report.listed:
             known = ", ".join(sorted(report.listed)) or "none"
             return 404, {"error": f"no model {model!r} is here, only {known}"}
         serves = bool(report.models.get(model)) if model else report.serves
         return 200 if serves else 503, {
-            "status": report.status,
+            "status": report.current_status,
+            **({"error": report.error} if report.error else {}),
             "models": report.models,
             "failures": {version_text(version): why for version, why in report.failures.items()},
             "restarts": report.restarts,
@@ -213,11 +236,14 @@ def _own_metrics(report: HealthReport) -> bytes:
     registry = CollectorRegistry()
     of_version = ("model", "version")
     serving = ("recsys_serving", "1 while the server answers requests, else 0")
+    degraded = ("recsys_degraded", "1 while /healthz says degraded, else 0")
     restarts = ("recsys_server_restarts", "Times that the server was started again")
     ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
     failed = ("recsys_version_failed", "1 for each version with a failure", of_version)
     probed = ("recsys_probe_age_seconds", "Time since a right answer to the probe", of_version)
+    missed = ("recsys_probe_failures", "Probes with a wrong answer or none", of_version)
     Gauge(*serving, registry=registry).set(report.serves)
+    Gauge(*degraded, registry=registry).set(report.current_status == "degraded")
     Counter(*restarts, registry=registry).inc(report.num_restarts)
     ready_versions = Gauge(*ready, registry=registry)
     for model, numbers in report.models.items() if report.serves else ():
@@ -229,4 +255,7 @@ def _own_metrics(report: HealthReport) -> bytes:
     ages = Gauge(*probed, registry=registry)
     for version, right in report.probes.items():
         ages.labels(*version).set(time.monotonic() - right)
+    failures = Counter(*missed, registry=registry)
+    for version, number in report.failed_probes.items():
+        failures.labels(*version).inc(number)
     return generate_latest(registry)

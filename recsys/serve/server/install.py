@@ -17,11 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recsys.errors import FAILED, UserError
-from recsys.installation import IS_CHECKOUT, command_for
+from recsys.installation import IS_CHECKOUT, ROOT, command_for
 from recsys.serve.server import native_backend
 
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
+
+
+_ENVIRONMENT = ROOT / ".venv-triton"
+"""Environment of a checkout with a server, which `make triton-env` makes."""
 
 
 class ServerError(UserError):
@@ -44,6 +48,15 @@ class ServerInstall:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def python_with_server() -> Path | None:
+    """Returns the Python of `make triton-env` where only that one has a server, else None."""
+    python = _ENVIRONMENT / "bin" / "python"
+    here = shutil.which("tritonserver") or importlib.util.find_spec("pytriton")
+    if here or not IS_CHECKOUT or not os.access(python, os.X_OK):
+        return None
+    return None if _ENVIRONMENT.samefile(sys.prefix) else python
+
+
 def find_server(backends: Path) -> ServerInstall:
     """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
 
@@ -58,10 +71,11 @@ def find_server(backends: Path) -> ServerInstall:
         return ServerInstall(binary=Path(on_path))
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
+        python = python_with_server()
+        advice = f"run this with {python}" if python else f"run {command_for('triton-server')}"
         raise ServerError(
             "no Triton server: neither tritonserver on the PATH nor the package nvidia-pytriton "
-            f"in {sys.prefix}; run {command_for('triton-server')}"
-            f"{', then .venv-triton/bin/python triton/serve.py' if IS_CHECKOUT else ''}"
+            f"in {sys.prefix}; {advice}"
         )
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"

@@ -52,42 +52,48 @@ class _Probe:
     """The questions to one version.
 
     Attributes:
+        recorded: what the file holds, read once: the repository may be away later.
         sent: time of the last one.
         under_way: whether its thread runs.
         asked: time since which none was answered; None if the last one was.
         executions: of the version at that time.
         right: time of the last answer that was right.
         fault: why the last answer was not right; empty if it was.
+        failures: number of questions that got a wrong answer or none.
     """
 
     file: Path
+    recorded: dict[str, Any] = dataclasses.field(default_factory=dict)
     sent: float = -math.inf
     under_way: bool = False
     asked: float | None = None
     executions: int = 0
     right: float = dataclasses.field(default_factory=time.monotonic)
     fault: str = ""
+    failures: int = 0
 
     def ask(self, url: str, version: Version) -> None:
         """Sends the recorded row and compares the answer."""
+        failed = True
         try:
-            recorded = json.loads(self.file.read_text())
+            self.recorded = recorded = self.recorded or json.loads(self.file.read_text())
             inputs = json.dumps(recorded["inputs"])
             with Endpoint(url, *version, timeout_s=SILENCE_S) as endpoint:
                 request = request_from_json(endpoint.signature, inputs)
                 answer = endpoint.send(request)
             self.fault = _difference(answer, recorded["outputs"], recorded["tolerance"])
             if not self.fault:
-                self.right = time.monotonic()
+                self.right, failed = time.monotonic(), False
             self.asked = None
         except OverloadedError:
-            self.asked = None  # it answers others
+            self.asked, failed = None, False  # it answers others
         except EndpointError as error:
             if error.status not in _NO_ANSWER:
                 self.fault, self.asked = f"its recorded row is refused: {error}", None
         except (OSError, ValueError, LookupError, TypeError) as error:
             self.fault, self.asked = f"{self.file} cannot be asked: {error}", None
         finally:
+            self.failures += failed
             self.under_way = False
 
 
@@ -121,8 +127,11 @@ class Prober:
                 continue
             try:
                 executions = server.executions(*version)
-            except ServerError:
-                continue  # it goes, or the server is slow
+            except ServerError:  # it goes, or the server is slow
+                if due:
+                    probe.sent = now
+                    probe.failures += 1
+                continue
             if probe.asked is None or executions != probe.executions:
                 probe.asked, probe.executions = now, executions  # a busy one answers others
             elif overdue:
@@ -141,6 +150,11 @@ class Prober:
     def faults(self) -> dict[Version, str]:
         """Versions whose last answer was wrong -> the difference."""
         return {version: probe.fault for version, probe in self._probes.items() if probe.fault}
+
+    @property
+    def failures(self) -> dict[Version, int]:
+        """Versions -> number of questions that got a wrong answer or none."""
+        return {version: probe.failures for version, probe in self._probes.items()}
 
     @property
     def right(self) -> dict[Version, float]:

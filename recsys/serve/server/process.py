@@ -276,6 +276,15 @@ class TritonServer:
         models = self._ask("get_model_repository_index").models
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
+    def ready_versions(self) -> set[tuple[str, str]]:
+        """Returns model and version of all that answer, whatever is in the repository.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        statistics = self._ask("get_inference_statistics").model_stats
+        return {(of_version.name, of_version.version) for of_version in statistics}
+
     def executions(self, model: str, version: str) -> int:
         """Returns the number of executions that a version has completed.
 

@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from recsys.errors import UserError
 from recsys.serve.repository import ModelRepository
@@ -88,6 +89,8 @@ class Supervisor:
         self._failures: dict[Version, str] = {}
         self._wrong: dict[Version, str] = {}
         self._log_fault = ""
+        self._fault = ""
+        self._had_ready = False
         self._prober = Prober(options.probe_secs)
 
     def run(self, on_ready: Callable[[TritonServer], None]) -> None:
@@ -164,8 +167,10 @@ class Supervisor:
             except ServerError:
                 raise
             except Exception as error:  # noqa: BLE001  (no descriptor or thread is left, say)
+                fault = f"cannot watch the server at the moment: {_text(error)}"
                 if _text(error) not in faults:
-                    self._say(f"cannot watch the server at the moment: {_text(error)}")
+                    self._say(fault)
+                self._report("degraded", fault)
                 faults.append(_text(error))
                 watched.answered = time.monotonic()  # nobody could ask
             else:
@@ -182,13 +187,18 @@ class Supervisor:
             raise ServerError("the server was stopped by a signal")
         instances = find_instances(server.pid)
         if server.responds():
-            with contextlib.suppress(ServerError):
+            watched.answered = now
+            try:
                 for line in self._observe(server):
                     self._say(line)
-                watched.answered = now
+            except ServerError as error:
+                self._report("degraded", str(error))
             self._prober.look(server, (v for v, state in self._states.items() if state == "READY"))
         elif now - watched.answered > SILENCE_S:
             raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s")
+        else:
+            since = time.monotonic() - watched.answered
+            self._report("degraded", f"the server has not answered for {since:.0f} s")
         seen = watched.seen
         seen |= {instance.pid: instance for instance in instances if instance.model}
         earlier, watched.faulty = watched.faulty, {i.pid: i.fault for i in instances if i.fault}
@@ -257,15 +267,7 @@ class Supervisor:
         """Reads and reports the models' states; returns lines of the news."""
         news: list[str] = []
         states: dict[Version, str] = {}
-        listed = [model for model in server.models() if model.get("state")]
-        missing = set(server.names) - {model["name"] for model in listed}
-        poll_secs = self._settings.poll_secs
-        refused = server.log.refused_models(3 * poll_secs + 5 if poll_secs else math.inf)
-        # Its configuration cannot be read, or it has no version.
-        for name in sorted(missing | refused.keys()):
-            if (self._settings.repository / name).is_dir():
-                reason = refused.get(name) or server.log.model_error(name)
-                listed.append({"name": name, "state": "UNAVAILABLE", "reason": reason})
+        listed, fault = self._list(server)
         for model in listed:
             version = (model["name"], model.get("version", ""))
             states[version] = model["state"]
@@ -293,8 +295,51 @@ class Supervisor:
                 news.append(f"  {version_text(version)}: {why}")
         self._wrong = self._prober.faults
         self._failures |= self._wrong
-        self._report("degraded" if self._failures else "ok")
+        self._had_ready |= bool(newest)
+        if self._had_ready and not newest and not fault:
+            fault = "no version answers any more"
+        if fault and fault != self._fault:
+            news.append(f"degraded: {fault}")
+        elif self._fault and not fault:
+            news.append(f"no longer: {self._fault}")
+        self._fault = fault
+        self._report("degraded" if self._failures or fault else "ok", fault)
         return news
+
+    def _list(self, server: TritonServer) -> tuple[list[dict[str, Any]], str]:
+        """Returns all versions with their states, and what is wrong with the repository."""
+        repository, polls = self._settings.repository, bool(self._settings.poll_secs)
+        fault = ""
+        try:
+            listed = [model for model in server.models() if model.get("state")]
+        except ServerError as error:
+            if not self._states:
+                raise  # nothing was ever loaded
+            listed, fault = [], f"the server cannot list {repository}: {error}"
+        known = {(model["name"], model.get("version", "")) for model in listed}
+        if not fault:
+            missing = set(server.names) - {name for name, _ in known}
+            refused = server.log.refused_models(
+                3 * self._settings.poll_secs + 5 if polls else math.inf
+            )
+            # Its configuration cannot be read, or it has no version.
+            for name in sorted(missing | refused.keys()):
+                if (repository / name).is_dir():
+                    reason = refused.get(name) or server.log.model_error(name)
+                    listed.append({"name": name, "state": "UNAVAILABLE", "reason": reason})
+        away = {v for v, state in self._states.items() if state == "READY"} - known
+        if away and (fault or not polls):
+            away &= server.ready_versions()
+            listed += [{"name": name, "version": v, "state": "READY"} for name, v in sorted(away)]
+            if away and not fault:
+                gone = ", ".join(map(version_text, sorted(away)))
+                fault = f"{gone}: not in {repository} any more; answers until the next start"
+        if fault and not known:  # the others do not answer, for the same reasons as before
+            listed += [
+                {"name": name, "version": v, "state": "UNAVAILABLE"}
+                for name, v in self._states.keys() - away
+            ]
+        return listed, fault
 
     def _is_chosen(self, name: str, version: int) -> bool:
         """Tells if the policy chooses a version, or cannot be read."""
@@ -306,7 +351,7 @@ class Supervisor:
         except (OSError, UserError):
             return True
 
-    def _report(self, status: Status) -> None:
+    def _report(self, status: Status, fault: str = "") -> None:
         ready: dict[str, list[int]] = collections.defaultdict(list)
         if status in ("ok", "degraded"):
             for (model, version), state in self._states.items():
@@ -314,11 +359,13 @@ class Supervisor:
                     ready[model].append(int(version))
         self._health.report = HealthReport(
             status=status,
+            fault=fault,
             models=dict(ready),
             failures=dict(self._failures),
             restarts=tuple(self._restarts.reasons),
             num_restarts=self._restarts.number,
             probes=self._prober.right,
+            failed_probes=self._prober.failures,
             listed=frozenset(model for model, _ in self._states),
             metrics_url=self._metrics_url,
         )

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-let names = [], inputs = [], example = [], columns = [];
+let names = [], inputs = [], example = [], columns = [], delimiter = "\t", quote = "", edits = 0;
 
 const texts = () => inputs.map((input) => input.value.trim());
 
+// A column of a line, in quotes where it would not end at the next delimiter.
+function spelled(text) {
+  const plain = !quote || !(text.includes(delimiter) || text.includes(quote));
+  return plain ? text : quote + text.replaceAll(quote, quote + quote) + quote;
+}
+
 function showLine() {
   const fields = texts();
-  const line = columns.map((name) => fields[names.indexOf(name)] ?? "");
-  $("line").value = fields.some((text) => text) ? line.join("\t") : "";
+  const line = columns.map((name) => spelled(fields[names.indexOf(name)] ?? ""));
+  $("line").value = fields.some((text) => text) ? line.join(delimiter) : "";
 }
 
 function markInvalid(field) {
@@ -62,25 +68,30 @@ function showEffects(fields, effects) {
   }));
 }
 
-// Fills the fields from a line without its label.
-function readLine() {
-  const line = $("line").value.replace(/\r?\n$/, "");
-  const delimiter = ["\t", ",", ";", "|"].find((each) => line.includes(each)) ?? "\t";
-  const fields = line ? line.split(delimiter) : columns.map(() => "");
-  if (fields.length !== columns.length) {
-    const message = `A line has ${columns.length} fields, without the label; this one has ` +
-      `${fields.length}.`;
-    showError(new Error(message));
+// Fills the fields from a line without its label, as the schema of the model splits it.
+const readLine = newest(0, async () => {
+  const line = $("line").value.replace(/\r?\n$/, ""), before = edits;
+  try {
+    const {fields} = line ? await ask("split", {line}) : {fields: names.map(() => "")};
+    return {fields, before};
+  } catch (error) {
+    return {error, before};
+  }
+}, ({fields, error, before}) => {
+  if (before !== edits) return;  // of the fields, meanwhile
+  if (error) {
+    showError(error);
     $("score").hidden = $("effects").hidden = true;
     $("line").setAttribute("aria-invalid", "true");
     return;
   }
   $("line").removeAttribute("aria-invalid");
-  inputs.forEach((input, i) => { input.value = fields[columns.indexOf(names[i])]; });
+  inputs.forEach((input, i) => { input.value = fields[i]; });
   score();
-}
+});
 
 function edited() {
+  edits++;
   $("line").removeAttribute("aria-invalid");
   showLine();
   score();
@@ -89,7 +100,7 @@ function edited() {
 $("line").addEventListener("input", readLine);
 $("line").addEventListener("paste", (event) => {
   const text = event.clipboardData.getData("text/plain");
-  if (!text.includes("\t")) return;
+  if (!text.includes(delimiter)) return;
   event.preventDefault();  // a pasted line takes the place of the one before
   $("line").value = text;
   readLine();
@@ -105,6 +116,8 @@ $("example").addEventListener("click", () => fill(example));
 ask("model", {}).then((model) => {
   names = model.fields;
   columns = model.line;
+  delimiter = model.delimiter;
+  quote = model.quote;
   $("line-label").textContent = `Line of a click log: ${columns.length} fields, without the label`;
   example = model.example;
   $("example").hidden = !example.some((text) => text);

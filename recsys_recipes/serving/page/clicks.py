@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a DLRM: a line, its score, each field's effect."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.schema.row_format import Column, split_fields
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.signature import FIELDS, LINE, LOGIT, PROBABILITY
+from recsys.serve.signature import FIELDS, LINE, LOGIT, PROBABILITY, TensorSignature
 from recsys_recipes.serving.page.view import QuestionError, Values, View
 
+_HIDDEN = {"\t", "\r", "\n"}
+"""Characters that a field of the page cannot hold."""
+_EXAMPLE_TIME = 1_705_311_000_000
+"""2024-01-15 09:30:00 UTC."""
 _REFUSED = re.compile(r"row \d+: (column (.+?): '.*' is refused .*)", re.DOTALL)
 
 
@@ -34,20 +41,29 @@ def clicks_view(endpoint: Endpoint, dataset: Path | None) -> View:
         )
 
     names = endpoint.signature.input(FIELDS).columns
-    example = [""] * len(names) if dataset is None else _example(dataset)
+    line = endpoint.signature.input(LINE)
+    example = {} if dataset is None else _example(dataset)
 
     def score(question: Values) -> Values:
         fields = _fields_of(question, names)
         with endpoint.again() as own:  # for this thread, and of the version that is served now
             return score_fields(own, fields)
 
+    def split(question: Values) -> Values:
+        columns = _columns_of(question, line)
+        return {"fields": [columns[name] for name in names]}
+
     def model(_: Values) -> Values:
-        shown = {"model": endpoint.model, "url": endpoint.url}
-        line = endpoint.signature.input(LINE).columns
-        return {**shown, "line": line, "fields": names, "example": example}
+        return {
+            **{"model": endpoint.model, "url": endpoint.url, "fields": names},
+            **{"line": line.columns, "delimiter": line.delimiter, "quote": line.quote},
+            "example": [example.get(name, "") for name in names],
+        }
 
     title = f"{endpoint.model}: score a line of a click log"
-    return View(name="clicks", title=title, answers={"model": model, "score": score})
+    return View(
+        name="clicks", title=title, answers={"model": model, "split": split, "score": score}
+    )
 
 
 def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
@@ -89,21 +105,54 @@ def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _example(dataset: Path) -> list[str]:
-    """Returns the most frequent categories, empty where they are in buckets."""
+def _example(dataset: Path) -> dict[str, str]:
+    """Returns the most frequent categories of columns, empty where they are in buckets.
+
+    A number is 1, a time a fixed one.
+    """
     row = semantics_of_dataset(dataset, {}).line_format
     dictionaries = dictionaries_of_dataset(dataset)
-    texts = []
+    texts = {}
     for column, number in zip(row.columns, row.numbers, strict=True):
         if column.role == "numerical":
-            texts.append("1")
+            texts[column.name] = "1"
+        elif column.role == "timestamp" and column.time is not None:
+            texts[column.name] = column.time.text(_EXAMPLE_TIME)
         elif column.role == "categorical":
-            first = next(iter(() if column.buckets else dictionaries.load_column(number)), b"")
-            if isinstance(first, bytes):
-                texts.append(first.decode())
-            else:
-                texts.append(f"{first:08x}" if column.type == "hex" else str(first))
+            texts[column.name] = "".join(_most_frequent(dictionaries, number, column, 1))
+        elif column.role == "categorical_list" and (rule := column.list) is not None:
+            number += row.count("categorical")
+            weight = f"{rule.weight_separator}1" if rule.weight_separator else ""
+            elements = _most_frequent(dictionaries, number, column, min(3, rule.max_length))
+            texts[column.name] = rule.separator.join(f"{text}{weight}" for text in elements)
     return texts
+
+
+def _most_frequent(
+    dictionaries: Dictionaries, number: int, column: Column, most: int
+) -> Iterator[str]:
+    """Yields categories of a column that the page can show, the most frequent first."""
+    for key in itertools.islice(() if column.buckets else dictionaries.load_column(number), most):
+        if isinstance(key, int):
+            yield f"{key:08x}" if column.type == "hex" else str(key)
+        elif not _HIDDEN & set(text := key.decode(errors="replace")):
+            yield text
+
+
+def _columns_of(question: Values, line: TensorSignature) -> dict[str, str]:
+    """Returns the texts of a line without its label, by column."""
+    text = question.get("line")
+    if not isinstance(text, str):
+        raise QuestionError("a line is a text")
+    delimiter, quote = line.delimiter.encode(), line.quote.encode()
+    fields = split_fields(text.encode(), delimiter, quote)
+    if fields is None:
+        raise QuestionError(f"a column that begins with {line.quote} does not end with one")
+    if len(fields) != len(line.columns):
+        raise QuestionError(
+            f"a line has {len(line.columns)} fields, without the label; this one has {len(fields)}"
+        )
+    return {name: field.decode() for name, field in zip(line.columns, fields, strict=True)}
 
 
 def _fields_of(question: Values, names: Sequence[str]) -> list[str]:
@@ -113,6 +162,6 @@ def _fields_of(question: Values, names: Sequence[str]) -> list[str]:
     for name, text in zip(names, fields, strict=True):
         if not isinstance(text, str):
             raise QuestionError(f"column {name}: is no text", name)
-        if {"\t", "\r", "\n"} & set(text):
+        if _HIDDEN & set(text):
             raise QuestionError(f"column {name}: holds a tab or a line end", name)
     return fields

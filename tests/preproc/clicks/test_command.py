@@ -192,7 +192,7 @@ def test_pyarrow_is_imported_only_where_it_is_used():
 
 def shell(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
     """Calls the script in a folder; returns its errors."""
-    environment = {"PYTHON": sys.executable} | environment
+    environment = {"RECIPES_PYTHON": sys.executable} | environment
     return harness.run(SCRIPT, *arguments, folder=folder, status=status, **environment).stderr
 
 
@@ -208,13 +208,23 @@ def test_script_makes_a_dataset_of_relative_paths(tmp_path):
     assert Manifest.load(tmp_path / "made").semantics["frequency_limit"] == 15
 
 
+def test_script_takes_no_python_that_was_named_for_something_else(tmp_path):
+    """`make test PYTHON=...` names the Python that environments are made from."""
+    write_days(tmp_path / "days", rows=60)
+    paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where there is no .venv
+    shell(tmp_path, **paths, PYTHON="/bin/false", PATH=path, RECIPES_PYTHON="")
+    assert Manifest.load(tmp_path / "made").rows
+    shell(tmp_path, "--overwrite", **paths, RECIPES_PYTHON="/nowhere/python", status=127)
+
+
 def test_script_works_in_the_folder_of_its_caller(tmp_path):
     """That stays the same folder, and no module is taken from it."""
     write_days(tmp_path / "days", rows=60)
     (tmp_path / "here").mkdir()
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)\n")
     python = os.path.relpath(sys.executable, tmp_path)
-    paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made", "PYTHON": python}
+    paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made", "RECIPES_PYTHON": python}
     shell(tmp_path, **paths)
     inode = (tmp_path / "here").stat().st_ino
     for flags in ((), ("--overwrite",)):

@@ -116,7 +116,7 @@ def test_version_of_java(tmp_path):
 def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """Calls run-spark.sh with a Python that says what it is given."""
     names = ("MASTER", "TOTAL_CORES", "TOTAL_MEMORY", "EXECUTOR_CORES", "OPTS", "INPUT_PATH")
-    values = dict.fromkeys(names) | {"PYTHON": "/bin/echo"} | environment
+    values = dict.fromkeys(names) | {"RECIPES_PYTHON": "/bin/echo"} | environment
     return harness.run(
         *(harness.REPOSITORY / "preproc" / "run-spark.sh", *arguments), status=None, **values
     )

@@ -122,7 +122,7 @@ def test_the_memory_limit_is_enforced(tmp_path):
 
 def test_the_script_and_a_missing_environment(tmp_path):
     write_days(tmp_path / "days", rows=100)
-    variables = {"PYTHON": sys.executable, "INPUT_PATH": "days", "OUTPUT_PATH": "made"}
+    variables = {"RECIPES_PYTHON": sys.executable, "INPUT_PATH": "days", "OUTPUT_PATH": "made"}
 
     def script(*arguments: str, path: Path = RUN_SCRIPT, status: int = 2, **more: str) -> str:
         done = harness.run(path, *arguments, folder=tmp_path, status=status, **variables | more)

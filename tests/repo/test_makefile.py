@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the Makefile runs groups of tests, and what it says of them."""
+
+from tests import harness
+
+GROUPS = r"""
+include {repository}/Makefile
+.PHONY: all-groups good-groups good skipped bad
+all-groups:
+	$(call in_turn,good skipped bad good)
+good-groups:
+	$(call in_turn,good skipped)
+good:
+	@printf 'a\\b\n  1 passed\nlast'
+skipped:
+	@echo "not run: there is no device"
+bad:
+	@echo "1 failed"; exit 3
+"""
+
+
+def groups(folder, target, status):
+    (folder / "Makefile").write_text(GROUPS.replace("{repository}", str(harness.REPOSITORY)))
+    done = harness.run("make", target, folder=folder, status=status, MAKEFLAGS=None)
+    lines = done.stdout.splitlines()
+    verdicts = [line.split(" after ")[0] for line in lines if " after " in line or ": not" in line]
+    return lines, verdicts, done.stderr
+
+
+def test_a_group_that_is_not_run_is_not_called_passed(tmp_path):
+    lines, verdicts, _ = groups(tmp_path, "good-groups", 0)
+    assert verdicts == ["good: passed", "skipped: not run: there is no device", "skipped: not run"]
+    assert lines[:3] == ["good: a\\b", "good:   1 passed", "good: last"]
+
+
+def test_a_group_that_fails_fails_the_whole_after_the_others(tmp_path):
+    _, verdicts, errors = groups(tmp_path, "all-groups", 2)
+    skipped = ["skipped: not run: there is no device", "skipped: not run"]
+    assert verdicts == ["good: passed", *skipped, "good: passed"]
+    assert "failed: bad\n" in errors
