@@ -461,14 +461,20 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
     "zip": (b"PK\x03\x04" + bytes(100), "is zip-compressed.*unzip"),
     "empty": (b"", "is empty"),
     "gzip of nothing": (gzip.compress(b""), "none of the first"),
-    "damaged gzip": (gzip.compress(GOOD)[:50] + b"\xff" * 500, "gzip data are damaged"),
-    "gzip cut in the first row": (gzip.compress(GOOD)[:66], "the gzip data end early"),
+    "damaged gzip": (
+        gzip.compress(GOOD)[:50] + b"\xff" * 500,
+        "gzip data are damaged.* at byte 0",
+    ),
+    "gzip cut in the first row": (
+        gzip.compress(GOOD)[:66],
+        "gzip data .* end early",
+    ),
     "no line end": (b"0" * (2**20 + 2**19), "does not end within 512 KiB"),
 }
 FOUND_BY_READING = {
     "cut gzip": (
         gzip.compress(good_text(3000, seed=2))[:-60_000],
-        "the gzip data end early|EOFException: Unexpected end",
+        "gzip data .* end early|EOFException: Unexpected end",
     ),
     "endless line": (GOOD + ENDLESS + GOOD, f"the line at byte {len(GOOD)} is longer than 1 MiB"),
     "endless last line": (

@@ -239,8 +239,11 @@ UNUSABLE = {
     "late long line": (b"1::2::3::4\n" * 9 + b"1" * (2**20 + 9), "line at byte 99 is longer"),
     "cut bzip2": (bz2.compress(b"1::2::3::4\n")[:-9], "the bzip2 data are damaged or end early"),
     "zip": (b"PK\x03\x04" + b"0" * 99, r"is zip-compressed.*unzip"),
-    "cut gzip": (gzip.compress(os.urandom(9999))[:-99], "gzip data end early"),
-    "damaged gzip": (b"\x1f\x8b\x08\x00" + b"\xff" * 99, "gzip data are damaged"),
+    "cut gzip": (gzip.compress(os.urandom(9999))[:-99], "gzip data .* end early"),
+    "damaged gzip": (
+        b"\x1f\x8b\x08\x00" + b"\xff" * 99,
+        "gzip data are damaged.* at byte 0",
+    ),
 }
 
 
