@@ -22,6 +22,8 @@ StreamFormat = Literal["gzip", "zstd", "bzip2", "xz"]
 
 BLOCK_BYTES = 2**19
 _READ_BYTES = BLOCK_BYTES // 4
+_LEAST_BYTES = 2**16
+"""Shorter streams are joined: each block costs its reader a call or a thread's turn."""
 
 _GzipError = cast("type[Exception]", igzip_lib.error)  # whose stub calls it an instance
 _DAMAGE = (OSError, EOFError, lzma.LZMAError, _GzipError)
@@ -51,32 +53,38 @@ _PADDING: dict[StreamFormat, int] = {"gzip": 1, "xz": 4}
 
 
 def unpack(path: Path, kind: StreamFormat) -> Iterator[bytes]:
-    """Yields the text of all streams in blocks of up to 512 KiB, none empty.
+    """Yields the text of all streams in blocks of up to 512 KiB, all but the last of 64 or more.
 
     Raises:
         PreprocError: a stream is damaged or ends early, or the file holds something else; names
             its offset in the compressed file.
     """
+    held = b""
     with path.open("rb") as file:
-        if kind == "zstd":
-            yield from _zstd_frames(path, file)
-            return
-        data = file.read(_READ_BYTES)
-        while data:
-            begin, decoder = file.tell() - len(data), _DECODERS[kind]()
-            while not decoder.eof:
-                try:
-                    text = decoder.decompress(data, BLOCK_BYTES)
-                except _DAMAGE as error:
-                    raise _damaged(path, kind, begin, str(error)) from error
-                if text:
-                    yield text
-                data = b""
-                if decoder.needs_input and not decoder.eof:
-                    data = file.read(_READ_BYTES)
-                    if not data:
-                        raise _damaged(path, kind, begin, "the file was cut off")
-            data = _after_padding(path, kind, file, decoder.unused_data)
+        for text in (_zstd_frames if kind == "zstd" else _streams)(path, kind, file):
+            held += text
+            if len(held) >= _LEAST_BYTES:
+                yield held
+                held = b""
+    if held:
+        yield held
+
+
+def _streams(path: Path, kind: StreamFormat, file: IO[bytes]) -> Iterator[bytes]:
+    data = file.read(_READ_BYTES)
+    while data:
+        begin, decoder = file.tell() - len(data), _DECODERS[kind]()
+        while not decoder.eof:
+            try:
+                yield decoder.decompress(data, BLOCK_BYTES)
+            except _DAMAGE as error:
+                raise _damaged(path, kind, begin, str(error)) from error
+            data = b""
+            if decoder.needs_input and not decoder.eof:
+                data = file.read(_READ_BYTES)
+                if not data:
+                    raise _damaged(path, kind, begin, "the file was cut off")
+        data = _after_padding(path, kind, file, decoder.unused_data)
 
 
 def _after_padding(path: Path, kind: StreamFormat, file: IO[bytes], data: bytes) -> bytes:
@@ -94,7 +102,7 @@ def _after_padding(path: Path, kind: StreamFormat, file: IO[bytes], data: bytes)
     return data
 
 
-def _zstd_frames(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+def _zstd_frames(path: Path, kind: StreamFormat, file: IO[bytes]) -> Iterator[bytes]:
     import pyarrow as pa
 
     size = os.fstat(file.fileno()).st_size
@@ -105,7 +113,7 @@ def _zstd_frames(path: Path, file: IO[bytes]) -> Iterator[bytes]:
                 while block := text.read(BLOCK_BYTES):
                     yield block
         except OSError as error:
-            raise _damaged(path, "zstd", begin, str(error)) from error
+            raise _damaged(path, kind, begin, str(error)) from error
 
 
 def _frame(file: IO[bytes]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from preproc.files import input_file
+from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.text_chunks import read_chunks
@@ -144,7 +145,7 @@ def test_the_type_of_ids_does_not_change_the_dataset(tmp_path):
 @pytest.mark.parametrize("blank", ["\n", "\n\n\n", "\r\n", " \t\n\n", " ", "\n" * 200])
 @pytest.mark.parametrize("chunk_bytes", [16, 2**20])
 def test_blank_lines_at_the_end_are_nothing(tmp_path, monkeypatch, blank, chunk_bytes):
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", chunk_bytes)
+    monkeypatch.setattr(input_file, "BLOCK_BYTES", chunk_bytes)
     monkeypatch.setattr(ratings_pipeline.prepare, "__defaults__", (chunk_bytes,))
     for lines in (CSV, DAT, ["1 2", "1 3", "1 4"]):
         source = write(tmp_path / "log", lines)
@@ -371,7 +372,9 @@ def test_chunks_hold_each_line_once(tmp_path, pack):
     source = tmp_path / "log"
     source.write_bytes(pack(text))
     for chunk_bytes in (1000, 2**19, 2**30):
-        chunks = list(read_chunks(InputFile.open(source), chunk_bytes, "a ratings file"))
+        chunks = list(
+            read_chunks(InputFile.open(source), chunk_bytes, "a ratings file", WHITESPACE)
+        )
         assert b"".join(c.text for c in chunks) == text
         assert (len(chunks) == 1) == (chunk_bytes > len(text))
         offset, line = 0, 1
