@@ -26,6 +26,7 @@ from recsys.errors import (
     is_out_of_memory,
 )
 from recsys.flags import REMOVED, define_flags, help_text
+from recsys.interruption import raise_interrupts
 
 
 def print_line(line: str) -> None:
@@ -166,6 +167,7 @@ def run_command(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files, as they are
     try:
+        raise_interrupts()
         extra = flag_values(argv)[1:]
         if flag_values.help:
             describe(flag_values)

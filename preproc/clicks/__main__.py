@@ -24,6 +24,8 @@ from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, seman
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.infer import infer_schema
 from preproc.files.errors import PreprocError
+from preproc.files.parts import parts_of, told
+from preproc.files.progress import ProgressReporter
 from preproc.spark.settings import SparkSettings
 from recsys.durable import write_whole_file
 from recsys.flags import define_flags as define_settings
@@ -160,13 +162,13 @@ def _infer(values: flags.FlagValues) -> None:
         PreprocError: no log is named, it is refused, or the file exists.
     """
     if values.input is None:
-        raise PreprocError("`infer` needs `input`, a file of the log")
+        raise PreprocError("`infer` needs `input`, a file or folder of the log")
     target = Path(values.infer)
     if target.exists():
         raise PreprocError(f"`infer` {target}: exists; name another file, or remove it")
     with command.local_input(values, target) as log:
-        files = sorted(log.iterdir()) if log.is_dir() else []
-        log = next((file for file in files if file.is_file()), log)
+        if log.is_dir():
+            ProgressReporter(values.progress).note(told(log, parts_of(log)))
         write_whole_file(target, infer_schema(log))
     print_line(str(target))
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
+from preproc.files.parts import parts_of
 
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.(?:gz|zst|bz2|xz))?")
 
@@ -25,6 +26,7 @@ def find_inputs(
     Raises:
         PreprocError: there is no suitable file.
     """
+    may_be_empty = has_parts(path, schema)
     if not path.exists():
         if schema is not None:
             raise PreprocError(f"`input` {path}: no such file or folder")
@@ -47,21 +49,21 @@ def find_inputs(
     for file in files:
         if not file.is_file():
             raise PreprocError(f"{file}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}")
-        if file.stat().st_size == 0:
+        if file.stat().st_size == 0 and not may_be_empty:
             last = ", or leave it out if it is the last day" if by_days else ""
             raise PreprocError(f"{file}: is empty; get the file again{last}")
     return tuple(InputFile.open(f) for f in files)
 
 
+def has_parts(path: Path, schema: Schema | None) -> bool:
+    """Returns True for a folder whose files are parts of one log, some perhaps without rows."""
+    return schema is not None and schema.split != "files" and path.is_dir()
+
+
 def _find_files(path: Path, schema: Schema) -> list[Path]:
     if schema.split == "files":
         return [path / str(name) for names in schema.values for name in cast("Any", names)]
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-    if not files:
-        raise PreprocError(f"`input` {path}: the folder is empty")
-    return files
+    return parts_of(path) if path.is_dir() else [path]
 
 
 def _find_days(folder: Path, *, by_days: bool) -> list[Path]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from preproc.clicks.engine import explained
-from preproc.clicks.input import find_inputs
+from preproc.clicks.input import find_inputs, has_parts
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
@@ -16,9 +16,11 @@ from preproc.clicks.schema.row_format import (
     RowFormat,
     criteo_format,
 )
+from preproc.files.blank_end import row_blocks
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.workspace import Workspace, check_output
@@ -48,14 +50,29 @@ def check(
     inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
-    samples = [_sample(file) for file in inputs]
-    formats = []
-    for file, rows in zip(inputs, samples, strict=True):
-        formats.append(job.semantics.row_format(file.path, rows[0] if rows else b""))
+    are_parts, num_files = has_parts(job.input, schema), len(inputs)
+    samples, formats, with_rows = [], [], []
+    for file in inputs:
+        rows, is_all = _sample(file)
+        if is_all and not rows:
+            if are_parts:
+                continue
+            raise PreprocError(f"{file.path}: holds no row; get the file again")
+        row_format = job.semantics.row_format(file.path, rows[0] if rows else b"")
+        if are_parts and is_all and len(rows) == row_format.has_header:
+            continue
+        with_rows.append(file)
+        samples.append(rows)
+        formats.append(row_format)
         if schema is None:
             check_sample(file, rows, unlabelled=job.semantics.unlabelled)
         else:
             _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
+    if not with_rows:
+        raise PreprocError(f"`input` {job.input}: none of its {num_files} files holds a row")
+    inputs = tuple(with_rows)
+    if job.input.is_dir():
+        reporter.note(told(job.input, [f.path for f in inputs], num_files - len(inputs)))
     if schema is not None:
         for name in _weighted_lists(samples[0], formats[0]):
             doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
@@ -68,17 +85,18 @@ def check(
     return inputs, tuple(formats), needs
 
 
-def _sample(file: InputFile) -> list[bytes]:
-    """Returns up to `SAMPLE_ROWS` rows from the start of a file."""
-    text = b""
-    for block in file.blocks():  # the first ones of a gzip file may end in the first row
+def _sample(file: InputFile) -> tuple[list[bytes], bool]:
+    """Returns up to `SAMPLE_ROWS` rows from the start of a file, and whether these are all."""
+    text, blocks = b"", row_blocks(file)
+    for block in blocks:  # the first ones of a gzip file may end in the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
             break
-    lines = text.split(b"\n", SAMPLE_ROWS)
-    if len(lines) > 1 or len(text) > 2**19 - 1:
-        lines.pop()  # the text after the last row of the sample, or a row cut in the middle
-    return [line.removesuffix(b"\r") for line in lines]
+    *lines, rest = text.split(b"\n", SAMPLE_ROWS)
+    is_all = len(lines) < SAMPLE_ROWS and not next(blocks, b"")
+    if is_all and rest:
+        lines.append(rest)  # otherwise a row that goes on
+    return [line.removesuffix(b"\r") for line in lines], is_all
 
 
 def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:

@@ -23,7 +23,8 @@ from preproc.files.input_file import InputFile
 Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_DELIMITERS = ("\t", ";", "|")
+_DELIMITERS = ("\t", ";", "|", "\x01")
+"""The last is that of Hive."""
 _UDATA_FIELDS = 4
 _ROWS = 10_000
 
@@ -118,8 +119,8 @@ def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _from_delimiter(delimiter: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    # Quotes between tabs are text, as a rule.
-    if delimiter == "\t":
+    # Quotes between tabs are text, as a rule, and always in Hive's files.
+    if delimiter in ("\t", "\x01"):
         return _csv_of(line.split(delimiter) for line in _lines(blocks))
     return _csv_of(_fields(line, delimiter) for line in _lines(blocks))
 

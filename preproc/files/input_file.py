@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A raw input file: text, perhaps compressed, or parquet, read as csv."""
 
-import bz2
 import contextlib
 import dataclasses
-import lzma
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
+from preproc.files.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,26 +27,17 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 
 _MAGIC: dict[bytes, Compression] = {
     GZIP_MAGIC: "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
+    **dict.fromkeys((ZSTD_MAGIC, *SKIPPABLE_MAGICS), "zstd"),
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PAR1": "parquet",
 }
+_COMPRESSED_NAME = (".gz", ".zst", ".bz2", ".xz")
+_IN_NO_TEXT = re.compile(rb"[\0\3-\b\x0e-\x1f]")
+"""Control characters; 1 and 2 are the delimiters of Hive."""
 _ZIP_MAGIC = b"PK\x03\x04"
 PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz, or parquet"
 
-
-def _open_zstd(path: Path) -> Any:
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-
-
-_OPENERS: dict[Compression, Callable[[Path], IO[bytes]]] = {
-    "zstd": _open_zstd,
-    "bzip2": bz2.open,
-    "xz": lzma.open,
-}
 _PARQUET_ROWS = 10_000
 _TYPICAL_INFLATION = 5.0
 """Bytes of text per byte of a log that is not gzip: only progress and disk needs depend on it."""
@@ -54,7 +45,6 @@ _TYPICAL_INFLATION = 5.0
 MAX_LINE_BYTES = 2**20
 """A longer line stops the run; a Criteo row has 393 bytes at most."""
 
-_BLOCK_BYTES = 2**19
 _ENDS_BYTES = 2**16
 
 
@@ -66,7 +56,8 @@ class InputFile:
         path: absolute, or relative to the working directory.
         size: bytes on disk.
         compression: told by the first bytes, not by the name.
-        identity: checksum of name, size, modification time, inode, first and last 64 KiB.
+        identity: checksum of name, size, times of modification and change, inode, and the first
+            and last 64 KiB.
         inflation: estimated bytes of text per byte on disk, 1.0 if not compressed.
     """
 
@@ -99,12 +90,19 @@ class InputFile:
                 f"{path.name}); files may be {PLAIN_OR_COMPRESSED}"
             )
         digest = xxhash.xxh3_128(os.fsencode(path.name))
-        digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\0".encode())
+        # The time of the last change tells an edit that kept size and modification time.
+        of_stat = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+        digest.update(repr(of_stat).encode())
         digest.update(head)
         digest.update(tail)
         compression: Compression = next(
             (c for magic, c in _MAGIC.items() if head.startswith(magic)), "none"
         )
+        if compression == "none" and path.suffix in _COMPRESSED_NAME and _IN_NO_TEXT.search(head):
+            raise PreprocError(
+                f"{path}: is named as a compressed file, and its first bytes are neither those of "
+                "one nor text: it is damaged at byte 0; get the file again"
+            )
         inflation = 1.0 if compression == "none" else _TYPICAL_INFLATION
         inflation = _inflation(head) if compression == "gzip" else inflation
         return cls(path, stat.st_size, compression, digest.hexdigest(), inflation)
@@ -133,15 +131,12 @@ class InputFile:
         if self.compression == "parquet":
             yield from self._csv_of_parquet()
             return
-        if self.compression in _OPENERS:
-            yield from self._unpack(_OPENERS[self.compression])
+        if self.compression != "none":
+            yield from unpack(self.path, self.compression)
             return
         with self.path.open("rb") as file:
-            if self.compression == "none":
-                while block := file.read(_BLOCK_BYTES):
-                    yield block
-                return
-            yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
+            while block := file.read(BLOCK_BYTES):
+                yield block
 
     def _csv_of_parquet(self) -> Iterator[bytes]:
         """Yields a header and the rows, quoted where needed."""
@@ -172,40 +167,6 @@ class InputFile:
                     text = pa.BufferOutputStream()
         except (pa.ArrowException, OSError) as error:
             raise PreprocError(f"{self.path}: cannot be read as parquet ({error})") from error
-
-    def _unpack(self, opener: Callable[[Path], IO[bytes]]) -> Iterator[bytes]:
-        try:
-            with opener(self.path) as file:
-                while block := file.read(_BLOCK_BYTES):
-                    yield block
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise PreprocError(
-                f"{self.path}: the {self.compression} data are damaged or end early ({error}); get "
-                "the file again"
-            ) from error
-
-    def _inflate(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
-        member = isal_zlib.decompressobj(wbits=31)
-        data = next(compressed, b"")
-        try:
-            while data:
-                if text := member.decompress(data, _BLOCK_BYTES):
-                    yield text
-                if not member.eof:
-                    data = member.unconsumed_tail or next(compressed, b"")
-                    continue
-                # Members may follow each other, and zero bytes may pad the last one.
-                data = member.unused_data.lstrip(b"\0") or next(compressed, b"").lstrip(b"\0")
-                if data:
-                    member = isal_zlib.decompressobj(wbits=31)
-        except _GzipError as error:
-            raise PreprocError(
-                f"{self.path}: the gzip data are damaged ({error}); get the file again"
-            ) from error
-        if not member.eof:
-            raise PreprocError(
-                f"{self.path}: the gzip data end early (the file was cut off); get the file again"
-            )
 
 
 _LIST_SEPARATOR = "|"

@@ -46,7 +46,8 @@ def real_path(setting: str, path: Path) -> Path:
     """
     try:
         real = path.resolve()
-        real.exists()  # refuses long names
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            real.stat()  # refuses long names, and loops from Python 3.13 on
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PreprocError(
@@ -178,6 +179,7 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
         )
     for path in [*files, *present]:
         folder = path.parent
+        real_path("`output`", folder)
         if (path.is_symlink() or path.exists()) and not path.is_file():
             raise PreprocError(f"`output`: {path} is no regular file; name a new file or folder")
         if (folder.is_symlink() or folder.exists()) and not folder.is_dir():

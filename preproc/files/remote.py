@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from preproc.files.errors import PreprocError
+from preproc.files.parts import is_part
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import atomic_file, settings_key
 from recsys.sizes import format_bytes
@@ -47,10 +48,15 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
 
         system, path = fsspec.url_to_fs(source)
         is_folder = system.isdir(path)
-        names = sorted(system.ls(path, detail=False)) if is_folder else [path]
-        files = {name: system.info(name) for name in names if not system.isdir(name)}
+        names = [path]
+        if is_folder:
+            names = [n for n in sorted(system.ls(path, detail=False)) if is_part(Path(n).name)]
+        folders = [name for name in names if system.isdir(name)]
+        files = {name: system.info(name) for name in names if name not in folders}
         copy = folder / settings_key([source, {n: system.ukey(n) for n in files}])
         copy.mkdir(exist_ok=True)
+        for name in folders:  # which the reader refuses or goes past, as those of a local folder
+            (copy / Path(name).name).mkdir(exist_ok=True)
         missing = {
             name: info.get("size") or 0
             for name, info in files.items()

@@ -2,13 +2,14 @@
 """Chunks of whole lines of a text file, matched against a grammar."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from preproc.files.blank_end import row_blocks
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 
 BoolArray = npt.NDArray[np.bool_]
@@ -61,17 +62,18 @@ class Chunk:
         return np.frombuffer(self.text, np.uint8)[keep].tobytes()
 
 
-def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Chunk]:
+def read_chunks(file: InputFile, chunk_bytes: int, expected: str, blank: bytes) -> Iterator[Chunk]:
     """Yields the lines of a file, about `chunk_bytes` at a time.
 
-    `expected` is a noun for the error message, such as `a ratings file`.
+    `expected` is a noun for the error message, such as `a ratings file`. Lines of `blank` bytes at
+    the end of the file are left out.
 
     Raises:
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
     blocks: list[bytes] = []
     held, offset, line = 0, 0, 1
-    for block in file.blocks():
+    for block in row_blocks(file, blank):
         blocks.append(block)
         held += len(block)
         if held < chunk_bytes:
@@ -88,23 +90,6 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
     if rest := b"".join(blocks):
         text = rest if rest.endswith(b"\n") else rest + b"\n"
         yield _chunk_of(file, text, offset, line, expected)
-
-
-def without_blank_end(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Yields chunks without the blank lines at the end of the file.
-
-    Blank lines at the end of a chunk wait for a line that is not blank, since the file may go on.
-    """
-    waiting: list[Chunk] = []
-    for chunk in chunks:
-        end = len(chunk.text.rstrip())
-        num_lines = int(np.searchsorted(chunk.starts, end)) if end else 0
-        if num_lines:
-            yield from waiting
-            waiting = []
-            yield chunk.lines(0, num_lines) if num_lines < chunk.num_lines else chunk
-        if num_lines < chunk.num_lines:
-            waiting.append(chunk.lines(num_lines, chunk.num_lines))
 
 
 def _chunk_of(file: InputFile, text: bytes, offset: int, first_line: int, expected: str) -> Chunk:

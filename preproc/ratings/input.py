@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from preproc.files.as_csv import ConvertedFile, as_csv
+from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
 from preproc.files.text_chunks import read_chunks
@@ -80,7 +81,9 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     Raises:
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
-    chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
+    chunk = next(read_chunks(file, 2**18, RATINGS_FILE, WHITESPACE), None)
+    if chunk is None:
+        raise PreprocError(f"{file.path}: holds no row; get the file again")
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
     refuse_utf8_mark(file.path, rows[0])
@@ -229,7 +232,7 @@ def _with_header(file: InputFile, line: bytes) -> str:
     delimiter = file.delimiter if isinstance(file, ConvertedFile) else ","
     if not delimiter:
         return f"{file.path}: has no header; write the names of its columns as line 1"
-    header = delimiter.replace("\t", r"\t").join(names)
+    header = delimiter.replace("\t", r"\t").replace("\x01", r"\001").join(names)
     return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)
 
 

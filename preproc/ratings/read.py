@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.as_csv import position
+from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
-from preproc.files.text_chunks import Chunk, read_chunks, without_blank_end
+from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import (
     IGNORED,
     INTEGER_ID,
@@ -118,7 +119,7 @@ def read_ratings(
     read = ReadRows()
     done, num_valid = 0, 0
     with reporter.stage("read", file.text_bytes, lambda: (done, read.num_rows)):
-        for chunk in without_blank_end(read_chunks(file, chunk_bytes, RATINGS_FILE)):
+        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE, WHITESPACE):
             has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):

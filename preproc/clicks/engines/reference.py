@@ -31,6 +31,7 @@ from preproc.clicks.rules import (
 )
 from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
 from preproc.clicks.schema.row_format import Column, RowFormat
+from preproc.files.blank_end import row_blocks
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
@@ -86,7 +87,7 @@ def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int,
     """
     what = row_format.description
     offset, rest = 0, b""
-    for block in file.blocks():
+    for block in row_blocks(file, row_format.blank):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield offset, _row_of(file, offset, line, what)

@@ -7,6 +7,7 @@ ones the draft asks for it. It is for a person to read.
 
 import functools
 import itertools
+import json
 import os
 import re
 from collections import Counter
@@ -20,14 +21,19 @@ from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.files.parts import parts_of
 
 SAMPLE_BYTES = 4 * 2**20
 """Text of the sample: half from the head of a file, the rest from middle and tail."""
+_SAMPLED_PARTS = 16
+"""Parts of a folder that share it, besides the largest."""
 _MOST_TEXT = 2**28
 """Text of a compressed file that is read for it."""
 
 _QUOTE = '"'
-_DELIMITERS = (",", "\t", ";", "|")
+_HIVE = "\x01"
+"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
+_DELIMITERS = (",", "\t", ";", "|", _HIVE)
 _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
 _WHOLE = re.compile(r"-?\d+")
@@ -56,7 +62,7 @@ _UNREAD = {
 _PAIRS = ({"0", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"-1", "1"})
 """What the values of a label may be, in small letters."""
 _BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
-_SEPARATORS = ("|", ";", ",")
+_SEPARATORS = ("\x02", "|", ";", ",")  # the first is Hive's
 _SEVERAL = 0.3
 """Fraction of a column's values that have several elements, if it holds lists."""
 _ODD = 0.01
@@ -68,13 +74,14 @@ _MOST_LABELS = 6
 
 
 def infer_schema(path: Path) -> str:
-    """Returns a schema of a log as YAML.
+    """Returns a schema of a log, a file or a folder of parts, as YAML.
 
     Raises:
         PreprocError: it cannot be read, or has no rows of several fields.
     """
-    file = InputFile.open(path)
-    head, *others = _sample(file)
+    sampled, (head, *others) = _samples(path)
+    if not head:
+        raise PreprocError(f"{path}: holds no line")
     if head[0].startswith(("{", "[")):
         raise PreprocError(
             f"{path}: JSON is not read here; write it as csv or parquet, such as "
@@ -93,6 +100,8 @@ def infer_schema(path: Path) -> str:
     twice = sorted({name for name in first if first.count(name) > 1})
     if has_header and twice:
         raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
+    if delimiter == _HIVE:
+        rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
     names = first if has_header else [f"c{number}" for number in range(len(first))]
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns:
@@ -113,9 +122,10 @@ def infer_schema(path: Path) -> str:
     has_quotes = any(_QUOTE in line for line in lines) or any("string" in e for e in entries)
     quote = f"'{_QUOTE}'" if has_quotes else "none"
     header = "true" if has_header else "false"
+    quote, missing = (quote, "") if delimiter != _HIVE else ("none", 'missing: ["\\\\N"]\n')
     return (
-        f"# A draft from {len(rows) - has_header:,} rows of {path.name}: read each line.\n{many}"
-        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n"
+        f"# A draft from {len(rows) - has_header:,} rows of {sampled}: read each line.\n{many}"
+        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n{missing}"
         f"label: {label_line}\n"
         "defaults: {frequency_limit: 2}\n"
         "columns:\n" + "\n".join(listed) + "\n"
@@ -141,17 +151,33 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
     return ""
 
 
-def _sample(file: InputFile) -> list[list[str]]:
-    """Returns lines from head, middle and tail."""
+def _samples(path: Path) -> tuple[str, list[list[str]]]:
+    """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
+    if not path.is_dir():
+        return path.name, _sample(InputFile.open(path), SAMPLE_BYTES)
+    files = [InputFile.open(part) for part in parts_of(path)]
+    steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
+    spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
+    # The largest has rows if one has, and its first line is the header if there are some.
+    largest = max(files, key=lambda file: file.text_bytes)
+    chosen = list(dict.fromkeys((largest, *spread)))
+    samples, *others = [_sample(file, SAMPLE_BYTES // len(chosen)) for file in chosen]
+    for first, *rest in others:
+        samples += [first[1:], *rest]
+    return f"{len(chosen)} of {len(files)} files of {path.name}", samples
+
+
+def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
+    """Returns lines from head, middle and tail, about `num_bytes` of text."""
     texts, whole_size, last, middle_at = [b""], 0, b"", 0
     for block in file.blocks():
         whole_size += len(block)
-        if len(texts[0]) < SAMPLE_BYTES // 2:
+        if len(texts[0]) < num_bytes // 2:
             texts[0] += block
         elif file.compression == "none" or whole_size > _MOST_TEXT:
             break
         else:
-            last = (last + block)[-SAMPLE_BYTES // 4 :]
+            last = (last + block)[-num_bytes // 4 :]
             # The middle is taken anew at each doubling.
             if whole_size >= 2 * middle_at:
                 texts[1:], middle_at = [last], whole_size
@@ -159,9 +185,9 @@ def _sample(file: InputFile) -> list[list[str]]:
         texts.append(last)
     if file.compression == "none":
         with file.path.open("rb") as opened:
-            for start in (file.size // 2, file.size - SAMPLE_BYTES // 4):
+            for start in (file.size // 2, file.size - num_bytes // 4):
                 if start > len(texts[0]):
-                    texts.append(os.pread(opened.fileno(), SAMPLE_BYTES // 4, start))
+                    texts.append(os.pread(opened.fileno(), num_bytes // 4, start))
     samples = []
     for number, text in enumerate(texts):
         lines = text.decode("utf-8-sig", "replace").split("\n")
@@ -169,14 +195,13 @@ def _sample(file: InputFile) -> list[list[str]]:
         # A line may be cut at either end of a sample.
         lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
         samples.append([line.removesuffix("\r") for line in lines if line])
-    if not samples[0]:
-        raise PreprocError(f"{file.path}: holds no line")
     return samples
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
     """Returns the fields of a line; none if its quotes are wrong."""
-    split = split_fields(line.encode(), delimiter.encode(), _QUOTE.encode())
+    quote = "" if delimiter == _HIVE else _QUOTE
+    split = split_fields(line.encode(), delimiter.encode(), quote.encode())
     return [field.decode() for field in split or ()]
 
 
@@ -413,5 +438,5 @@ def _quoted(text: str) -> str:
     return (
         text  # unless YAML takes it for something else, as null or yes
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
-        else '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
+        else json.dumps(text, ensure_ascii=False)
     )

@@ -48,7 +48,8 @@ _TYPES = {
 _COUNTED = ("categorical", "categorical_list", "timestamp")
 _MAX_TEXTS = 255
 _MOST_NUMBER = 1e30
-_ONE_CHARACTER = re.compile(r"[ -,/:-~]")
+_ONE_CHARACTER = re.compile(r"[\x02\x03 -,/:-~]")
+"""Separators within lists; the first two are Hive's."""
 _SPLITS = ("train", "validation", "test")
 _MAX_LENGTH = 10_000
 _TIME_SPLIT = ("validation", "test", "column")
@@ -82,10 +83,11 @@ class _Reader:
         header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
         quote = self._one_of(("dialect", "quote"), dialect.get("quote", '"'), ('"', "none"))
         delimiter = dialect.get("delimiter", ",")
-        if not isinstance(delimiter, str) or not re.fullmatch(r"[\t -,/:-~]", delimiter):
+        if not isinstance(delimiter, str) or not re.fullmatch(r"[\x01\t -,/:-~]", delimiter):
             raise self._error(
                 ("dialect", "delimiter"),
-                f"expected one character, a tab or one of ASCII but - and ., got {delimiter!r}",
+                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and ., got '
+                f"{delimiter!r}",
             )
         if delimiter == quote:
             raise self._error(("dialect", "delimiter"), "is the quote too")

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
+from preproc.files.blank_end import LINE_ENDS
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -193,6 +194,11 @@ class RowFormat:
     def shortest_row_bytes(self) -> int:
         """Bytes of a row whose features are all missing."""
         return len(self.columns) + self.count("label")
+
+    @property
+    def blank(self) -> bytes:
+        """Bytes of which lines at the end of a file are no rows; one field may be missing."""
+        return LINE_ENDS if len(self.columns) > 1 else b""
 
     @property
     def description(self) -> str:

@@ -5,7 +5,6 @@ import bisect
 import functools
 import itertools
 import logging
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.durable import whole_file
 from recsys.errors import show_names
+from recsys.files.order import by_number
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def write_metadata_file(folder: Path) -> None:
 
     Dask, and with it NVTabular and merlin, then plan their reads without opening each file.
     """
-    paths = sorted(folder.glob(PART_FILES), key=_by_number)
+    paths = _parts(folder)
     footers = [pq.read_metadata(path) for path in paths]
     for path, footer in zip(paths, footers, strict=True):
         footer.set_file_path(path.name)
@@ -137,8 +137,8 @@ class ParquetReader(RowReader):
         check_ids: bool = True,
     ) -> None:
         self.folder = _find_folder(root, split)
-        self.files = sorted(self.folder.glob(PART_FILES), key=_by_number)
-        _name_leftovers(self.folder)
+        self.files = _parts(self.folder)
+        _tell_files(self.folder)
         # Footers are read once; files are opened again per group, so that handles stay few.
         footers = [_read_footer(p) for p in self.files]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
@@ -307,7 +307,7 @@ def spec_by_ids(root: Path) -> FeatureSpec:
         DatasetError: a file is damaged or lacks a column, or an id is too large.
     """
     folders = filter(None, (_folder_of(root, split) for split in SPLIT_FOLDERS))
-    paths = [path for folder in folders for path in sorted(folder.glob(PART_FILES))]
+    paths = [path for folder in folders for path in _parts(folder)]
     _, schema = _read_footer(paths[0])
     _, names = plain_columns(schema)
     sizes = dict.fromkeys(names, 1)
@@ -335,21 +335,34 @@ def _find_folder(root: Path, split: str) -> Path:
     )
 
 
+def _parts(folder: Path) -> list[Path]:
+    """Returns the files of a split in the order of their rows."""
+    return sorted(folder.glob(PART_FILES), key=lambda path: by_number(path.name))
+
+
 @functools.cache
-def _name_leftovers(folder: Path) -> None:
-    """Logs, once for each folder, what a reader goes past."""
+def _tell_files(folder: Path) -> None:
+    """Logs, once for each folder, its files and what a reader goes past.
+
+    Raises:
+        DatasetError: folders in it have further files.
+    """
+    parts = _parts(folder)
+    nested = sorted({path.parent.name for path in folder.glob(f"[!._]*/{PART_FILES}")})
+    if nested:
+        raise DatasetError(
+            f"{folder}: besides {len(parts)} parquet files it holds folders with others "
+            f"({show_names(nested)}), which are not read: move all into one folder"
+        )
+    if len(parts) > 1:
+        first, last = parts[0].name, parts[-1].name
+        logger.info("%s: %d files, from %s to %s", folder, len(parts), first, last)
     if names := sorted(path.name for path in folder.glob("[._]*.parquet")):
         logger.warning(
             "%s: goes past %s: files whose names begin with . or _ are no data",
             folder,
             show_names(names),
         )
-
-
-def _by_number(path: Path) -> tuple[list[int | str], str]:
-    """Sorts part.2 before part.10: Dask numbers its files without zeros."""
-    words = re.split("([0-9]+)", path.name)
-    return [int(word) if i % 2 else word for i, word in enumerate(words)], path.name
 
 
 def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from preproc.clicks.job import semantics_of
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.clicks.rows import run, write_days
@@ -21,11 +22,10 @@ CASES = [
     pytest.param(["--engine=native"], SCANNED, False, marks=[KERNEL]),
     pytest.param(["--engine=native"], SCANNED, True, marks=[KERNEL]),
     pytest.param(ON_SPARK, SCANNED, True, marks=[KERNEL, SPARK, RELEASE]),
-    # An engine that reads the text once cannot tell when a change was that kept the time.
     pytest.param(
         ["--engine=nvtabular"],
         r"/nvtabular_rows/\w+/000_00000\.parquet$",
-        False,
+        True,
         marks=[NVTABULAR, RELEASE],
     ),
 ]
@@ -65,3 +65,19 @@ def test_a_change_during_the_run_is_noticed(tmp_path, engine, path, keep_time):
     made = Manifest.load(tmp_path / "made")
     assert Manifest.describe_files(tmp_path / "made") == made.files
     assert made.files == run(days, tmp_path / "alone", "reference").files
+
+
+@pytest.mark.parametrize("flag", ["--threads=1", "--frequency_limit=3"])
+@KERNEL
+def test_an_input_that_is_mended_after_a_kill_is_read_anew(tmp_path, flag):
+    """As `cp -p` over the file does: same size, times of modification and inode."""
+    days = write_days(tmp_path / "days", rows=700)
+    words = ("preproc.clicks", f"--input={days}", f"--output={tmp_path / 'made'}")
+    killed = ("-m", "tests.preproc.clicks.signal_at", "SIGKILL", SCANNED, *words, "--threads=1")
+    harness.python(*killed, status=-signal.SIGKILL)
+    assert list((tmp_path / "made.work" / "scan").rglob("*.json"))
+    change(days / "day_0", keep_time=True)
+    called("clicks", *words[1:], flag)
+    limit = {"frequency_limit": 3} if "limit" in flag else {}
+    fresh = run(days, tmp_path / "fresh", semantics=semantics_of("dlrm", limit))
+    assert Manifest.load(tmp_path / "made").files == fresh.files

@@ -59,7 +59,7 @@ def run(source: Path, output: Path, *, chunk_bytes: int = 2**20, family=MOVIELEN
     """Prepares a dataset; the file too is read in pieces no longer than a chunk."""
     job = RatingsJob(source=family, input=source, output=output, **settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(input_file, "_BLOCK_BYTES", max(min(chunk_bytes, 2**19), 4))
+        patch.setattr(input_file, "BLOCK_BYTES", max(min(chunk_bytes, 2**19), 4))
         return ratings_pipeline.prepare(job, chunk_bytes)
 
 

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,6 +102,25 @@ def test_leftovers_beside_each_file_are_gone_past(tmp_path, caplog, leftover):
     assert len(findings.warnings) == sum(path.name[0] in "._" for path in root.rglob("*"))
     assert ParquetReader(root, "train").num_rows == 64
     assert f"parquet/train: goes past {leftover.format('part_00000.parquet')}, " in caplog.text
+
+
+def test_parquet_as_spark_leaves_it(tmp_path, caplog):
+    """Marks and checksums are gone past; a partition is not left out without a word."""
+    root = write_dataset(tmp_path)
+    train = root / "parquet/train"
+    for name in ("_SUCCESS", "_metadata", "_common_metadata", ".part-9.parquet.crc", "x.crc"):
+        (train / name).write_bytes(b"crc\0")
+    for old, new in (("part_00000", "part-9"), ("part_00001", "part-10")):
+        (train / f"{old}.parquet").rename(train / f"{new}.parquet")
+    with caplog.at_level("INFO"):
+        reader = ParquetReader(root, "train")
+    assert [file.name for file in reader.files] == ["part-9.parquet", "part-10.parquet"]
+    assert reader.num_rows == 64
+    assert "2 files, from part-9.parquet to part-10.parquet" in caplog.text
+    (root / "parquet/validation/day=1").mkdir()
+    shutil.copy(reader.files[0], root / "parquet/validation/day=1/part-0.parquet")
+    with pytest.raises(DatasetError, match="day=1"):
+        ParquetReader(root, "validation")
 
 
 @pytest.mark.parametrize(

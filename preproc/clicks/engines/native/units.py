@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from preproc.clicks.engine import EngineJob
 from preproc.clicks.kernel import binding
 from preproc.clicks.schema.row_format import RowFormat
+from preproc.files.blank_end import end_of_rows, row_blocks
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, open_fd
 
 Counts = TypeVar("Counts", covariant=True)
@@ -84,10 +85,12 @@ def plan_units(engine_job: EngineJob, settings: NativeSettings) -> tuple[TextUni
     unit_bytes = settings.unit_bytes or default_unit_bytes(total)
     units = []
     for index, file in enumerate(inputs):
-        step = unit_bytes if file.compression == "none" else file.size
+        row_format, step, end = engine_job.formats[index], file.size, file.size
+        if file.compression == "none":
+            step, end = unit_bytes, end_of_rows(file, row_format.blank)
         units += [
-            TextUnit(file, engine_job.formats[index], index, begin, min(begin + step, file.size))
-            for begin in range(0, file.size, step)
+            TextUnit(file, row_format, index, begin, min(begin + step, end))
+            for begin in range(0, end, step)
         ]
     return tuple(units)
 
@@ -118,7 +121,7 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
     """
     try:
         if unit.file.compression != "none":
-            for block in _one_ahead(unit.file.blocks()):
+            for block in _one_ahead(row_blocks(unit.file, unit.row_format.blank)):
                 reader.feed(block)
         else:
             with open_fd(unit.file.path) as fd:

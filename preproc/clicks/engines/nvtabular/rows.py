@@ -158,7 +158,8 @@ def _read_file(
     part_rows: list[int] = []
     lines = 0
     with (folder / f"{index:03d}.bad").open("w", encoding="ascii") as rejected_file:
-        for chunk in read_chunks(file, CHUNK_BYTES, criteo_format().description):
+        row_format = criteo_format(unlabelled=semantics.unlabelled)
+        for chunk in read_chunks(file, CHUNK_BYTES, row_format.description, row_format.blank):
             valid, reasons = _validate(chunk, unlabelled=semantics.unlabelled)
             for line, reason in reasons.items():
                 rejected[reason] += 1

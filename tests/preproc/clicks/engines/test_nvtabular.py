@@ -34,7 +34,7 @@ def one_process(nvtabular_process, monkeypatch) -> Counter[str]:
 
 def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
     monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 15_000)
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 15_000)
+    monkeypatch.setattr(input_file, "BLOCK_BYTES", 15_000)
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=100)
     expected = run(days, tmp_path / "reference", "reference")
@@ -51,7 +51,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
 
 def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch, one_process):
     monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(input_file, "BLOCK_BYTES", 1000)
     days = write_days(tmp_path / "days", rows=20)
     with (days / "day_0").open("ab") as file:
         file.write(b"bad\n" * 100 + good_text(200, seed=2))
