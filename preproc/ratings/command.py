@@ -29,8 +29,8 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
         else ""
     )
     help_texts = {
-        "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}; - is the standard input, and "
-        "URLs that fsspec knows, such as s3://, are copied first.",
+        "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}, or a folder of its parts; - is "
+        "the standard input, and URLs that fsspec knows, such as s3://, are copied first.",
         "format": f"Of the file: {', '.join(source.format_names)}.",
         "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}; with "
         f"names of its header, other columns are ignored{without_header}.",

@@ -5,6 +5,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from preproc.files.as_csv import ConvertedFile, as_csv
 from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
+from preproc.files.parts import parts_of
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -45,8 +47,8 @@ SAMPLE_ROWS = 100
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
 
-def find_file(job: RatingsJob) -> InputFile:
-    """Finds the ratings file of a run, read as csv.
+def find_files(job: RatingsJob) -> tuple[InputFile, ...]:
+    """Finds the ratings file of a run, or the parts of a folder, read as csv.
 
     Raises:
         PreprocError: it is missing, ambiguous, empty, or of an unsupported compression.
@@ -57,15 +59,27 @@ def find_file(job: RatingsJob) -> InputFile:
     if path.is_dir():
         names = [n + suffix for n in job.source.file_names for suffix in ("", ".gz")]
         present = [path / n for n in names if (path / n).is_file()]
-        if len(present) != 1:
+        if len(present) > 1:
             listed = ", ".join(f.name for f in present)
-            listed = listed or "none of " + ", ".join(job.source.file_names)
-            came = listed if job.source.file_names else "a folder"
             raise PreprocError(
-                f"`input` {path}: must name one ratings file, found {came}; give the path of the "
+                f"`input` {path}: must name one ratings file, found {listed}; give the path of the "
                 "file itself"
             )
+        if not present:
+            return _opened_parts(path)
         path = present[0]
+    return (_opened(path),)
+
+
+def _opened_parts(folder: Path) -> tuple[InputFile, ...]:
+    """Opens the parts of a folder but those of no byte."""
+    parts = tuple(part for part in parts_of(folder) if part.stat().st_size)
+    if not parts:
+        raise PreprocError(f"`input` {folder}: none of its files holds a row")
+    return tuple(map(_opened, parts))
+
+
+def _opened(path: Path) -> InputFile:
     if not path.is_file():
         raise PreprocError(
             f"`input` {path}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}"
@@ -75,12 +89,13 @@ def find_file(job: RatingsJob) -> InputFile:
     return as_csv(InputFile.open(path), JSON_KEYS.keys(), lambda line: bool(header_names(line)))
 
 
-def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:
-    """Detects a file's format and mean row bytes from its first rows.
+def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
+    """Detects format and mean row bytes from the first rows of the largest file.
 
     Raises:
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
+    file = max(files, key=lambda file: file.text_bytes)
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE, WHITESPACE), None)
     if chunk is None:
         raise PreprocError(f"{file.path}: holds no row; get the file again")

@@ -10,13 +10,15 @@ from typing import Any
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
+from preproc.ratings.format import RatingsFormat
 from preproc.ratings.header import unread_times
 from preproc.ratings.histories import Engine, Filtered
-from preproc.ratings.input import detect_format, find_file
+from preproc.ratings.input import detect_format, find_files
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
@@ -39,51 +41,37 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         PreprocError: the input, the settings or the machine do not allow it.
     """
     check_output(job.output, job.input, None, overwrite=job.overwrite)
-    file = find_file(job)
-    layout, row_bytes = detect_format(job, file)
+    files = find_files(job)
+    layout, row_bytes = detect_format(job, files)
     job = job.resolve(layout)
-    titles = titles_of(job, file, layout.name)
+    titles = titles_of(job, files[0], layout.name)
     known = None if job.dictionaries is None else KnownItems.of(job.dictionaries)
-    rows = file.text_bytes / row_bytes
+    rows = sum(file.text_bytes for file in files) / row_bytes
     needs = DiskNeeds(
         {job.output: rows * _OUTPUT_ROW_BYTES}, rows, "or choose `output` on another disk"
     )
     needs.check()
     reporter = ProgressReporter(job.progress)
-    note = (
-        f"{file.path}: {job.source.name} {layout.name} with the columns "
-        f"{', '.join(layout.read_columns)}{'' if layout.has_timestamps else ' in file order'}; "
-        f"`min_rating` {job.min_rating:g} `min_user_count` "
-        f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
-    )
-    reporter.note(as_flags(note))
-    if unread := unread_times(layout):
-        warner = reporter if job.progress != "none" else ProgressReporter("auto")
-        warner.note(
-            as_flags(
-                f"{file.path}: no column is the time, histories are in the order of the file; if "
-                f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
-            )
-        )
+    _tell(job, layout, files, reporter)
     with (
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,
     ):
-        num_rows, rejected = 0, list[RejectedRow]()
+        valid_rows, rejected = list[int](), list[RejectedRow]()
 
         def read(add: Sink) -> ReadRows:
-            nonlocal num_rows, rejected
+            nonlocal valid_rows, rejected
             keep = () if known is None else (known.keep,)
-            rows = read_ratings(job, file, layout, reporter, chunk_bytes, add, *keep)
-            file.check_unchanged()
-            num_rows, rejected = rows.num_rows, rows.rejected
+            rows = read_ratings(job, files, layout, reporter, chunk_bytes, add, *keep)
+            for file in files:
+                file.check_unchanged()
+            valid_rows, rejected = rows.valid_rows, rows.rejected
             return rows
 
         run: Engine = importlib.import_module(ENGINES[job.engine]).run
         filtered, engine = run(job, read, workspace.root, reporter)
         if known is not None:
             filtered = known.number(filtered)
-            num_rows += known.num_left_out
             left_out = f"{known.num_left_out:,} rows of items that `dictionaries` lacks left out"
             reporter.note(as_flags(left_out))
         if job.quantile is not None:
@@ -109,11 +97,42 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         semantics = _semantics(job, layout.name, layout.read_columns)
         if known is not None:
             semantics[DICTIONARIES] = known.fingerprints
-        _save_manifest(dataset, engine, semantics, file, titles, num_rows, rejected, filtered)
-        for source in [file, *([] if titles is None else [titles.file])]:
-            source.check_unchanged()  # since the manifest got its checksum
+        sources = [
+            _source(file, rows, sum(row.file == file.path.name for row in rejected))
+            for file, rows in zip(files, valid_rows, strict=True)
+        ]
+        if titles is not None:
+            sources.append(_source(titles.file, len(titles.by_raw_id), 0))
+        _save_manifest(dataset, engine, semantics, sources, rejected, filtered)
+        for file in [*files, *([] if titles is None else [titles.file])]:
+            file.check_unchanged()  # since the manifest got its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
+
+
+def _tell(
+    job: RatingsJob, layout: RatingsFormat, files: tuple[InputFile, ...], reporter: ProgressReporter
+) -> None:
+    """Says which files are read, and how."""
+    source = files[0].path
+    if job.input.is_dir() and len(files) > 1:
+        source = job.input
+        reporter.note(told(source, [file.path for file in files]))
+    note = (
+        f"{source}: {job.source.name} {layout.name} with the columns "
+        f"{', '.join(layout.read_columns)}{'' if layout.has_timestamps else ' in file order'}; "
+        f"`min_rating` {job.min_rating:g} `min_user_count` "
+        f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
+    )
+    reporter.note(as_flags(note))
+    if unread := unread_times(layout):
+        warner = reporter if job.progress != "none" else ProgressReporter("auto")
+        warner.note(
+            as_flags(
+                f"{source}: no column is the time, histories are in the order of the file; if "
+                f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
+            )
+        )
 
 
 def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[str, Any]:
@@ -153,9 +172,7 @@ def _save_manifest(
     dataset: Path,
     engine: dict[str, Any],
     semantics: dict[str, Any],
-    file: InputFile,
-    titles: Titles | None,
-    num_rows: int,
+    sources: list[dict[str, Any]],
     rejected: list[RejectedRow],
     filtered: Filtered,
 ) -> None:
@@ -164,10 +181,7 @@ def _save_manifest(
         kind=SEQUENCES_KIND,
         engine=engine,
         semantics=semantics,
-        source_files=[
-            _source(file, num_rows, len(rejected)),
-            *([] if titles is None else [_source(titles.file, len(titles.by_raw_id), 0)]),
-        ],
+        source_files=sources,
         rows=split_rows(filtered.statistics),
         positives={},
         rejected=dict(sorted(collections.Counter(row.reason for row in rejected).items())),

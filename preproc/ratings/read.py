@@ -45,15 +45,17 @@ Sink = Callable[[Interactions], None]
 
 @dataclasses.dataclass(slots=True)
 class ReadRows:
-    """Rows of a file that were read.
+    """Rows of files that were read.
 
     Attributes:
+        valid_rows: valid rows of each file, of unknown items too.
         num_rows: valid rows, of known items where `dictionaries` names a dataset.
         below_min_rating: those of them that were dropped.
         rejected: rows that break the grammar.
         times: the first and the last, in seconds since 1970; none without times.
     """
 
+    valid_rows: list[int]
     num_rows: int = 0
     below_min_rating: int = 0
     times: tuple[float, ...] = ()
@@ -101,30 +103,35 @@ class RawParts:
 
 def read_ratings(
     job: RatingsJob,
-    file: InputFile,
+    files: tuple[InputFile, ...],
     layout: RatingsFormat,
     reporter: ProgressReporter,
     chunk_bytes: int,
     add: Sink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
 ) -> ReadRows:
-    """Reads a whole file; passes rows that reach `min_rating` to a sink.
+    """Reads all files, whole; passes rows that reach `min_rating` to a sink.
 
     Rows that `keep` drops count nowhere.
 
     Raises:
-        PreprocError: the file cannot be read, or has no valid row, or none is left.
+        PreprocError: a file cannot be read, or none has a valid row, or none is left.
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
-    read = ReadRows()
-    done, num_valid = 0, 0
-    with reporter.stage("read", file.text_bytes, lambda: (done, read.num_rows)):
-        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE, WHITESPACE):
+    read, done = ReadRows([0] * len(files)), 0
+    chunks = (
+        (number, chunk)
+        for number, file in enumerate(files)
+        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE, WHITESPACE)
+    )
+    text_bytes = sum(file.text_bytes for file in files)
+    with reporter.stage("read", text_bytes, lambda: (done, read.num_rows)):
+        for number, chunk in chunks:
             has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
-                _reject(job, file, layout, chunk, bad_lines, read.rejected)
-            num_valid += len(rows)
+                _reject(job, files[number], layout, chunk, bad_lines, read.rejected)
+            read.valid_rows[number] += len(rows)
             if rows.timestamps is not None and len(rows):
                 ends = np.array([rows.timestamps.min(), rows.timestamps.max()])
                 seconds = times_of_keys(ends) if layout.real_times else ends
@@ -137,14 +144,15 @@ def read_ratings(
                 read.below_min_rating += len(rows) - int(enough.sum())
                 rows = rows.filter(enough)
             add(rows)
-            done = chunk.offset + len(chunk.text)
+            done += len(chunk.text)
+    num_valid = sum(read.valid_rows)
     if rejected := read.rejected:
         lines = num_valid + len(rejected)
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected)
     if num_valid and not read.num_rows:
-        raise PreprocError(f"{file.path}: has no item of `dictionaries` {job.dictionaries}")
+        raise PreprocError(f"{job.input}: has no item of `dictionaries` {job.dictionaries}")
     if not num_valid:
-        raise PreprocError(f"{file.path}: holds no valid row; get the file again")
+        raise PreprocError(f"{job.input}: holds no valid row; get the file again")
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
     if read.times:

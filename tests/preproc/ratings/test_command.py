@@ -276,7 +276,7 @@ def test_unusable_files_end_with_status_2(tmp_path, case):
         ("stray", "unexpected argument 'stray'"),
         ("--input=", "--input is needed"),
         ("--input=/nowhere", "no such file or folder"),
-        ("--input=.", "must name one ratings file, found none of ratings.csv"),
+        ("--input=.", "holds no file"),
     ],
 )
 def test_bad_flags_end_with_status_2_and_one_message(tmp_path, monkeypatch, flag, message):

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of parts of ratings, as Spark and others leave them."""
+
+import gzip
+import io
+import json
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from recsys.data.manifest import Manifest
+from tests.preproc.programs import called
+
+COLUMNS = ("--columns=user=userId,item=movieId,rating=rating", "--min_item_count=0")
+HEADER = "userId,movieId,rating\n"
+ROWS = [f"{user},{(user * 7 + step * 3) % 11},4.0\n" for step in range(9) for user in range(1, 14)]
+"""Without times: histories are in the order of the files."""
+NAMES = [f"part_{number}" for number in range(13)]
+
+
+def as_csv(rows):
+    return (HEADER + "".join(rows)).encode()
+
+
+def as_parquet(rows):
+    packed = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(io.BytesIO(as_csv(rows))), packed)
+    return packed.getvalue()
+
+
+def as_json(rows):
+    keys = HEADER.strip().split(",")
+    objects = (zip(keys, row.strip().split(","), strict=True) for row in rows)
+    lines = [{key: json.loads(value) for key, value in each} for each in objects]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+FORMS = {
+    ".csv": as_csv,
+    ".csv.gz": lambda rows: gzip.compress(as_csv(rows) + b"\n"),
+    ".parquet": as_parquet,
+    ".json": as_json,
+}
+
+
+def made(tmp_path, source, name, *flags):
+    """Returns the dataset of some ratings, and what was printed."""
+    words = (f"--input={source}", f"--output={tmp_path / name}")
+    errors = called("movielens", *words, *COLUMNS, *flags)
+    return Manifest.load(tmp_path / name), errors
+
+
+@pytest.fixture
+def whole(tmp_path):
+    (tmp_path / "whole.csv").write_bytes(as_csv(ROWS))
+    return made(tmp_path, tmp_path / "whole.csv", "whole")[0]
+
+
+@pytest.fixture(params=FORMS)
+def parts(tmp_path, request):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        rows = ROWS[9 * number :][:9]
+        (folder / f"{name}{request.param}").write_bytes(FORMS[request.param](rows))
+    for mark in ("_SUCCESS", "_committed_1", "._SUCCESS.crc", ".part_0.csv.crc"):
+        (folder / mark).write_bytes(b"crc\0")
+    (folder / f"part_99{request.param}").touch()
+    if request.param.startswith(".csv"):
+        (folder / "part_98.csv").write_text(HEADER)
+        (folder / "part_97.csv").write_text("\n\n")
+    return folder
+
+
+def test_parts_are_one_file_in_the_order_of_their_numbers(tmp_path, parts, whole):
+    dataset, errors = made(tmp_path, parts, "of_parts")
+    assert dataset.files == whole.files
+    rows = {source["name"].partition(".")[0]: source["rows"] for source in dataset.source_files}
+    assert [name for name, count in rows.items() if count] == NAMES
+    assert sum(rows.values()) == len(ROWS)
+    assert next(line for line in errors.splitlines() if str(parts) in line).find("part_0") > 0
+    applied, _ = made(tmp_path, parts, "applied", f"--dictionaries={tmp_path / 'whole'}")
+    assert sum(source["rows"] for source in applied.source_files) == len(ROWS)
+
+
+def test_a_bad_row_names_its_part(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("part_2.csv", "part_10.csv"):
+        (folder / name).write_bytes(as_csv(ROWS))
+    (folder / "part_10.csv").write_bytes(as_csv([*ROWS[:3], "1,2\n", *ROWS[3:]]))
+    words = (f"--input={folder}", f"--output={tmp_path / 'made'}")
+    error = called("movielens", *words, *COLUMNS, status=3)
+    assert str(folder / "part_10.csv") in error
+    assert "line 5" in error
+    quarantine = ("--bad_rows=quarantine", "--max_bad_fraction=0.1")
+    dataset, _ = made(tmp_path, folder, "kept", *quarantine)
+    assert [source["rejected"] for source in dataset.source_files] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["day=0", "more"])
+def test_folders_within_a_folder_are_refused(tmp_path, name):
+    (tmp_path / "parts" / name).mkdir(parents=True)
+    (tmp_path / "parts" / "part_0.csv").write_bytes(as_csv(ROWS))
+    words = (f"--input={tmp_path / 'parts'}", f"--output={tmp_path / 'made'}")
+    assert name in called("movielens", *words, status=2)
