@@ -56,8 +56,9 @@ class SplitSample:
             rows.append(count)
             clicks.append(np.count_nonzero(columns.label))
             of_tables = [*columns.categorical, *(each.ids for each in columns.lists)]
-            ids += [len(each) for each in of_tables]
-            zeros += [len(each) - np.count_nonzero(each) for each in of_tables]
+            for table, read in enumerate(of_tables):
+                ids[table] += len(read)
+                zeros[table] += len(read) - np.count_nonzero(read)
         return cls(np.array(rows, np.int64), np.array(clicks, np.int64), ids, zeros)
 
     def drift(self) -> tuple[int, int] | None:

@@ -131,7 +131,7 @@ def test_parquet_is_read_as_csv(tmp_path):
     assert program.main(["prepare", *prepare, f"--infer={schema}"]) == 0
     label = yaml.safe_load(schema.read_text())["label"]
     assert label == {"column": "click", "positive": ["true"], "negative": ["false"]}
-    prepare += [f"--schema={schema}", f"--output={tmp_path / 'data'}"]
+    prepare += [f"--schema={schema}", f"--output={tmp_path / 'data'}", "--shuffle_seed=none"]
     assert program.main(["prepare", *prepare]) == 0
     assert Manifest.load(tmp_path / "data").positives == {"train": 80, "validation": 10, "test": 10}
     spec, reader = columns_of_dataset(tmp_path / "data", "train")
@@ -151,7 +151,8 @@ def test_lists_in_parquet_are_texts_with_bars(tmp_path):
     assert columns_of(draft)["tags"]["separator"] == "|"
     (tmp_path / "schema.yaml").write_text(draft)
     flags = [f"--input={log}", f"--schema={tmp_path / 'schema.yaml'}", "--progress=none"]
-    assert program.main(["prepare", *flags, f"--output={tmp_path / 'data'}"]) == 0
+    made = (f"--output={tmp_path / 'data'}", "--shuffle_seed=none")
+    assert program.main(["prepare", *flags, *made]) == 0
     lists = columns_of_dataset(tmp_path / "data", "train")[1].read(0, 6).lists[0]
     assert lists.offsets.tolist() == [0, 2, 2, 2, 3, 6, 8]
     assert [lists.ids.tolist().count(i) for i in (1, 2, 3)] == [4, 2, 2]
