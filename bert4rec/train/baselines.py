@@ -119,7 +119,8 @@ def fit_item_knn(sequences: Sequences) -> Matrix:
     by_item, users = met.T.tocsr(), met.sum(0)
     size = max(_BLOCK // sequences.num_items, 1)
     for begin in range(0, sequences.num_items, size):
-        cosines = (by_item[begin : begin + size] @ met).tocsr()  # users who met both, yet
+        cosines = by_item[begin : begin + size] @ met  # users who met both, yet
+        cosines.sort_indices()  # of equals at the end of the neighbours the first stay
         row, column = _rows(cosines) + begin, cosines.indices
         cosines.data /= np.sqrt(users[row] * users[column]) + _SHRINKAGE
         cosines.data[row == column] = 0

@@ -74,4 +74,8 @@ def verdict(leads: Sequence[Lead]) -> str:
 
 
 def _named(leads: Sequence[Lead]) -> str:
-    return " and ".join(f"{lead.baseline} in {lead.metric}" for lead in leads)
+    """Names baselines, each with its metrics."""
+    metrics: dict[str, list[str]] = {}
+    for lead in leads:
+        metrics.setdefault(lead.baseline, []).append(lead.metric)
+    return " and ".join(f"{name} in {' and '.join(of_it)}" for name, of_it in metrics.items())

@@ -74,7 +74,7 @@ def shape(text):
     text = re.sub(r"^( *\d+) +\S.*\(\d{4}\) +(\S+ +\S+)$", r"\1 title \2", text, flags=re.MULTILINE)
     text = re.sub(r"^(line \d+, oldest first|\d+\|).*", r"\1 titles", text, flags=re.MULTILINE)
     text = re.sub(r'"titles": \[.*?\]', '"titles": []', text)
-    text = re.sub(r"^Model less .*", "verdict", text, flags=re.MULTILINE)
+    text = re.sub(r"^(Model less|Verdict:) .*", "verdict", text, flags=re.MULTILINE)
     return re.sub(r" +", " ", re.sub(r"\d[\d.,:]*", "#", text))
 
 
