@@ -22,7 +22,7 @@ from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
 from recsys.settings import setting
-from recsys.train.run_log import RunLog
+from recsys.train.run_log import Resumed, RunLog
 
 if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
     from dlrm.train.evaluate import SplitScores
@@ -173,17 +173,16 @@ class PrintedLog(RunLog):
 
     Args:
         path: the log file; None (all ranks but the first) neither writes nor prints.
-        append: keep the records of an earlier run.
     """
 
-    def __init__(self, path: Path | None, append: bool = False) -> None:
-        super().__init__(path, append)
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path)
         self._prints = path is not None
 
-    def begin(self, config: Mapping[str, Any]) -> None:
+    def begin(self, config: Mapping[str, Any], resumed: Resumed | None = None) -> None:
         """Begins the log with every setting of the run."""
         self._batch_size, self._split = config["batch_size"], config["eval_split"]
-        super().begin(config)
+        super().begin(config, resumed)
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records metrics or timings and prints them."""

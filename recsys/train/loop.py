@@ -60,6 +60,9 @@ class StepObserver(Protocol[BatchT_contra]):
     ) -> Mapping[str, Any] | None:
         """Observes a step just launched; returns values to log.
 
+        None is returned where the call is part of the step. Otherwise its time is no training; the
+        values are empty where there is nothing to log yet.
+
         Args:
             batch: batch of the step.
             began: clock (`time.perf_counter`) when the loop began to wait for the batch.
@@ -291,6 +294,7 @@ class Loop(Generic[BatchT]):
                 seconds = time.perf_counter() - since
                 throughput.exclude(seconds)
                 self._window_start += seconds
+            if values:
                 self.log.record((self.state.epoch, self.state.step), values)
 
     def _lr(self) -> float:

@@ -27,7 +27,14 @@ from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, set_tf32
 from recsys.train.processes import ALONE, Processes, set_threads
 from recsys.train.recipe import ConfigT, Machine, PrintLine, Recipe, SavedState, Training
-from recsys.train.run_log import RunLog, above_bar, progress_bar, require_log, require_writable
+from recsys.train.run_log import (
+    Resumed,
+    RunLog,
+    above_bar,
+    progress_bar,
+    require_log,
+    require_writable,
+)
 from recsys.train.saving.run_folder import CheckpointFolder, check_writable
 
 logger = logging.getLogger(__name__)
@@ -124,7 +131,7 @@ class Run(Generic[BatchT]):
         run, processes = recipe.config.run, machine.processes
         recipe.load()
         log_path = Path(run.log_path) if processes.is_first else None
-        log = log_class(log_path, append=run.resume or processes.is_restart)
+        log = log_class(log_path)
         for line in recipe.summary:
             machine.print_line(line)
         return cls(recipe, machine, log)
@@ -147,7 +154,9 @@ class Run(Generic[BatchT]):
         with self._holding(folder), StopRequest(_NOTICE) as stop:
             state = LoopState() if folder is None else self._begin_in(folder, training)
             processes.note_training()
-            self.log.begin(config.to_dict())
+            goes_on = config.run.resume or processes.is_restart
+            resumed = Resumed(state.step, config.folder_setting) if goes_on else None
+            self.log.begin(config.to_dict(), resumed)
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of a run, as dllogger writes it, and its bar."""
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -22,6 +23,7 @@ from recsys.files.held import HeldPath
 logger = logging.getLogger(__name__)
 
 _PREFIX = "DLLL "
+_PARAMETER = "PARAMETER"
 
 
 class RunLog:
@@ -30,22 +32,24 @@ class RunLog:
     A log belongs to one run at a time.
 
     Args:
-        path: log file; None logs nothing. An earlier log is kept as `<path>.old` unless `append`,
-            once the run begins: one that is refused leaves it.
-        append: continue the file of a resumed run.
+        path: log file; None logs nothing. The log of another run is kept as `<path>.old`, once this
+            one begins: one that is refused leaves it.
     """
 
-    def __init__(self, path: Path | None, append: bool = False) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._start = time.time()
         self._path = path
-        self._append = append
         self._has_begun = False
         self._held: HeldPath | None = None
         if path is not None:
             require_log(path)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
+    def begin(self, config: Mapping[str, Any], resumed: "Resumed | None" = None) -> None:
         """Begins the log, once, with every setting of the run.
+
+        Args:
+            config: the settings.
+            resumed: continue the log of this run, without what it logged after its checkpoint.
 
         Raises:
             UserError: the log cannot be written.
@@ -56,17 +60,17 @@ class RunLog:
         try:
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._begin_file(self._path)
-            self._write("PARAMETER", config)
+                self._begin_file(self._path, config, resumed)
+            self._write(_PARAMETER, config)
         except OSError as error:
             raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
 
-    def _begin_file(self, path: Path) -> None:
+    def _begin_file(self, path: Path, config: Mapping[str, Any], resumed: "Resumed | None") -> None:
         if path.exists() and not path.is_file():
             return
         self._hold(path)
-        if self._append:
-            _cut_torn_line(path)
+        if resumed is not None and resumed.has_logged(path, config):
+            _cut_back(path, resumed.step)
         elif path.stat().st_size:
             old = path.with_name(path.name + ".old")
             durable_rename(path, old)
@@ -130,11 +134,49 @@ class RunLog:
             file.write(f"{_PREFIX}{json.dumps(entry)}\n")
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Cuts what follows the last whole line, such as zeros."""
-    if path.is_file():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"}\n") + 2 if b"}\n" in content else 0)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run that goes on.
+
+    Attributes:
+        step: its last step that is kept: that of its checkpoint, 0 if there is none.
+        folder_setting: name of the setting that names its folder.
+    """
+
+    step: int
+    folder_setting: str
+
+    def has_logged(self, path: Path, config: Mapping[str, Any]) -> bool:
+        """Tells a log that ends with this run, by the run's folder."""
+        entries = (_entry(line) for line in reversed(path.read_bytes().splitlines()))
+        last = next((e for e in entries if e is not None and e["step"] == _PARAMETER), None)
+        if last is None:
+            return False
+        folders = [values.get(self.folder_setting) for values in (last["data"], config)]
+        here, now = (None if folder is None else Path(folder).resolve() for folder in folders)
+        return here == now
+
+
+def _cut_back(path: Path, step: int) -> None:
+    """Cuts a log after the entries of a step, and what follows its last whole line, as zeros do."""
+    position = size = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        of_step = (_entry(line) or {}).get("step")
+        if isinstance(of_step, list) and len(of_step) == 2 and of_step[1] > step:
+            break
+        position += len(line)
+        if line.endswith(b"}\n"):
+            size = position
+    os.truncate(path, size)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """Returns an entry of a log with its `step` and `data`; None for what is none."""
+    try:
+        entry = json.loads(line.removeprefix(_PREFIX.encode()))
+        return dict(entry | {"step": entry["step"], "data": dict(entry["data"])})
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def read_run_log(path: Path) -> list[dict[str, Any]]:
@@ -144,11 +186,10 @@ def read_run_log(path: Path) -> list[dict[str, Any]]:
     """
     entries = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            entry = json.loads(line.removeprefix(_PREFIX.encode()))
-            entries.append(entry | {"step": entry["step"], "data": dict(entry["data"])})
-        except (ValueError, KeyError, TypeError):
+        if (entry := _entry(line)) is None:
             logger.warning("%s: line %d is no record of a run and is left out", path, number)
+        else:
+            entries.append(entry)
     return entries
 
 

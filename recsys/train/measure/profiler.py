@@ -57,15 +57,15 @@ class StepProfiler:
             self._profiler.start()
 
     def __call__(self, batch: Sized, began: float, waited_s: float) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Moves the profiler on; returns values at its end."""
-        if self._is_finished:
+        """Moves the profiler on, which takes seconds; returns values at its end."""
+        self._steps += not self._is_finished
+        if self._is_finished or self._steps < self._warmup_steps:
             return None
-        self._steps += 1
         if self._steps == self._warmup_steps:
             self._profiler.start()
-        elif self._steps > self._warmup_steps:
+        else:
             self._profiler.step()
-        return self.finish() if self._steps == self._warmup_steps + 1 + _STEPS else None
+        return self.finish() if self._steps == self._warmup_steps + 1 + _STEPS else {}
 
     def finish(self) -> Mapping[str, Any] | None:
         """Ends the profiler, unless it has ended; returns what to log."""
@@ -76,7 +76,7 @@ class StepProfiler:
             self._profiler.stop()
         if self._values is None:
             self._machine.print_line(f"No step was profiled: all {self._steps} were of the warm-up")
-        return self._values
+        return self._values or {}
 
     def _write(self, profiler: torch.profiler.profile) -> None:
         """Writes trace and table, and prints the first rows."""

@@ -259,8 +259,8 @@ def test_what_an_observer_does_at_its_end_is_no_training(tmp_path, monkeypatch):
 
         def __call__(self, batch, began, waited_s):
             self.steps += 1
-            clock[0] += 1000 * (self.steps == 3)
-            return {"profile_steps": 3} if self.steps == 3 else None
+            clock[0] += 1000 * (self.steps in (2, 3))
+            return {2: {}, 3: {"profile_steps": 3}}.get(self.steps)
 
         def finish(self):
             clock[0] += 1000
@@ -271,6 +271,7 @@ def test_what_an_observer_does_at_its_end_is_no_training(tmp_path, monkeypatch):
     assert run.fit().train_samples_per_s == Source.batch_size
     values = [record["data"] for record in read_log(tmp_path / "log.json")]
     assert [v["step_time"] for v in values if "step_time" in v] == [1.0]
+    assert [v["profile_steps"] for v in values if "step_time" not in v and "auc" not in v] == [3, 5]
 
 
 ENDS = {

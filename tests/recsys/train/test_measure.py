@@ -13,6 +13,7 @@ import torch
 from bert4rec.scripts import main as bert4rec
 from dlrm.scripts import main as dlrm
 from recsys.train.measure.benchmark import StepBenchmark
+from recsys.train.measure.profiler import StepProfiler
 from recsys.train.memory import peak_memory, reset_peak_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE
@@ -134,6 +135,15 @@ def test_a_run_measures_then_profiles_and_goes_on(program, tmp_path, capsys):
             f"--export_root={tmp_path / 'plain'}")  # fmt: skip
     name = "step_000000030/model.safetensors"
     assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_the_time_that_the_profiler_takes_is_told_from_that_of_steps(tmp_path):
+    """Starting it takes seconds, which counted as training: 1,700 samples/s for 24,000."""
+    machine = Machine(CPU, Precision(device_type="cpu"), ALONE, lambda _line: None)
+    profiler = StepProfiler(tmp_path, 2, machine)
+    returned = [profiler([], 0.0, 0.0) for _ in range(8)]
+    assert [values is None for values in returned] == [True, *[False] * 5, True, True]
+    assert [values["profile_steps"] for values in returned if values] == [3]
 
 
 def test_without_checkpoints_a_profile_is_beside_the_log(program, tmp_path, capsys):

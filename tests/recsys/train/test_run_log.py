@@ -2,9 +2,12 @@
 """The log of a run that cannot be written: refused before work, or given up, never a hang."""
 
 import os
+import re
+import shutil
 
 import pytest
 
+from bert4rec.scripts import main as bert4rec
 from dlrm.scripts import main as dlrm
 from recsys.errors import UserError, as_flags
 from recsys.train.run_log import RunLog
@@ -97,8 +100,58 @@ def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
     assert '"run": 2' in log.read_text()
     assert '"run": 1' in (tmp_path / "log.json.old").read_text()
     assert "log.json of an earlier run is kept as" in caplog.text
-    RunLog(log, append=True).record((), {"more": 1})
+    RunLog(log).record((), {"more": 1})
     assert len(log.read_text().splitlines()) == 2
+
+
+def steps(path):
+    """Returns the steps of a log's losses, in its order."""
+    return [r["step"][1] for r in harness.read_log(path) if "step_time" in r["data"]]
+
+
+BERT4REC = (
+    *("--dataset_name=random", "--random_user_count=60", "--random_item_count=200"),
+    *("--random_size=2000", "--emb_dim=16", "--max_len=12", "--train_batch_size=8"),
+    *("--dupe_factor=1", "--num_eval_negatives=50", "--base_device=cpu", "--num_threads=1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "folder_flag", "model"),
+    [
+        (dlrm, "save_checkpoint_path", TINY_DLRM),
+        (bert4rec, "export_root", BERT4REC),
+    ],
+)
+def test_each_step_stands_once_in_the_log_and_the_page_of_a_resumed_run(
+    tmp_path, program, folder_flag, model
+):
+    log, page, run = tmp_path / "log.json", tmp_path / "page.html", tmp_path / "run"
+    always = (*model, "--print_freq=1", "--resume", f"--log_path={log}")
+
+    def train(folder, *more):
+        assert harness.call(program, *always, f"--{folder_flag}={folder}", *more) == 0
+
+    train(run, "--max_steps=2")
+    assert steps(log) == [1, 2]
+    shutil.copytree(run, tmp_path / "of two steps")
+    train(run, "--max_steps=4")
+    assert steps(log) == [1, 2, 3, 4]
+    # As if killed in step 4, before its checkpoint.
+    shutil.rmtree(run)
+    (tmp_path / "of two steps").rename(run)
+    train(run, "--max_steps=3", f"--report={page}")
+    assert steps(log) == [1, 2, 3]
+    curve = re.search(r'Training loss.*?<polyline points="([^"]+)"', page.read_text(), re.DOTALL)
+    assert len(curve[1].split()) == 3
+    # Another run, which begins in a folder of its own, takes nothing from this log.
+    train(tmp_path / "other", "--max_steps=1")
+    assert steps(log) == [1]
+    assert steps(tmp_path / "log.json.old") == [1, 2, 3]
+    # This run has no checkpoint: its steps are done again.
+    shutil.rmtree(tmp_path / "other")
+    train(tmp_path / "other", "--max_steps=2")
+    assert steps(log) == [1, 2]
 
 
 def test_a_file_that_is_no_log_is_left_alone(tmp_path):
