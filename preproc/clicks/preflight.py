@@ -11,6 +11,7 @@ from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
 from preproc.clicks.schema.row_format import (
+    BLANKS,
     NUM_NUMERICAL,
     ListRule,
     RowFormat,
@@ -177,7 +178,10 @@ def _lists(
             yield (
                 column.name,
                 column.list,
-                [cell.split(separator) if cell else [] for cell in cells],
+                [
+                    [each.strip(BLANKS) for each in cell.split(separator)] if cell else []
+                    for cell in cells
+                ],
             )
 
 
