@@ -19,7 +19,7 @@ from preproc.clicks.schema.row_format import (
 )
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.workspace import Workspace, check_output
@@ -71,8 +71,8 @@ def check(
 
 def _sample(file: InputFile) -> list[bytes]:
     """Returns up to `SAMPLE_ROWS` rows from the start of a file."""
-    text = b""
-    for block in file.blocks():  # the first ones of a gzip file may end in the first row
+    text, (_, blocks) = b"", without_mark(file.blocks())
+    for block in blocks:  # the first ones of a gzip file may end in the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
             break
@@ -86,10 +86,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     """Refuses a file whose first rows are no Criteo log.
 
     Raises:
-        PreprocError: no row is valid, or the first is a header line or has a byte order mark.
+        PreprocError: no row is valid, or the first is a header line.
     """
-    if rows:
-        refuse_utf8_mark(file.path, rows[0])
     row_format = criteo_format(unlabelled=unlabelled)
     reasons = [reject_reason(row, row_format) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -70,8 +70,9 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
     blocks: list[bytes] = []
-    held, offset, line = 0, 0, 1
-    for block in file.blocks():
+    held, line = 0, 1
+    offset, text_blocks = without_mark(file.blocks())
+    for block in text_blocks:
         blocks.append(block)
         held += len(block)
         if held < chunk_bytes:

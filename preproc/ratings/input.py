@@ -11,7 +11,7 @@ import numpy as np
 
 from preproc.files.as_csv import ConvertedFile, as_csv
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
+from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -83,7 +83,6 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
-    refuse_utf8_mark(file.path, rows[0])
     candidates = _candidates(job, rows[0])
     named = [f for f in candidates if f.is_header(rows[0])]
     if named:

@@ -119,7 +119,7 @@ def read_ratings(
     done, num_valid = 0, 0
     with reporter.stage("read", file.text_bytes, lambda: (done, read.num_rows)):
         for chunk in without_blank_end(read_chunks(file, chunk_bytes, RATINGS_FILE)):
-            has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
+            has_header = chunk.first_line == 1 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
                 _reject(job, file, layout, chunk, bad_lines, read.rejected)

@@ -188,6 +188,9 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
     for tensor in signature.inputs:
         if tensor.columns:
             lines.append(_parameter(tensor.name, json.dumps(tensor.columns)))
+        if tensor.delimiter:
+            dialect = json.dumps([tensor.delimiter, tensor.quote])
+            lines.append(_parameter(f"{tensor.name}_dialect", dialect))
     lines.append(policy_line(settings.version_policy))
     return "\n".join(lines) + "\n"
 

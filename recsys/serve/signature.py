@@ -45,6 +45,8 @@ class TensorSignature:
         optional: requests may omit it.
         ragged: requests of one execution may differ in length.
         columns: what the texts of a row are called in its log; empty for other tensors.
+        delimiter: one character between the fields of a line; empty for other tensors.
+        quote: one around fields that may hold delimiters; empty for none.
     """
 
     name: str
@@ -53,6 +55,8 @@ class TensorSignature:
     optional: bool = False
     ragged: bool = False
     columns: tuple[str, ...] = ()
+    delimiter: str = ""
+    quote: str = ""
 
     @property
     def wire_dtype(self) -> str:
@@ -153,7 +157,11 @@ LINE, FIELDS = "line", "fields"
 
 
 def with_raw_rows(
-    signature: Signature, line: tuple[str, ...], features: tuple[str, ...]
+    signature: Signature,
+    line: tuple[str, ...],
+    features: tuple[str, ...],
+    delimiter: str,
+    quote: str,
 ) -> Signature:
     """Adds the inputs of raw rows to the signature of a DLRM.
 
@@ -164,9 +172,18 @@ def with_raw_rows(
         signature: of the transformed features.
         line: names of the columns of a line.
         features: names of those that are features.
+        delimiter: between the fields of a line.
+        quote: around fields that may hold delimiters; empty for none.
     """
     inputs = (
-        TensorSignature(name=LINE, dtype="string", shape=(1,), columns=line),
+        TensorSignature(
+            name=LINE,
+            dtype="string",
+            shape=(1,),
+            columns=line,
+            delimiter=delimiter,
+            quote=quote,
+        ),
         TensorSignature(name=FIELDS, dtype="string", shape=(len(features),), columns=features),
         *signature.inputs,
     )

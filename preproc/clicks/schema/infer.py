@@ -18,6 +18,7 @@ import numpy as np
 from preproc.clicks.schema.grammar import DECIMAL, LOOKS_WEIGHTED
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
+from preproc.files.as_csv import as_utf8
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 
@@ -73,7 +74,7 @@ def infer_schema(path: Path) -> str:
     Raises:
         PreprocError: it cannot be read, or has no rows of several fields.
     """
-    file = InputFile.open(path)
+    file = as_utf8(InputFile.open(path))
     head, *others = _sample(file)
     if head[0].startswith(("{", "[")):
         raise PreprocError(
@@ -148,7 +149,7 @@ def _sample(file: InputFile) -> list[list[str]]:
         whole_size += len(block)
         if len(texts[0]) < SAMPLE_BYTES // 2:
             texts[0] += block
-        elif file.compression == "none" or whole_size > _MOST_TEXT:
+        elif file.is_plain or whole_size > _MOST_TEXT:
             break
         else:
             last = (last + block)[-SAMPLE_BYTES // 4 :]
@@ -157,7 +158,7 @@ def _sample(file: InputFile) -> list[list[str]]:
                 texts[1:], middle_at = [last], whole_size
     if last:
         texts.append(last)
-    if file.compression == "none":
+    if file.is_plain:
         with file.path.open("rb") as opened:
             for start in (file.size // 2, file.size - SAMPLE_BYTES // 4):
                 if start > len(texts[0]):

@@ -163,9 +163,7 @@ class _Reader:
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several columns are the group; rows have one alone")
 
-    def _refuse_idle_keys(
-        self, columns: tuple[Column, ...], label: str, split_column: str
-    ) -> None:
+    def _refuse_idle_keys(self, columns: tuple[Column, ...], label: str, split_column: str) -> None:
         """Refuses keys that change nothing where they stand."""
         entries = self._values["columns"]
         for i, entry in enumerate(entries):

@@ -180,20 +180,16 @@ class Endpoint:
         config = config.get("config", config)  # gRPC wraps it
         self.max_batch_size = int(config.get("max_batch_size", 0)) or None
         optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
-        columns = {  # written by config_text
-            tensor["name"]: tuple(json.loads(parameter["string_value"]))
+        told = {  # written by config_text
+            name: json.loads(parameter["string_value"])
             for tensor in config["input"]
-            if (parameter := config.get("parameters", {}).get(tensor["name"])) is not None
+            for name in (tensor["name"], f"{tensor['name']}_dialect")
+            if (parameter := config.get("parameters", {}).get(name)) is not None
         }
         self.served_versions = [int(version) for version in metadata["versions"]]
         self.signature = Signature(
-            inputs=tuple(
-                dataclasses.replace(
-                    _tensor(t, t["name"] in optional), columns=columns.get(t["name"], ())
-                )
-                for t in metadata["inputs"]
-            ),
-            outputs=tuple(_tensor(t, False) for t in metadata["outputs"]),
+            inputs=tuple(_tensor(t, t["name"] in optional, told) for t in metadata["inputs"]),
+            outputs=tuple(_tensor(t, False, {}) for t in metadata["outputs"]),
         )
 
     def again(self, version: str | None = None) -> "Endpoint":
@@ -428,12 +424,20 @@ def _evened(tensor: TensorSignature, rows: Any) -> Any:
     )
 
 
-def _tensor(metadata: Mapping[str, Any], optional: bool) -> TensorSignature:
+def _tensor(
+    metadata: Mapping[str, Any], optional: bool, told: Mapping[str, list[str]]
+) -> TensorSignature:
+    """Returns a tensor of the model; `told` has parameters that `config_text` wrote."""
+    name = metadata["name"]
+    delimiter, quote = told.get(f"{name}_dialect", ("", ""))
     return TensorSignature(
-        name=metadata["name"],
+        name=name,
         dtype=dtype_of_wire(metadata["datatype"]),
         shape=tuple(int(n) for n in metadata["shape"][1:]),  # the first one is the batch
         optional=optional,
+        columns=tuple(told.get(name, ())),
+        delimiter=delimiter,
+        quote=quote,
     )
 
 

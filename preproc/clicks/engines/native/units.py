@@ -72,7 +72,7 @@ class TextUnit:
     @property
     def text_bytes(self) -> int:
         """Bytes of text; an estimate if the file is compressed."""
-        if self.file.compression != "none":
+        if not self.file.is_plain:
             return self.file.text_bytes
         return self.end - self.begin
 
@@ -84,7 +84,7 @@ def plan_units(engine_job: EngineJob, settings: NativeSettings) -> tuple[TextUni
     unit_bytes = settings.unit_bytes or default_unit_bytes(total)
     units = []
     for index, file in enumerate(inputs):
-        step = unit_bytes if file.compression == "none" else file.size
+        step = unit_bytes if file.is_plain else file.size
         units += [
             TextUnit(file, engine_job.formats[index], index, begin, min(begin + step, file.size))
             for begin in range(0, file.size, step)
@@ -117,7 +117,7 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
         PreprocError: a line is too long, or the text cannot be decompressed.
     """
     try:
-        if unit.file.compression != "none":
+        if not unit.file.is_plain:
             for block in _one_ahead(unit.file.blocks()):
                 reader.feed(block)
         else:
@@ -140,7 +140,7 @@ def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def first_byte(unit: TextUnit) -> int:
     """Returns the byte of the text where a unit begins."""
-    if unit.file.compression != "none":
+    if not unit.file.is_plain:
         return 0
     with open_fd(unit.file.path) as fd:
         return line_range(fd, unit)[0]
