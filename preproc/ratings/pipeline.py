@@ -4,6 +4,7 @@
 import collections
 import importlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
+from preproc.ratings.format import RatingsFormat
 from preproc.ratings.header import unread_times
 from preproc.ratings.histories import Engine, Filtered
-from preproc.ratings.input import detect_format, find_file
+from preproc.ratings.input import detect_format, find_file, lists_as_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
@@ -57,14 +59,9 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
     reporter.note(as_flags(note))
-    if unread := unread_times(layout):
-        warner = reporter if job.progress != "none" else ProgressReporter("auto")
-        warner.note(
-            as_flags(
-                f"{file.path}: no column is the time, histories are in the order of the file; if "
-                f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
-            )
-        )
+    warner = reporter if job.progress != "none" else ProgressReporter("auto")
+    for doubt in _doubts(file, layout):
+        warner.note(as_flags(doubt))
     with (
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,
@@ -114,6 +111,17 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             source.check_unchanged()  # since the manifest got its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
+
+
+def _doubts(file: InputFile, layout: RatingsFormat) -> Iterator[str]:
+    """Yields what looks like a mistake in the settings or in the file."""
+    if lists := lists_as_items(file, layout):
+        yield lists
+    if unread := unread_times(layout):
+        yield (
+            f"{file.path}: no column is the time, histories are in the order of the file; if "
+            f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
+        )
 
 
 def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.as_csv import position
+from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
@@ -36,6 +37,8 @@ from preproc.ratings.parse import Interactions, parse_chunk, times_of_keys
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
+_LOOKED_AT = 10_000
+"""Lines of a chunk that tell whether its file is of another encoding."""
 
 
 Sink = Callable[[Interactions], None]
@@ -147,11 +150,11 @@ def read_ratings(
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
     if read.times:
-        reporter.note(_described(*read.times))
+        reporter.note(_described(*read.times, are_dates=layout.dates_of_digits))
     return read
 
 
-def _described(first: float, last: float) -> str:
+def _described(first: float, last: float, *, are_dates: bool) -> str:
     """Returns first and last time in words: dates, if they are seconds."""
     try:
         dates = [datetime.fromtimestamp(each, UTC).date().isoformat() for each in (first, last)]
@@ -160,7 +163,8 @@ def _described(first: float, last: float) -> str:
             f"times from {first:.0f} to {last:.0f} are not seconds since 1970: the order of "
             "histories is right, days of a temporal split are not"
         )
-    return f"times, read as seconds since 1970: from {dates[0]} to {dates[1]}"
+    form = "dates such as 20240112" if are_dates else "seconds since 1970"
+    return f"times, read as {form}: from {dates[0]} to {dates[1]}"
 
 
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
@@ -186,6 +190,8 @@ def _reject(
         reason, text = cast(Fault, layout.read(row))
         offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
+            if reason == "encoding":
+                _refuse_other_encoding(file, chunk)
             raise TooManyRejectedRowsError(
                 f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
                 + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
@@ -197,6 +203,15 @@ def _reject(
                 f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
                 "or name its `format`"
             )
+
+
+def _refuse_other_encoding(file: InputFile, chunk: Chunk) -> None:
+    """Refuses a file of which most lines beyond ASCII are not UTF-8."""
+    lines = [chunk.row(i) for i in range(min(chunk.num_lines, _LOOKED_AT))]
+    first = first_of_other_encoding(lines)
+    if first is not None:
+        number = chunk.first_line + first
+        raise PreprocError(of_other_encoding(str(file.path), lines[first], number))
 
 
 def _remedies(
