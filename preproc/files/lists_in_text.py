@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection
 
 SEPARATORS = ("|", ";", ",")
+WEIGHTED = re.compile(r".+:-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+"""An element with a colon and its weight."""
 _SEVERAL = 0.3
 """Fraction of the texts that have several elements, if they are lists."""
 _MET_BOTH = 0.5
@@ -24,6 +26,8 @@ def list_separator(texts: Collection[str], separators: Collection[str] = SEPARAT
 
 def _are_lists(texts: Collection[str], separator: str) -> bool:
     lists = [[element.strip(" \t") for element in text.split(separator)] for text in texts]
+    if all(map(WEIGHTED.fullmatch, itertools.chain(*lists))):
+        lists = [[element.rpartition(":")[0] for element in elements] for elements in lists]
     several = [elements for elements in lists if len(elements) > 1]
     if not several or len(several) < _SEVERAL * len(lists) or not all(map(all, lists)):
         return False

@@ -12,9 +12,9 @@ _POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3}){2,}")
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
 _PAGE = "(docs/own_clicks.md, Files of spreadsheets)"
 _REMEDIES = {
-    _THOUSANDS: f"thousands separators are not read: write 1234 {_PAGE}",
-    _DECIMAL_COMMA: f"decimal commas are not read: write the numbers with a point {_PAGE}",
-    _POINTS: f"thousands separators are not read: write 1234567 {_PAGE}",
+    _THOUSANDS: f"thousands separators: write the numbers without them {_PAGE}",
+    _DECIMAL_COMMA: f"decimal commas: write the numbers with a point {_PAGE}",
+    _POINTS: f"thousands separators: write the numbers without them {_PAGE}",
 }
 
 

@@ -4,6 +4,9 @@
 import codecs
 import gzip
 import random
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,17 @@ import pytest
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.infer import infer_schema
+from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.job import AMAZON, MOVIELENS
 from recsys.data.manifest import Manifest
+from tests import harness
 from tests.preproc.clicks.rows import good_text
 from tests.preproc.clicks.rows import run as run_clicks
 from tests.preproc.clicks.schema_log import prepare
+from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import run as run_ratings
 from tests.tools import needs
 
@@ -148,3 +154,61 @@ def test_a_mark_before_ratings_is_no_part_of_them(source, separator, header, pac
         made.append(Manifest.load(folder))
     assert made[0].fingerprint == made[1].fingerprint
     assert made[0].rows["train"] > 0
+
+
+def test_the_commands_of_the_page_mend_files_of_spreadsheets(tmp_path):
+    page = (harness.REPOSITORY / "docs/own_clicks.md").read_text()
+    block = page.partition("### Files of spreadsheets")[2].split("```")[1]
+    iconv, commas, thousands = re.findall(r"^(?:iconv|sed).*$", block, re.MULTILINE)
+    for command, old, new in (
+        (iconv, "Köln;1\n".encode("cp1252"), "Köln;1\n"),
+        (commas, b'a;15,53;1,2;-3,5;"x, 1,5";7\r\n1,5\n', 'a;15.53;1.2;-3.5;"x, 1,5";7\r\n1.5\n'),
+        (thousands, b'1,"93,001","-1,234,567.5","a,b"\n', '1,"93001","-1234567.5","a,b"\n'),
+    ):
+        (tmp_path / "old.csv").write_bytes(old)
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+        assert (tmp_path / "new.csv").read_bytes().decode() == new
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+@pytest.mark.parametrize("rows", [30, 3000], ids=["at the start", "after the first rows"])
+def test_click_logs_of_windows_1252_are_told_with_the_command_that_converts_them(
+    name, rows, tmp_path
+):
+    """Never with the advice to leave most rows out, wherever the first umlaut is."""
+    towns = ["Köln", "Süd"]
+    lines = [f"{n % 2},{'Ems' if n < rows - 30 else towns[n % 2]}" for n in range(rows)]
+    text = "\n".join(["click,town", *lines]) + "\n"
+    pack = gzip.compress if name.endswith("gz") else bytes
+    source, schema = tmp_path / name, tmp_path / "schema.yaml"
+    source.write_bytes(pack(text.encode("cp1252")))
+    columns = "columns: [{name: town, role: categorical, type: string}]"
+    split = "split: {random: {fractions: [0.8, 0.1, 0.1]}}"
+    schema.write_text(f"label: {{column: click}}\n{columns}\n{split}\n")
+    prepare_it = (f"--schema={schema}", f"--output={tmp_path / 'data'}", "--progress=none")
+    error = called("clicks", f"--input={source}", *prepare_it, status=2 if rows == 30 else 3)
+    assert f"line {max(rows - 30, 0) + 2}" in error
+    assert "max_bad_fraction" not in error
+    with pytest.raises(PreprocError, match=f"line {max(rows - 30, 0) + 2}: byte 0xf6"):
+        infer_schema(source)
+    command = re.search(r"\n  (.*iconv .*)", error)[1]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    made = tmp_path / shlex.split(command)[-1]
+    assert made.read_text() == text
+    called("clicks", f"--input={made}", *prepare_it)
+    assert "role: categorical" in infer_schema(made)
+
+
+def test_decimal_commas_of_click_logs_are_told(tmp_path):
+    source, schema = tmp_path / "log.csv", tmp_path / "schema.yaml"
+    for value in ("15,53", "1.234,50", "1,234"):
+        source.write_text("click;town;sum\n" + f"1;a;{value}\n0;b;{value}\n" * 60)
+        schema.write_text(SCHEMA.format(header="true").replace("ja", "1").replace("nein", "0"))
+        error = called(
+            *("clicks", f"--input={source}", f"--schema={schema}", "--progress=none"),
+            f"--output={tmp_path / 'data'}",
+            status=2,
+        )
+        assert f"sum: {value} is refused (number)" in error
+        assert "docs/own_clicks.md" in error
+        assert "docs/own_clicks.md" in infer_schema(source)
