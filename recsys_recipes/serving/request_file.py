@@ -108,7 +108,9 @@ class _Table:
         """Returns the fields of a line; None if its quotes are wrong."""
         row = line.removesuffix("\n").removesuffix("\r").encode(errors="surrogateescape")
         fields = split_fields(row, self.delimiter.encode(), self.quote.encode())
-        return fields and [field.decode(errors="surrogateescape") for field in fields]
+        if fields is None:
+            return None
+        return [field.decode(errors="surrogateescape") for field in fields]
 
     def request(self, signature: Signature, line: str) -> Arrays:
         """Returns the request of a row; drops other columns than the features."""

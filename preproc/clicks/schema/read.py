@@ -174,14 +174,16 @@ class _Reader:
                     f"column {', '.join(names)}: {reason}; it would change nothing, leave it out",
                 )
         numerical = [entry for entry in entries if entry["role"] == "numerical"]
-        idle = {} if numerical else {("numbers",): "no column is numerical"}
+        idle: dict[tuple[str, ...], str] = {}
+        if not numerical:
+            idle["numbers",] = "no column is numerical"
         if not any(entry.get("transform", "log") == "log" for entry in numerical):
             for key in _OF_TRANSFORM["log"]:
                 idle["defaults", key] = "no column has `transform` log"
         if not any(c.role in _CATEGORICAL or (c.time and c.derived) for c in columns):
             of_bins = "bins have no limit, and no other feature is categorical"
             idle["defaults", "frequency_limit"] = of_bins
-        given = {(key,) for key in self._values}
+        given: set[tuple[str, ...]] = {(key,) for key in self._values}
         given |= {("defaults", key) for key in self._values.get("defaults", {})}
         for at in sorted(given & idle.keys()):
             raise self._error(at, f"{idle[at]}; it would change nothing, leave it out")

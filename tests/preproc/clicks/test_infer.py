@@ -376,10 +376,8 @@ def write_columns(path: Path, **columns: list[object]) -> dict[str, dict[str, ob
     return columns_of(infer_schema(path))
 
 
-@pytest.mark.parametrize(
-    "marks", ["?", "inf", "-inf nan", "unknown", "NULL", "-", "n/a N/A", "abc"]
-)
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("marks", ["?", "inf", "-inf nan", "unknown", "NULL", "-", "n/a", "abc"])
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.3])
 def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
     """So that the draft prepares every row; other words that are many make a text."""
     rng = random.Random(4)
@@ -398,12 +396,12 @@ def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
     }  # fmt: skip
     drafted = write_columns(log, **{name: with_marks(draw) for name, (draw, _) in kinds.items()})
     for name, (_, expected) in kinds.items():
-        if marks == "abc" and share > 0.05:
+        if marks == "abc" and share > 0.1:
             assert "missing" not in drafted[name]
             continue
         assert {key: drafted[name][key] for key in expected} == expected
         assert {*drafted[name]["missing"]} == {*marks.split()}
-    if marks == "abc" and share > 0.05:
+    if marks == "abc" and share > 0.1:
         return
     schema.write_text(infer_schema(log))
     made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
