@@ -23,9 +23,10 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, excerpt
+from preproc.files.spelled_numbers import spelling_remedy
 from preproc.files.workspace import Workspace, settings_key
 
-WORK_VERSION = 1
+WORK_VERSION = 2
 """Version of kept work: raised with each change after which the same key would give other bytes."""
 
 
@@ -68,7 +69,8 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
             if row_format.is_split_by_time_of(number)
             else f"; times are from 1970 to 2199 and like {column.time.format}{if_nothing}"
         )
-    remedy = remedies.get(reason, if_nothing)
+    spelling = spelling_remedy([value]) if column.role == "numerical" else ""
+    remedy = f"; {spelling}" if spelling else remedies.get(reason, if_nothing)
     return f"column {column.name}: {value} is refused ({reason}){remedy}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from preproc.clicks.schema.schema import Schema
+from preproc.files.as_csv import as_utf8
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
 from preproc.files.parts import parts_of
@@ -52,7 +53,7 @@ def find_inputs(
         if file.stat().st_size == 0 and not may_be_empty:
             last = ", or leave it out if it is the last day" if by_days else ""
             raise PreprocError(f"{file}: is empty; get the file again{last}")
-    return tuple(InputFile.open(f) for f in files)
+    return tuple(as_utf8(InputFile.open(f)) for f in files)
 
 
 def has_parts(path: Path, schema: Schema | None) -> bool:

@@ -11,15 +11,18 @@ from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
 from preproc.clicks.schema.row_format import (
+    BLANKS,
     NUM_NUMERICAL,
+    Column,
     ListRule,
     RowFormat,
     criteo_format,
 )
 from preproc.files.blank_end import row_blocks
 from preproc.files.disk import DiskNeeds
+from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile, refuse_utf8_mark
+from preproc.files.input_file import InputFile, without_mark
 from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
@@ -33,6 +36,7 @@ _RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per 
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = _OFFSET_BYTES = _GROUP_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
+_END_OF_1970 = 365 * 86_400_000
 
 
 def check(
@@ -77,6 +81,11 @@ def check(
         for name in _weighted_lists(samples[0], formats[0]):
             doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
             reporter.note(doubt)
+        for name, time_format, example in _times_of_1970(samples[0], formats[0]):
+            reporter.note(
+                f"{name}: read as {time_format}, times such as {example} are of 1970; is `format` "
+                "another unit, or one of dates such as %Y%m%d?"
+            )
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
     list_bytes = _list_bytes(samples[0], formats[0])
@@ -87,7 +96,7 @@ def check(
 
 def _sample(file: InputFile) -> tuple[list[bytes], bool]:
     """Returns up to `SAMPLE_ROWS` rows from the start of a file, and whether these are all."""
-    text, blocks = b"", row_blocks(file)
+    text, (_, blocks) = b"", without_mark(row_blocks(file))
     for block in blocks:  # the first ones of a gzip file may end in the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
@@ -103,10 +112,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     """Refuses a file whose first rows are no Criteo log.
 
     Raises:
-        PreprocError: no row is valid, or the first is a header line or has a byte order mark.
+        PreprocError: no row is valid, or the first is a header line.
     """
-    if rows:
-        refuse_utf8_mark(file.path, rows[0])
     row_format = criteo_format(unlabelled=unlabelled)
     reasons = [reject_reason(row, row_format) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
@@ -156,6 +163,10 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         PreprocError: names the reason of the first rows.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
+    number = first_of_other_encoding(rows)
+    if number is not None and "encoding" in reasons:
+        line = number + 1 + row_format.has_header
+        raise PreprocError(of_other_encoding(str(file.path), rows[number], line))
     if None in reasons:
         return
     if not rows:
@@ -183,19 +194,40 @@ def _weighted_lists(rows: list[bytes], row_format: RowFormat) -> Iterator[str]:
             yield name
 
 
+def _times_of_1970(rows: list[bytes], row_format: RowFormat) -> Iterator[tuple[str, str, str]]:
+    """Yields name, format and an example of Unix times that all lie in 1970."""
+    for column, cells in _columns(rows, row_format):
+        if column.time is None or not column.time.format.startswith("unix"):
+            continue
+        present = [cell for cell in cells if cell]
+        times = [column.time.milliseconds(cell) for cell in present]
+        if times and all(time is not None and time < _END_OF_1970 for time in times):
+            yield column.name, column.time.format, present[0].decode()
+
+
+def _columns(
+    rows: list[bytes], row_format: RowFormat
+) -> Iterator[tuple[Column, tuple[bytes, ...]]]:
+    """Yields each column with its fields in the rows that have all."""
+    fields = [row_format.fields(row) or [] for row in rows[row_format.has_header :]]
+    whole = [each for each in fields if len(each) == len(row_format.columns)]
+    yield from zip(row_format.columns, zip(*whole, strict=True), strict=False)
+
+
 def _lists(
     rows: list[bytes], row_format: RowFormat
 ) -> Iterator[tuple[str, ListRule, list[list[bytes]]]]:
     """Yields name, rule and rows' elements of each column of lists."""
-    fields = [row_format.fields(row) or [] for row in rows[row_format.has_header :]]
-    whole = [each for each in fields if len(each) == len(row_format.columns)]
-    for column, cells in zip(row_format.columns, zip(*whole, strict=True), strict=False):
+    for column, cells in _columns(rows, row_format):
         if column.list is not None:
             separator = column.list.separator.encode()
             yield (
                 column.name,
                 column.list,
-                [cell.split(separator) if cell else [] for cell in cells],
+                [
+                    [each.strip(BLANKS) for each in cell.split(separator)] if cell else []
+                    for cell in cells
+                ],
             )
 
 

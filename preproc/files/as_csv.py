@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of other forms, read as csv with commas.
 
-Other delimiters, UTF-16, CR line ends, objects of JSON and dictionaries of Python.
+Other delimiters, UTF-16, CR line ends, objects of JSON and dictionaries of Python. Click logs are
+read in UTF-16 and with CR line ends too; their schema names the delimiter.
 """
 
 import ast
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import InputFile, without_mark
 
 Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
 
@@ -43,9 +44,24 @@ class ConvertedFile(InputFile):
     convert: Convert
     delimiter: str
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes of the file are its text."""
+        return False
+
     def blocks(self) -> Iterator[bytes]:
         """Yields the converted text."""
         yield from self.convert(self.source.blocks())
+
+
+def as_utf8(file: InputFile) -> InputFile:
+    """Returns a file of UTF-16, or of CR line ends alone, as UTF-8 with LF; others as they are."""
+    head = next(file.blocks(), b"")
+    if head.startswith(_UTF16_MARKS):
+        return as_utf8(_converted(file, _from_utf16, ""))
+    if b"\r" in head and b"\n" not in head:
+        return _converted(file, _with_line_feeds, "")
+    return file
 
 
 def as_csv(
@@ -61,7 +77,8 @@ def as_csv(
     Raises:
         PreprocError: it is an array of JSON.
     """
-    head = next(file.blocks(), b"")
+    file = as_utf8(file)
+    head = next(without_mark(file.blocks())[1], b"")
     if re.match(rb"\[\s*\{", head):
         raise PreprocError(
             f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}"
@@ -69,10 +86,12 @@ def as_csv(
     conversion = _conversion(head, known_keys, is_header)
     if conversion is None:
         return file
-    convert, delimiter = conversion
+    return as_csv(_converted(file, *conversion), known_keys, is_header)
+
+
+def _converted(file: InputFile, convert: Convert, delimiter: str) -> ConvertedFile:
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
-    converted = ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter)
-    return as_csv(converted, known_keys, is_header)
+    return ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter)
 
 
 def position(file: InputFile, line: int, offset: int) -> str:
@@ -88,10 +107,6 @@ def _conversion(
     head: bytes, known_keys: Collection[str], is_header: Callable[[bytes], bool]
 ) -> tuple[Convert, str] | None:
     """Returns how to convert a text that begins so, and its delimiter."""
-    if head.startswith(_UTF16_MARKS):
-        return _from_utf16, ""
-    if b"\r" in head and b"\n" not in head:
-        return _with_line_feeds, ""
     line = head.partition(b"\n")[0].removesuffix(b"\r")
     if line.startswith(b"{"):
         row = _object_of(line.decode(errors="replace"))
@@ -166,7 +181,7 @@ def _object_of(line: str) -> dict[str, Any] | None:
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[str]:
     rest = b""
-    for block in blocks:
+    for block in without_mark(blocks)[1]:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="surrogateescape")

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -117,6 +118,11 @@ class InputFile:
             raise changed(self.path)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the bytes of the file are its text."""
+        return self.compression == "none"
+
+    @property
     def text_bytes(self) -> int:
         """Bytes of text: exact for a plain file, else an estimate."""
         return int(self.size * self.inflation)
@@ -213,19 +219,24 @@ def _is_list(kind: "pa.DataType") -> bool:
     )
 
 
+def without_mark(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
+    """Takes the byte order mark off a text of UTF-8, which some programs write before it.
+
+    Returns:
+        The bytes of the mark, 0 without one, and the blocks of the text after it.
+    """
+    head = b""
+    while len(head) < len(_UTF8_MARK) and (block := next(blocks, b"")):
+        head += block
+    text = head.removeprefix(_UTF8_MARK)
+    return len(head) - len(text), itertools.chain([text] if text else (), blocks)
+
+
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:
     """Returns the error of a line longer than 1 MiB."""
     return PreprocError(
         f"{path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
     )
-
-
-def refuse_utf8_mark(path: Path, first_line: bytes) -> None:
-    """Refuses a byte order mark, which some editors put first."""
-    if first_line.startswith(_UTF8_MARK):
-        raise PreprocError(
-            f"{path}: begins with a byte order mark; remove it: tail -c +4 {path.name}"
-        )
 
 
 def changed(path: Path) -> PreprocError:

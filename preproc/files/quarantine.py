@@ -3,9 +3,11 @@
 
 import csv
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from preproc.files.encoding import is_other_encoding, of_other_encoding
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.workspace import atomic_file
 from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
@@ -83,8 +85,14 @@ def check_rejected_rows(
     """
     if bad <= max_bad_fraction * most_rows:
         return
+    shown = [*itertools.islice(examples, EXAMPLES)]
+    if shown and all(is_other_encoding(row.row) for row in shown):
+        first = shown[0]
+        raise TooManyRejectedRowsError(
+            f"{bad} bad rows; {of_other_encoding(first.file, first.row, first.line_number)}"
+        )
     lines = []
-    for row, _ in zip(examples, range(EXAMPLES), strict=False):
+    for row in shown:
         where = f"{row.file}, line {row.line_number}, byte {row.byte_offset}"
         lines.append(f"  {where}: {explained(row)}")
     raise TooManyRejectedRowsError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from preproc.files.blank_end import row_blocks
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -72,8 +72,9 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str, blank: bytes) 
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
     blocks: list[bytes] = []
-    held, offset, line = 0, 0, 1
-    for block in row_blocks(file, blank):
+    held, line = 0, 1
+    offset, text_blocks = without_mark(row_blocks(file, blank))
+    for block in text_blocks:
         blocks.append(block)
         held += len(block)
         if held < chunk_bytes:

@@ -12,6 +12,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
+from preproc.files.spelled_numbers import spelling_remedy
+
 Column = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
 IGNORED: Literal["ignored"] = "ignored"
@@ -82,6 +84,10 @@ _SHOWN_LENGTH = 60
 _PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 _CSV_FIELD = re.compile(rb'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
 _EXPONENT = re.compile(r"-?[0-9]{1,2}(?:\.[0-9]{1,18})?[eE][+]?[0-9]{1,2}")
+_NUMBER = re.compile(TIMESTAMP_PATTERN)
+_DATE_OF_DIGITS = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})(?:([0-9]{2})([0-9]{2})([0-9]{2})?)?")
+_NOTHING = r"\b\B"
+"""Matches no text."""
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _GERMAN_DATE = re.compile(r"^([0-9]{2})\.([0-9]{2})\.([0-9]{4})")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -116,6 +122,7 @@ class RatingsFormat:
         id_pattern: regular expression of user and item ids.
         headers: possible first lines, which are skipped.
         needs_header: the first line must be one of `headers`.
+        dates_of_digits: times are dates such as 20240112, perhaps with hhmm or hhmmss after them.
         real_times: some of the first timestamps have decimals, so all are ordered as 64-bit floats.
         names: names of the columns in the header of a csv file.
     """
@@ -126,6 +133,7 @@ class RatingsFormat:
     id_pattern: str = INTEGER_ID
     headers: tuple[bytes, ...] = ()
     needs_header: bool = False
+    dates_of_digits: bool = False
     real_times: bool = False
     names: tuple[str, ...] = ()
 
@@ -158,6 +166,7 @@ class RatingsFormat:
             return _PLAIN_JSON
         ids = self.id_pattern if self.id_pattern == INTEGER_ID else ASCII_TOKEN_ID
         times = TIMESTAMP_PATTERN if self.real_times else WHOLE_TIMESTAMP_PATTERN
+        times = _NOTHING if self.dates_of_digits else times  # `read` turns them into seconds
         patterns = {RATING: RATING_PATTERN, TIMESTAMP: times, IGNORED: _ASCII_FIELD}
         return re.escape(self.separator).join(patterns.get(c, ids) for c in self.columns)
 
@@ -201,13 +210,14 @@ class RatingsFormat:
                 unprintable = f"{column} {show(field)} holds bytes that are not printable UTF-8"
                 return Fault("encoding", unprintable)
             if column == TIMESTAMP:
-                text = plain_time(text)
+                text = plain_time(spelled_date(text) if self.dates_of_digits else text)
             pattern = _PATTERNS.get(column) or self.id_pattern
             if is_quoted and pattern == NAME_ID:
                 pattern = QUOTED_ID
             if re.fullmatch(pattern, text) is None:
                 rule = _RULES.get(column) or _ID_RULES[pattern]
-                return Fault(column, f"{column} {show(field)} must be {rule}")
+                remedy = self._remedy(column, text)
+                return Fault(column, f"{column} {show(field)} must be {rule}{remedy}")
             texts[column] = text
         rating = float(texts[RATING]) if RATING in texts else None
         if TIMESTAMP not in texts:
@@ -220,6 +230,13 @@ class RatingsFormat:
             float(texts[TIMESTAMP]) if decimals else int(whole),
             has_fraction=bool(decimals.strip("0")),
         )
+
+    def _remedy(self, column: Column, text: str) -> str:
+        """Returns what to do about a text that breaks the rule of its column, if it is known."""
+        if column == TIMESTAMP and self.dates_of_digits:
+            return "; those of the first rows are dates such as 20240112"
+        spelling = spelling_remedy([text]) if column == RATING else ""
+        return f"; {spelling}" if spelling else ""
 
     def _read_json(self, row: bytes) -> Values | Fault:
         value_or_fault = load_json(row)
@@ -257,6 +274,22 @@ class RatingsFormat:
                 return Fault("timestamp", f"timestamp {timestamp!r} {_NEW_FRACTION}")
             timestamp = int(timestamp)
         return Values(user, item, rating, timestamp)
+
+
+def is_date_of_digits(number: int) -> bool:
+    """Returns True for 20240112, 202401120915 and 20240112091500, which are dates."""
+    date = spelled_date(str(number))
+    return bool(date) and plain_time(date) != date and "1970" <= date < "2200"
+
+
+def spelled_date(text: str) -> str:
+    """Writes a date of digits by ISO 8601, and no number at all; other texts stay."""
+    match = _DATE_OF_DIGITS.fullmatch(text)
+    if match is None:
+        return "" if _NUMBER.fullmatch(text) else text
+    year, month, day, *clock = match.groups()
+    hour, minute, second = (part or "00" for part in clock)
+    return f"{year}-{month}-{day}T{hour}:{minute}:{second}"
 
 
 def plain_time(text: str) -> str:

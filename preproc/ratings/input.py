@@ -2,6 +2,7 @@
 """Finds the ratings file of a run; detects or refuses its format."""
 
 import dataclasses
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ import numpy as np
 from preproc.files.as_csv import ConvertedFile, as_csv
 from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
+from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
+from preproc.files.lists_in_text import list_separator
 from preproc.files.parts import parts_of
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     INTEGER_ID,
+    ITEM,
     JSON_KEYS,
     NAME_ID,
     TIMESTAMP,
@@ -27,6 +30,7 @@ from preproc.ratings.format import (
     Fault,
     RatingsFormat,
     Values,
+    is_date_of_digits,
     show,
     split_csv,
 )
@@ -43,6 +47,9 @@ RATINGS_FILE = "a ratings file"
 """Noun for the messages about other files."""
 
 SAMPLE_ROWS = 100
+_MOST = 0.5
+"""Fraction of the times that are dates of digits, if the others are faults."""
+_LISTS_ROWS = 5000
 
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
@@ -101,7 +108,6 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
         raise PreprocError(f"{file.path}: holds no row; get the file again")
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
-    refuse_utf8_mark(file.path, rows[0])
     candidates = _candidates(job, rows[0])
     named = [f for f in candidates if f.is_header(rows[0])]
     if named:
@@ -216,11 +222,43 @@ def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFor
 
 
 def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
-    """Orders the times as floats if some rows have decimals."""
+    """Reads times as dates of digits if most are; as floats if some have decimals."""
     real = dataclasses.replace(layout, real_times=True)
-    values = map(real.read, rows)
-    has_decimals = (isinstance(v, Values) and isinstance(v.timestamp, float) for v in values)
-    return real if any(has_decimals) else layout
+    times = [v.timestamp for v in map(real.read, rows) if isinstance(v, Values)]
+    if any(isinstance(time, float) for time in times):
+        return real
+    dates = sum(isinstance(time, int) and is_date_of_digits(time) for time in times)
+    if layout.is_json or dates <= _MOST * len(times):
+        return layout
+    return dataclasses.replace(layout, dates_of_digits=True)
+
+
+def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
+    """Returns the note about items that look like lists, and the command that splits them.
+
+    Empty if none do.
+    """
+    chunk = next(read_chunks(file, 2**18, RATINGS_FILE, WHITESPACE))
+    values = (layout.read(chunk.row(i)) for i in range(min(chunk.num_lines, _LISTS_ROWS)))
+    items = dict.fromkeys(v.item for v in values if isinstance(v, Values))
+    separator = list_separator(items)
+    if not separator or layout.is_json:
+        return ""
+    example = next(item for item in items if separator in item)
+    note = (
+        f"{file.path}: items such as {show(example.encode())} look like lists; each whole text is "
+        "an item as it is. If they are lists, write a row for each element"
+    )
+    delimiter = file.delimiter if isinstance(file, ConvertedFile) else layout.separator
+    if len(delimiter) != 1:
+        return note
+    at = layout.columns.index(ITEM)
+    code = (
+        "import csv, sys; csv.writer(sys.stdout).writerows("
+        f"[*x[:{at}], y.strip(), *x[{at + 1}:]] for x in csv.reader(sys.stdin, "
+        f"delimiter={json.dumps(delimiter)}) if x for y in x[{at}].split({json.dumps(separator)}))"
+    )
+    return f"{note}:\n  {_piped(file, f'python3 -c {shlex.quote(code)}', '_items.csv')}"
 
 
 def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
@@ -256,10 +294,15 @@ _READERS = {"none": "cat", "gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", 
 
 def _told(file: InputFile, form: str, command: str, names: Sequence[str] = ()) -> str:
     """Returns an error message: a form, and the command that converts it."""
-    reader = _READERS[file.compression]
-    made = file.path.with_name(f"{file.path.name.partition('.')[0]}_converted")
     columns = f" with `columns` {suggestion(names)}" if names else ""
     return (
-        f"{file.path}: {form}. Convert it:\n  {reader} {shlex.quote(str(file.path))} | {command} > "
-        f"{shlex.quote(str(made))}\nand give the new file{columns}"
+        f"{file.path}: {form}. Convert it:\n  {_piped(file, command, '_converted')}\nand give the "
+        f"new file{columns}"
     )
+
+
+def _piped(file: InputFile, command: str, ending: str) -> str:
+    """Returns the command that sends a file through another one, to a new file."""
+    made = file.path.with_name(f"{file.path.name.partition('.')[0]}{ending}")
+    source, reader = shlex.quote(str(file.path)), _READERS[file.compression]
+    return f"{reader} {source} | {command} > {shlex.quote(str(made))}"

@@ -18,7 +18,7 @@ from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
 from preproc.ratings.header import unread_times
 from preproc.ratings.histories import Engine, Filtered
-from preproc.ratings.input import detect_format, find_files
+from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
@@ -125,8 +125,10 @@ def _tell(
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
     reporter.note(as_flags(note))
+    warner = reporter if job.progress != "none" else ProgressReporter("auto")
+    if lists := lists_as_items(files[0], layout):
+        warner.note(as_flags(lists))
     if unread := unread_times(layout):
-        warner = reporter if job.progress != "none" else ProgressReporter("auto")
         warner.note(
             as_flags(
                 f"{source}: no column is the time, histories are in the order of the file; if "

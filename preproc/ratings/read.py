@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from preproc.files.as_csv import position
 from preproc.files.blank_end import WHITESPACE
+from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
@@ -37,6 +38,8 @@ from preproc.ratings.parse import Interactions, parse_chunk, times_of_keys
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
+_LOOKED_AT = 10_000
+"""Lines of a chunk that tell whether its file is of another encoding."""
 
 
 Sink = Callable[[Interactions], None]
@@ -127,7 +130,7 @@ def read_ratings(
     text_bytes = sum(file.text_bytes for file in files)
     with reporter.stage("read", text_bytes, lambda: (done, read.num_rows)):
         for number, chunk in chunks:
-            has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
+            has_header = chunk.first_line == 1 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
                 _reject(job, files[number], layout, chunk, bad_lines, read.rejected)
@@ -156,11 +159,11 @@ def read_ratings(
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
     if read.times:
-        reporter.note(_described(*read.times))
+        reporter.note(_described(*read.times, are_dates=layout.dates_of_digits))
     return read
 
 
-def _described(first: float, last: float) -> str:
+def _described(first: float, last: float, *, are_dates: bool) -> str:
     """Returns first and last time in words: dates, if they are seconds."""
     try:
         dates = [datetime.fromtimestamp(each, UTC).date().isoformat() for each in (first, last)]
@@ -169,7 +172,8 @@ def _described(first: float, last: float) -> str:
             f"times from {first:.0f} to {last:.0f} are not seconds since 1970: the order of "
             "histories is right, days of a temporal split are not"
         )
-    return f"times, read as seconds since 1970: from {dates[0]} to {dates[1]}"
+    form = "dates such as 20240112" if are_dates else "seconds since 1970"
+    return f"times, read as {form}: from {dates[0]} to {dates[1]}"
 
 
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
@@ -195,6 +199,8 @@ def _reject(
         reason, text = cast(Fault, layout.read(row))
         offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
+            if reason == "encoding":
+                _refuse_other_encoding(file, chunk)
             raise TooManyRejectedRowsError(
                 f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
                 + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
@@ -206,6 +212,15 @@ def _reject(
                 f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
                 "or name its `format`"
             )
+
+
+def _refuse_other_encoding(file: InputFile, chunk: Chunk) -> None:
+    """Refuses a file of which most lines beyond ASCII are not UTF-8."""
+    lines = [chunk.row(i) for i in range(min(chunk.num_lines, _LOOKED_AT))]
+    first = first_of_other_encoding(lines)
+    if first is not None:
+        number = chunk.first_line + first
+        raise PreprocError(of_other_encoding(str(file.path), lines[first], number))
 
 
 def _remedies(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from recsys.errors import UserError
 from recsys.serve.manifest import ArtifactFormat, Backend
 from recsys.serve.server import native_backend
-from recsys.serve.signature import DIALECT, Signature, TensorSignature
+from recsys.serve.signature import Signature, TensorSignature
 from recsys.serve.version_policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.settings import require_threads, setting
 
@@ -189,7 +189,8 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         if tensor.columns:
             lines.append(_parameter(tensor.name, json.dumps(tensor.columns)))
         if tensor.delimiter:
-            lines.append(_parameter(DIALECT, json.dumps([tensor.delimiter, tensor.quote])))
+            dialect = json.dumps([tensor.delimiter, tensor.quote])
+            lines.append(_parameter(f"{tensor.name}_dialect", dialect))
     lines.append(policy_line(settings.version_policy))
     return "\n".join(lines) + "\n"
 

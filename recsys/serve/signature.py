@@ -45,8 +45,8 @@ class TensorSignature:
         optional: requests may omit it.
         ragged: requests of one execution may differ in length.
         columns: what the texts of a row are called in its log; empty for other tensors.
-        delimiter: one character between the columns of a line; empty for other tensors.
-        quote: one around columns of a line that hold delimiters; empty for none.
+        delimiter: one character between the fields of a line; empty for other tensors.
+        quote: one around fields that may hold delimiters; empty for none.
     """
 
     name: str
@@ -154,16 +154,14 @@ def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int
 
 
 LINE, FIELDS = "line", "fields"
-DIALECT = "dialect"
-"""Key of `parameters` in config.pbtxt: delimiter and quote of a line."""
 
 
 def with_raw_rows(
     signature: Signature,
     line: tuple[str, ...],
     features: tuple[str, ...],
-    delimiter: str = "\t",
-    quote: str = "",
+    delimiter: str,
+    quote: str,
 ) -> Signature:
     """Adds the inputs of raw rows to the signature of a DLRM.
 
@@ -174,12 +172,17 @@ def with_raw_rows(
         signature: of the transformed features.
         line: names of the columns of a line.
         features: names of those that are features.
-        delimiter: one character between two columns of a line.
-        quote: one around columns that hold delimiters; empty for none.
+        delimiter: between the fields of a line.
+        quote: around fields that may hold delimiters; empty for none.
     """
     inputs = (
         TensorSignature(
-            name=LINE, dtype="string", shape=(1,), columns=line, delimiter=delimiter, quote=quote
+            name=LINE,
+            dtype="string",
+            shape=(1,),
+            columns=line,
+            delimiter=delimiter,
+            quote=quote,
         ),
         TensorSignature(name=FIELDS, dtype="string", shape=(len(features),), columns=features),
         *signature.inputs,

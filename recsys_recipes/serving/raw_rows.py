@@ -43,8 +43,9 @@ class RawDlrmExport(DlrmExport):
         """Returns the network's tensors and those of raw rows."""
         signature = super().signature(fixed_shapes=fixed_shapes)
         row = semantics_of_dataset(self._dataset, {}).line_format
-        dialect = row.delimiter.decode(), row.quote.decode()
-        return with_raw_rows(signature, row.names, row.features, *dialect)
+        return with_raw_rows(
+            signature, row.names, row.features, row.delimiter.decode(), row.quote.decode()
+        )
 
     def write_files(self, folder: Path) -> None:
         """Writes the rules and dictionaries to a version folder."""

@@ -2,17 +2,18 @@
 """Files of requests: JSON objects, or rows of a table."""
 
 import contextlib
-import csv
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from preproc.clicks.schema.row_format import split_fields
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint, request_from_json
 from recsys.serve.client.requests import Arrays, row_of_columns
-from recsys.serve.signature import FIELDS, Signature
+from recsys.serve.signature import FIELDS, LINE, Signature
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
@@ -32,7 +33,7 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
     Raises:
         UserError: the file cannot be read, holds no request, or one that is refused.
     """
-    delimiter, request = _DELIMITERS.get(Path(name).suffix.lower()), None
+    usual, request = _DELIMITERS.get(Path(name).suffix.lower()), None
     lines: Iterable[tuple[int, Any]]
     parse: Callable[[Any], Arrays]
     with contextlib.ExitStack() as stack:
@@ -44,14 +45,13 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
                 )
             except OSError as error:
                 raise UserError(f"`request` {name}: {error.strerror}") from error
-        if delimiter is None:
+        if usual is None:
             lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
             parse = functools.partial(request_from_json, endpoint.signature)
         else:
-            table = csv.reader(file, delimiter=delimiter)
-            header = _read_header(endpoint, table, name)
-            lines = enumerate(table, 2)
-            parse = functools.partial(_request_of_row, endpoint.signature, header)
+            table = _Table.of(endpoint, file.readline(), usual, name)
+            lines = enumerate(file, 2)
+            parse = functools.partial(table.request, endpoint.signature)
         for number, line in lines:
             where = f"{name}:{number}"
             with of_line(where):
@@ -62,23 +62,65 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
         raise UserError(f"`request` {name}: holds no request")
 
 
-def _read_header(endpoint: Endpoint, table: Iterator[list[str]], name: str) -> list[str]:
-    """Reads the columns of a table, which names each feature once."""
-    if FIELDS not in (tensor.name for tensor in endpoint.signature.inputs):
-        raise UserError(f"`request` {name}: {endpoint.model} takes no rows of a table, only JSON")
-    header = next(table, [])
-    features = endpoint.signature.input(FIELDS).columns
-    if lacking := [feature for feature in features if feature not in header]:
-        raise UserError(f"`request` {name}: the header lacks {', '.join(lacking)}")
-    if twice := [feature for feature in features if header.count(feature) > 1]:
-        raise UserError(f"`request` {name}: the header names {', '.join(twice)} more than once")
-    return header
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows of a table, spelled as in the log of the model or with the delimiter of the file's name.
 
+    Attributes:
+        header: names of the columns.
+        delimiter: between two fields.
+        quote: around fields that hold delimiters; empty for none.
+    """
 
-def _request_of_row(signature: Signature, header: list[str], row: list[str]) -> Arrays:
-    """Returns the request of a row; drops other columns than the features."""
-    if len(row) != len(header):
-        raise UserError(f"has {len(row)} fields, the header {len(header)}")
-    values = dict(zip(header, row, strict=True))
-    features = signature.input(FIELDS).columns
-    return row_of_columns(signature, {name: values[name] for name in features})
+    header: list[str]
+    delimiter: str
+    quote: str
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, line: str, usual: str, name: str) -> "_Table":
+        """Reads the header, which names each feature once.
+
+        Raises:
+            UserError: the model takes no rows, or a feature is not named once.
+        """
+        if FIELDS not in (tensor.name for tensor in endpoint.signature.inputs):
+            raise UserError(
+                f"`request` {name}: {endpoint.model} takes no rows of a table, only JSON"
+            )
+        log, features = endpoint.signature.input(LINE), endpoint.signature.input(FIELDS).columns
+        spellings = [(log.delimiter, log.quote)] if log.delimiter else []
+        tables = [cls([], *spelling)._with_header(line) for spelling in (*spellings, (usual, '"'))]
+        table = max(tables, key=lambda each: len({*features} & {*each.header}))
+        header = table.header
+        if lacking := [feature for feature in features if feature not in header]:
+            raise UserError(
+                f"`request` {name}: the header lacks {', '.join(lacking)}; it was read with "
+                f"{table.delimiter!r} between names"
+            )
+        if twice := [feature for feature in features if header.count(feature) > 1]:
+            raise UserError(f"`request` {name}: the header names {', '.join(twice)} more than once")
+        return table
+
+    def _with_header(self, line: str) -> "_Table":
+        return dataclasses.replace(self, header=self._fields(line) or [])
+
+    def _fields(self, line: str) -> list[str] | None:
+        """Returns the fields of a line; None if its quotes are wrong."""
+        row = line.removesuffix("\n").removesuffix("\r").encode(errors="surrogateescape")
+        fields = split_fields(row, self.delimiter.encode(), self.quote.encode())
+        if fields is None:
+            return None
+        return [field.decode(errors="surrogateescape") for field in fields]
+
+    def request(self, signature: Signature, line: str) -> Arrays:
+        """Returns the request of a row; drops other columns than the features."""
+        row = self._fields(line)
+        if row is None:
+            raise UserError(
+                f"has a field with an opening quote and none before {self.delimiter!r} or the end"
+            )
+        if len(row) != len(self.header):
+            raise UserError(f"has {len(row)} fields, the header {len(self.header)}")
+        values = dict(zip(self.header, row, strict=True))
+        features = signature.input(FIELDS).columns
+        return row_of_columns(signature, {name: values[name] for name in features})

@@ -3,11 +3,13 @@
 
 import gzip
 import json
+import random
 
 import numpy as np
 import pytest
 from pyarrow import parquet
 
+from preproc.clicks import __main__ as clicks_program
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import EndpointError, predict_in_order
 from tests.dlrm.conftest import make_program
@@ -132,6 +134,55 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     assert f'a request is an object {{"line": [["{begins}..."]]}}' in said
     requests.write_text(text)
     assert "rows of a table are read from .csv and .tsv files" in ask(*arguments, status=2)
+
+
+SHOP = """
+dialect: {delimiter: ";"}
+label: {column: returned, positive: ["ja"], negative: ["nein"]}
+columns:
+- {name: order, role: ignored}
+- {name: items, role: categorical_list, type: string, separator: ","}
+- {name: sum, role: numerical, type: float}
+- {name: town, role: categorical, type: string}
+split: {fractions: [0.6, 0.2, 0.2]}
+"""
+
+
+def test_the_client_reads_tables_as_the_log_of_the_model_is_spelled(server, ask, tmp_path):
+    rng = random.Random(4)
+    rows = []
+    for number in range(300):
+        items = ", ".join(f"ART-{rng.randrange(9)}" for _ in range(1 + number % 4))
+        town = rng.choice(["Köln", '"Bad; Ems"', '"""Süd"""'])
+        rows.append([f"B{number}", items, f"{rng.random():.3f}", town])
+    labels = [rng.choice(["ja", "nein"]) for _ in rows]
+    log, schema, dataset = tmp_path / "log.csv", tmp_path / "schema.yaml", tmp_path / "data"
+    header = ["order", "items", "sum", "town"]
+    lines = [";".join([*row, label]) for row, label in zip(rows, labels, strict=True)]
+    log.write_text("\n".join([";".join([*header, "returned"]), *lines]) + "\n")
+    schema.write_text(SHOP)
+    made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={dataset}"]
+    assert clicks_program.main([*made, "--progress=none"]) == 0
+    train, answers = make_program(tmp_path), tmp_path / "answers.parquet"
+    flags, run = (f"--dataset={dataset}", *RAW_MODEL), tmp_path / "run"
+    train(*flags, f"--save_checkpoint_path={run}")
+    train(*flags, "--mode=predict", f"--predictions={answers}", f"--load_checkpoint_path={run}")
+    expected = parquet.read_table(answers)["logit"].to_numpy()
+    model = server.serve("shop", run, "--raw", f"--dataset={dataset}")
+    new = rows[-len(expected) :]
+    as_log = "\n".join([";".join(header), *map(";".join, new)]) + "\n"
+    quoted = [[row[0], f'"{row[1]}"', *row[2:]] for row in new]
+    with_commas = "\n".join([",".join(header), *map(",".join, quoted)]) + "\n"
+    for text, encoding, name in (
+        (as_log, "utf-8", "rows.csv"),
+        (as_log.replace("\n", "\r\n"), "utf-8-sig", "rows.csv"),
+        (as_log, "utf-8", "rows.tsv"),
+        (with_commas, "utf-8", "rows.csv"),
+    ):
+        (tmp_path / name).write_text(text, encoding=encoding, newline="")
+        said = ask(f"--model={model}", f"--request={tmp_path / name}")
+        logits = [json.loads(line)["logit"][0][0] for line in said.splitlines()]
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-6)
 
 
 def test_raw_rows_need_their_dataset_and_are_kept_by_later_deployments(clicks, tmp_path, change):

@@ -33,7 +33,7 @@ from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fi
 from preproc.clicks.schema.row_format import Column, RowFormat
 from preproc.files.blank_end import row_blocks
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -86,8 +86,9 @@ def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int,
         PreprocError: a line is longer than any row.
     """
     what = row_format.description
-    offset, rest = 0, b""
-    for block in row_blocks(file, row_format.blank):
+    rest = b""
+    offset, blocks = without_mark(row_blocks(file, row_format.blank))
+    for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield offset, _row_of(file, offset, line, what)

@@ -282,7 +282,8 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
   return start;
 }
 
-// Reads a list; returns the reason if it is none, else kNumReasons. elements: may be null.
+// Reads a list; returns the reason if it is none, else kNumReasons. Blanks around an element or a
+// weight do not count. elements: may be null.
 inline RejectReason read_list(const uint8_t* field, uint32_t length, const Field& declared,
                               ListElements* elements) {
   const ListRule& rule = declared.list;
@@ -295,24 +296,28 @@ inline RejectReason read_list(const uint8_t* field, uint32_t length, const Field
   for (size_t i = 0; i < count; ++i) {
     const auto* stop = static_cast<const uint8_t*>(memchr(field, separator, end - field));
     if (stop == nullptr) stop = end;
-    const uint8_t* key_end = stop;
+    const uint8_t *key = field, *key_end = stop;
+    trim(key, key_end);
     double weight = 1;
     if (rule.weight_separator != 0) {
+      const uint8_t* digits_end = key_end;
       key_end = static_cast<const uint8_t*>(
-          memrchr(field, static_cast<int>(rule.weight_separator), stop - field));
+          memrchr(key, static_cast<int>(rule.weight_separator), key_end - key));
       if (key_end == nullptr) return kList;
-      const uint8_t* const digits = key_end + 1;
-      if (!parse_number(digits, static_cast<uint32_t>(stop - digits), weight)) return kList;
+      const uint8_t* digits = key_end + 1;
+      trim(digits, digits_end);
+      if (!parse_number(digits, static_cast<uint32_t>(digits_end - digits), weight)) return kList;
+      trim(key, key_end);
     }
-    if (key_end == field) return kList;
+    if (key_end == key) return kList;
     uint32_t category = 0;
-    WideKey key;
+    WideKey wide;
     const RejectReason reason =
-        read_category(field, static_cast<uint32_t>(key_end - field), declared, category, key);
+        read_category(key, static_cast<uint32_t>(key_end - key), declared, category, wide);
     if (reason != kNumReasons) return reason;
     if (elements != nullptr && first <= i && i < after) {
       if (is_wide) {
-        elements->wide.push_back(key);
+        elements->wide.push_back(wide);
       } else {
         elements->narrow.push_back(category);
       }

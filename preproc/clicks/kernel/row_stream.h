@@ -60,6 +60,7 @@ class RowStream {
         progress_(progress),
         offset_(offset),
         format_(format),
+        begins_file_(offset == 0),
         is_header_(format.has_header != 0 && offset == 0),
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         ends_(size_of_ends(format.num_fields)),
@@ -97,8 +98,9 @@ class RowStream {
     parse(filled_);
   }
 
-  // Drops what was read, to begin with another text.
+  // Drops what was read, to begin with another text, which is no file.
   void restart() {
+    begins_file_ = false;
     filled_ = 0;
     offset_ = lines_ = bytes_ = 0;
     checksum_ = {};
@@ -129,7 +131,8 @@ class RowStream {
 
   void parse(size_t size) {
     const uint8_t* text = buffer_.data();
-    size_t at = 0;
+    size_t at = begins_file_ ? mark_of_utf8(text, size) : 0;
+    begins_file_ = false;
     if (is_header_) {
       at = static_cast<size_t>(static_cast<const uint8_t*>(memchr(text, '\n', size)) - text) + 1;
       ++lines_;
@@ -155,6 +158,13 @@ class RowStream {
       }
       at += read;
     }
+  }
+
+  // Returns the bytes of the mark that some programs write before a text of UTF-8.
+  static size_t mark_of_utf8(const uint8_t* text, size_t size) {
+    static constexpr char kMark[] = "\xef\xbb\xbf";
+    constexpr size_t kBytes = sizeof(kMark) - 1;
+    return size > kBytes && std::memcmp(text, kMark, kBytes) == 0 ? kBytes : 0;
   }
 
   void drop_rejected_rows(const uint8_t* text, uint64_t first_line) {
@@ -192,7 +202,8 @@ class RowStream {
   Progress* progress_;
   uint64_t offset_;
   RowFormat format_;
-  bool is_header_;  // the next line is none of the rows
+  bool begins_file_;  // the next line is the first one of a file
+  bool is_header_;    // and none of the rows
   const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;

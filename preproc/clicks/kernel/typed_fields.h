@@ -119,8 +119,20 @@ CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFo
   return label || format.other_is_negative || is_one_of(field, length, texts);
 }
 
+// Takes the blanks off both ends of a text.
+inline void trim(const uint8_t*& begin, const uint8_t*& end) {
+  const auto is_blank = [](uint8_t byte) { return byte == ' ' || byte == '\t'; };
+  while (begin < end && is_blank(*begin)) ++begin;
+  while (begin < end && is_blank(end[-1])) --end;
+}
+
 CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFormat& format,
                               const Field& declared) {
+  if (declared.role == kListRole) {
+    const uint8_t* end = field + length;
+    trim(field, end);
+    length = static_cast<uint32_t>(end - field);
+  }
   const uint8_t* texts = format.texts_of(declared);
   return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
 }

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import xxhash
 
-from preproc.clicks.schema.row_format import Column, FieldType, ListRule, Role, RowFormat
+from preproc.clicks.schema.row_format import BLANKS, Column, FieldType, ListRule, Role, RowFormat
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -123,12 +123,17 @@ def _reason(
 def read_list(
     field: bytes, kind: FieldType, buckets: int, rule: ListRule
 ) -> list[tuple[int | bytes, float]] | RejectReason:
-    """Returns elements with their weights, or a reason to reject the row."""
+    """Returns elements with their weights, or a reason to reject the row.
+
+    Blanks around an element or a weight do not count.
+    """
     elements = []
-    for text in field.split(rule.separator.encode()):
+    for element in field.split(rule.separator.encode()):
+        text = element.strip(BLANKS)
         weight, key = 1.0, text
         if rule.weight_separator:
-            key, separator, digits = text.rpartition(rule.weight_separator.encode())
+            before, separator, after = text.rpartition(rule.weight_separator.encode())
+            key, digits = before.strip(BLANKS), after.strip(BLANKS)
             if not separator or _feature_reason(digits or b"-", "numerical", "float"):
                 return "list"
             weight = float(digits) + 0.0

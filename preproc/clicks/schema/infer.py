@@ -6,7 +6,6 @@ ones the draft asks for it. It is for a person to read.
 """
 
 import functools
-import itertools
 import json
 import os
 import re
@@ -16,12 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.clicks.schema.grammar import DECIMAL, LOOKS_WEIGHTED
+from preproc.clicks.schema.grammar import DECIMAL
+from preproc.clicks.schema.number_scale import bins_of, is_count, is_scale
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
-from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
+from preproc.clicks.schema.time_rule import show_time
+from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
+from preproc.files.as_csv import as_utf8
+from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.files.lists_in_text import SEPARATORS, WEIGHTED, list_separator
 from preproc.files.parts import parts_of
+from preproc.files.spelled_numbers import spelling_remedy
 
 SAMPLE_BYTES = 4 * 2**20
 """Text of the sample: half from the head of a file, the rest from middle and tail."""
@@ -38,33 +43,27 @@ _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
 _WHOLE = re.compile(r"-?\d+")
 _FLOAT = re.compile(DECIMAL.pattern.decode())
-_WEIGHTED = re.compile(LOOKS_WEIGHTED.pattern.decode())
+_ID_NAME = re.compile(
+    "(?i)(^|[^a-z])(ids?|codes?|key|zip|plz|no|nr|user|customer|item|product|article|movie|country"
+    "|city|region|store|shop|campaign|category)$"
+)
+"""Names of columns whose integers name something."""
 _HASHED = re.compile(r"[0-9a-f]{8}")
-_COMMONEST = 30
 _HEAVY_TAILED = 3
 """Deviations within which two thirds of the values lie, from which on far values decide it."""
-_TIME_NAME = re.compile(r"(?i)time|date|day|hour|stamp|(^|_)ts($|_)")
-_TIMES_OF_DIGITS = {
-    8: ("%Y%m%d", "%y%m%d%H"),
-    10: ("unix_s", "%Y%m%d%H"),
-    13: ("unix_ms",),
-    14: ("%Y%m%d%H%M%S",),
-    16: ("unix_us",),
-    19: ("unix_ns",),
+_BRACKETS = re.compile(r"\[.*\]")
+_ODD_MARKS = {
+    *("?", "-", "--", ".", "\\n", "inf", "+inf", "-inf", "infinity", "-infinity", "nan", "null"),
+    *("none", "nil", "na", "n/a", "#n/a", "#value!", "#div/0!", "unknown", "undefined", "missing"),
+    *("unbekannt", "k.a."),
 }
-_CLOCKS = (" %I:%M:%S %p", " %H:%M:%S", " %H:%M", "")
-_SPELLED_TIMES = tuple(d + c for d in ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y") for c in _CLOCKS)
-_UNREAD = {
-    re.compile(r"-?[0-9.]+,[0-9]+"): "decimal commas: write the numbers with a point",
-    re.compile(r"\[.*\]"): "lists in brackets: write their elements with a bar between",
-}
-"""Texts that no role reads as what they are, and the remedy."""
+"""Texts that stand for a missing number or time, in small letters."""
+_MOST, _NEARLY_ALL = 0.5, 0.9
+"""Fractions of a column that are numbers or times, beside marks of these and beside other words."""
+_MOST_MARKS = 5
 _PAIRS = ({"0", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"-1", "1"})
 """What the values of a label may be, in small letters."""
-_BINARY = (("0", "1"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
-_SEPARATORS = ("\x02", "|", ";", ",")  # the first is Hive's
-_SEVERAL = 0.3
-"""Fraction of a column's values that have several elements, if it holds lists."""
+_BINARY = (("0", "1"), ("0.0", "1.0"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
 _UNTOLD = ("categorical, type: string", "ignored")
@@ -109,7 +108,7 @@ def infer_schema(path: Path) -> str:
     label, label_line = _label(names, columns)
     by_time = _time_split(names, columns)
     # Lists have another separator than the file.
-    separators = [each for each in _SEPARATORS if each != delimiter]
+    separators = [each for each in SEPARATORS if each != delimiter]
     entries = [_entry(name, cells, separators) for name, cells in zip(names, columns, strict=True)]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
@@ -136,8 +135,8 @@ def infer_schema(path: Path) -> str:
 def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
     """Returns a split by the first column of times, as an alternative."""
     for name, cells in zip(names, columns, strict=True):
-        present = [cell for cell in cells if cell and cell not in _MISSING]
-        rule = _time_rule(name, present)
+        present = [c for c in cells if c and c not in _MISSING and c.lower() not in _ODD_MARKS]
+        rule = time_rule(name, present)
         if rule is not None:
             times = sorted(rule.milliseconds(cell.encode()) or 0 for cell in present)
             cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
@@ -154,8 +153,8 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
 def _samples(path: Path) -> tuple[str, list[list[str]]]:
     """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
     if not path.is_dir():
-        return path.name, _sample(InputFile.open(path), SAMPLE_BYTES)
-    files = [InputFile.open(part) for part in parts_of(path)]
+        return path.name, _sample(as_utf8(InputFile.open(path)), SAMPLE_BYTES)
+    files = [as_utf8(InputFile.open(part)) for part in parts_of(path)]
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
     spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
     # The largest has rows if one has, and its first line is the header if there are some.
@@ -174,7 +173,7 @@ def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
         whole_size += len(block)
         if len(texts[0]) < num_bytes // 2:
             texts[0] += block
-        elif file.compression == "none" or whole_size > _MOST_TEXT:
+        elif file.is_plain or whole_size > _MOST_TEXT:
             break
         else:
             last = (last + block)[-num_bytes // 4 :]
@@ -183,18 +182,22 @@ def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
                 texts[1:], middle_at = [last], whole_size
     if last:
         texts.append(last)
-    if file.compression == "none":
+    if file.is_plain:
         with file.path.open("rb") as opened:
             for start in (file.size // 2, file.size - num_bytes // 4):
                 if start > len(texts[0]):
                     texts.append(os.pread(opened.fileno(), num_bytes // 4, start))
     samples = []
     for number, text in enumerate(texts):
-        lines = text.decode("utf-8-sig", "replace").split("\n")
+        lines = text.split(b"\n")
         is_whole = number == 0 and len(text) == whole_size
         # A line may be cut at either end of a sample.
         lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
-        samples.append([line.removesuffix("\r") for line in lines if line])
+        if (first := first_of_other_encoding(lines)) is not None:
+            line = first + 1 if number == 0 else None
+            raise PreprocError(of_other_encoding(str(file.path), lines[first], line))
+        decoded = (line.decode("utf-8-sig", "replace") for line in lines)
+        samples.append([line.removesuffix("\r") for line in decoded if line])
     return samples
 
 
@@ -206,14 +209,18 @@ def _fields(line: str, delimiter: str) -> list[str]:
 
 
 def _delimiter(lines: list[str]) -> str | None:
-    """Returns the delimiter that most lines have equally often."""
+    """Returns the delimiter that most lines have equally often, and the first one too.
+
+    A header has none of a list's separators, which may be more than the delimiters.
+    """
     usual = []
     for delimiter in _DELIMITERS:
         counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
         count, alike = counts.most_common(1)[0]
         if count > 1 and alike > 0.9 * len(lines[:100]):
-            usual.append((count, alike, delimiter))
-    return max(usual)[2] if usual else None
+            is_in_first = len(_fields(lines[0], delimiter)) == count
+            usual.append((is_in_first, count, alike, delimiter))
+    return max(usual)[3] if usual else None
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
@@ -263,54 +270,71 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
     total = sum(cells.values())
     marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
     present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
+    odd = _odd_texts(name, present)
+    marks += odd
+    present = {cell: n for cell, n in present.items() if cell not in odd}
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
     kind = _any_kind(name, present, separators, is_everywhere=not marks and not cells[""])
-    remedy = next((told for form, told in _UNREAD.items() if all(map(form.fullmatch, present))), "")
-    if present and remedy and kind.startswith("categorical"):
-        kind = "ignored"
+    remedy = _remedy(present, separators)
+    if remedy and not kind.startswith(("numerical", "timestamp", "categorical_list")):
+        kind = kind if "delimiter" in remedy else "ignored"
         evidence.append(remedy)
-    elif "%m/%d" in kind and _fits_days_first(kind, present):
+    elif "%m/%d" in kind and fits_days_first(kind, present):
         evidence.append("or %d/%m/%Y: no number is above 12")
     elif kind in _UNTOLD:
-        of_most, odd = _kind_of_most(name, present, separators)
+        of_most, of_others = _kind_of_most(name, present, separators)
         kind = of_most or kind
-        evidence += [odd] if odd else []
+        evidence += [of_others] if of_others else []
+    if kind.startswith("timestamp"):
+        evidence.append(zone_remark(kind, present))
+    of_bins = kind[kind.index(", bins") :] if ", bins" in kind else ""
+    if of_bins:
+        evidence.append("near values are about equally frequent; or categorical, type: int")
     if kind.startswith("numerical") and negative:
         evidence.append(f"{_percentage(negative, cells)} negative")
-        kind = f"numerical, type: float, transform: {_standardised(present)}"
+        kind = f"numerical, type: float, transform: {_standardised(present)}{of_bins}"
     missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
     if kind == "ignored":
         return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
     return f"- {{name: {_quoted(name)}, role: {kind}{missing}}}  # {', '.join(evidence)}"
 
 
-def _time_rule(name: str, present: Collection[str]) -> TimeRule | None:
-    """Returns the rule of a column of times, else None.
+def _odd_texts(name: str, present: dict[str, int]) -> list[str]:
+    """Returns the texts of a column that is numbers, or times, but for them: missing, as it seems.
 
-    Numbers are times where the column's name says so.
+    Known marks may be many. A few rows of other words are rather faults.
     """
-    formats = ["iso8601", *_SPELLED_TIMES]
-    if _TIME_NAME.search(name) and present:
-        formats += [*_TIMES_OF_DIGITS.get(len(next(iter(present)).partition(".")[0]), ())]
-    rules = (TimeRule(each, 0) for each in formats)
-    return next((rule for rule in rules if present and _reads_all(rule, present)), None)
+    odd = {
+        cell: n
+        for cell, n in present.items()
+        if cell.lower() in _ODD_MARKS or not any(map(str.isdigit, cell))
+    }
+    others = {cell: n for cell, n in present.items() if cell not in odd}
+    numbers = sum(n for cell, n in others.items() if _FLOAT.fullmatch(cell))
+    rest = sum(others.values())
+    if not odd or not rest or (numbers < (1 - _ODD) * rest and time_rule(name, others) is None):
+        return []
+    fraction = 1 - rest / sum(present.values())
+    if all(cell.lower() in _ODD_MARKS for cell in odd):
+        return [*odd] if fraction < 1 - _MOST else []
+    return [*odd] if _ODD < fraction <= 1 - _NEARLY_ALL and len(odd) <= _MOST_MARKS else []
 
 
-def _reads_all(rule: TimeRule, present: Collection[str]) -> bool:
-    return all(rule.milliseconds(cell.encode()) is not None for cell in present)
-
-
-def _time_kind(name: str, present: Collection[str]) -> str:
-    """Returns role, format and features of a column of times; else nothing."""
-    rule = _time_rule(name, present)
-    if rule is None or len(present) == 1:
+def _remedy(present: Collection[str], separators: Collection[str]) -> str:
+    """Returns what to do about texts that no role reads as what they are; empty without any."""
+    if not present:
         return ""
-    times = [rule.milliseconds(cell.encode()) or 0 for cell in present]
-    by_feature = ((f, rule._replace(features=(f,))) for f in TIME_FEATURES if f != "weekend")
-    of_several = (f for f, own in by_feature if len({own.categories(time) for time in times}) > 1)
-    return f"timestamp, format: {_quoted(rule.format)}, features: [{', '.join(of_several)}]"
+    if all(map(_BRACKETS.fullmatch, present)):
+        return "lists in brackets: write their elements with a bar between"
+    taken = [each for each in SEPARATORS if each not in separators]
+    if separator := list_separator(present, taken):
+        return (
+            f"lists with {separator!r} between, which is the delimiter of the file: if their "
+            "elements are to count, write a bar between them"
+        )
+    return spelling_remedy(present)
 
 
 def _standardised(present: dict[str, int]) -> str:
@@ -328,18 +352,12 @@ def _standardised(present: dict[str, int]) -> str:
     return f"{kind}, mean: {mean:.6g}, deviation: {deviation or 1:.6g}"
 
 
-def _fits_days_first(kind: str, present: Collection[str]) -> bool:
-    """Returns True if months and days may be days and months."""
-    form = re.findall(r'"(.*?)"', kind)[0].replace("%m/%d", "%d/%m")
-    return _reads_all(TimeRule(form, 0), present)
-
-
 def _is_id(present: dict[str, int]) -> bool:
     """Returns True if nearly all values differ."""
     return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
 
 
-def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
+def _kind(name: str, present: dict[str, int], *, is_everywhere: bool) -> str:
     is_whole = all(_WHOLE.fullmatch(cell) for cell in present)
     if present and not is_whole and all(_FLOAT.fullmatch(cell) for cell in present):
         return "numerical, type: float"
@@ -347,25 +365,34 @@ def _kind(present: dict[str, int], *, is_everywhere: bool) -> str:
         return "ignored"
     if len(present) == 1 and is_everywhere:
         return "ignored"
-    if all(_HASHED.fullmatch(cell) for cell in present) and any(
-        not cell.isdigit() for cell in present
-    ):
-        return "categorical, type: hex"
-    if is_whole and all(-(2**63) <= int(cell) < 2**63 for cell in present):
-        has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
+    category = _category_type(present)
+    if category == "int" and not _ID_NAME.search(name):
         is_short = all(abs(int(cell)) < 2**31 for cell in present)
-        if is_short and not has_zeros and _falls(present):
+        if is_short and is_count(present):
             return "numerical, type: int"
-        return f"categorical, type: {'string' if has_zeros else 'int'}"
-    return "categorical, type: string"
+        if is_short and is_scale(present):
+            return f"numerical, type: int, bins: {bins_of(present)}"
+    return f"categorical, type: {category}"
+
+
+def _category_type(present: Collection[str]) -> str:
+    """Returns the type of categories."""
+    if all(map(_HASHED.fullmatch, present)) and not all(map(str.isdigit, present)):
+        return "hex"
+    is_whole = all(map(_WHOLE.fullmatch, present))
+    has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
+    fits = is_whole and not has_zeros and all(-(2**63) <= int(cell) < 2**63 for cell in present)
+    return "int" if fits else "string"
 
 
 def _any_kind(
     name: str, present: dict[str, int], separators: Collection[str], *, is_everywhere: bool
 ) -> str:
     """Returns role and rules of a column that all values fit."""
-    kind = _time_kind(name, present) or _kind(present, is_everywhere=is_everywhere)
-    return (_list_kind(present, separators) or kind) if kind in _UNTOLD else kind
+    kind = time_kind(name, present) or _kind(name, present, is_everywhere=is_everywhere)
+    if kind not in _UNTOLD or _remedy(present, separators):
+        return kind
+    return _list_kind(present, separators) or kind
 
 
 def _kind_of_most(
@@ -374,13 +401,13 @@ def _kind_of_most(
     """Returns the kind of nearly all values, and the others; else nothing."""
 
     def are_elements(separator: str, fits: Callable[[str], object], cell: str) -> bool:
-        return all(fits(element) for element in cell.split(separator))
+        return all(fits(element.strip()) for element in cell.split(separator))
 
-    rule = _time_rule(name, [next(iter(present))]) if present else None
+    rule = time_rule(name, [next(iter(present))]) if present else None
     tests: list[Callable[[str], object]] = [_FLOAT.fullmatch]
     tests += [lambda cell: rule.milliseconds(cell.encode())] if rule is not None else []
     for separator in separators:
-        for fits in (_WEIGHTED.fullmatch, lambda element: element and element == element.strip()):
+        for fits in (WEIGHTED.fullmatch, bool):
             tests.append(functools.partial(are_elements, separator, fits))
     total = sum(present.values())
     for test in tests:
@@ -397,35 +424,16 @@ def _kind_of_most(
 
 def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
     """Returns role, type and separators of a column of lists; else nothing."""
-    for separator in separators:
-        lists = [cell.split(separator) for cell in present]
-        elements = Counter(itertools.chain.from_iterable(lists))
-        several = sum(len(each) > 1 for each in lists)
-        # Texts have blanks about their commas.
-        are_trimmed = all(element and element == element.strip() for element in elements)
-        if not several or several < _SEVERAL * len(lists) or not are_trimmed:
-            continue
-        weights = ""
-        if all(_WEIGHTED.fullmatch(element) for element in elements):
-            weights = ', weight_separator: ":"'
-            elements = Counter(element.rpartition(":")[0] for element in elements.elements())
-        if 2 * len(elements) > elements.total():  # elements of lists come again
-            continue
-        kind = _kind(elements, is_everywhere=False).rpartition(" ")[2]
-        kind = kind if kind in ("int", "hex") else "string"
-        return f"categorical_list, type: {kind}, separator: {_quoted(separator)}{weights}"
-    return ""
-
-
-def _falls(present: dict[str, int]) -> bool:
-    """Returns True if larger integers are rarer, as those of counts are."""
-    if len(present) <= 10:
-        return False
-    from scipy.stats import spearmanr
-
-    commonest = Counter(present).most_common(_COMMONEST)
-    values = np.array([int(value) for value, _ in commonest])
-    return bool(spearmanr(values, [count for _, count in commonest]).statistic < -0.6)
+    separator = list_separator(present, separators)
+    if not separator:
+        return ""
+    elements = {element.strip() for cell in present for element in cell.split(separator)}
+    weights = ""
+    if all(map(WEIGHTED.fullmatch, elements)):
+        weights = ', weight_separator: ":"'
+        elements = {element.rpartition(":")[0].strip() for element in elements}
+    kind = _category_type(elements)
+    return f"categorical_list, type: {kind}, separator: {_quoted(separator)}{weights}"
 
 
 def _percentage(count: int, cells: Counter[str]) -> str:

@@ -36,8 +36,21 @@ _KEYS = {
     ),
     "timestamp": (*(*_ANY_ROLE, "format", "time_zone", "features", "frequency_limit", "max_ids"),),
     "ignored": _ANY_ROLE,
-    "label": _ANY_ROLE,
+    "label": ("name", "role"),
 }
+_DRAFTED = (
+    *("name", "role", "missing", "type", "transform", "mean", "deviation", "separator"),
+    *("weight_separator", "format", "features"),
+)
+"""Keys that a draft may have for the column that turns out to be the label."""
+_OF_TRANSFORM = {
+    "log": ("min", "offset"),
+    "none": (),
+    "standardise": ("mean", "deviation"),
+    "signed_log": ("mean", "deviation"),
+}
+_OF_FEATURES = ("frequency_limit", "max_ids")
+"""Keys of a timestamp that its features alone have."""
 _COLUMN = tuple({key: None for keys in _KEYS.values() for key in keys})
 _CATEGORIES = ("hex", "string", "int")
 _TYPES = {
@@ -105,6 +118,7 @@ class _Reader:
         columns = self._with_label(columns, label.get("column"), header)
         self._check_columns(columns)
         split = self._split(top.get("split"), columns)
+        self._refuse_idle_keys(columns, label["column"], split.get("split_column", ""))
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
         if numbers == "float16" and any(column.type == "float" for column in columns):
             raise self._error(("numbers",), "decimal numbers are written as float32 alone so far")
@@ -150,8 +164,31 @@ class _Reader:
                 raise self._error(("columns",), text)
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several columns are the group; rows have one alone")
-        if any(column.group and column.role == "label" for column in columns):
-            raise self._error(("columns",), "the label is no group")
+
+    def _refuse_idle_keys(self, columns: tuple[Column, ...], label: str, split_column: str) -> None:
+        """Refuses keys that change nothing where they stand."""
+        entries = self._values["columns"]
+        for i, entry in enumerate(entries):
+            for key, reason in _idle_keys(entry, label, split_column):
+                names = _names_of(entry)
+                raise self._error(
+                    ("columns", i, key),
+                    f"column {', '.join(names)}: {reason}; it would change nothing, leave it out",
+                )
+        numerical = [entry for entry in entries if entry["role"] == "numerical"]
+        idle: dict[tuple[str, ...], str] = {}
+        if not numerical:
+            idle["numbers",] = "no column is numerical"
+        if not any(entry.get("transform", "log") == "log" for entry in numerical):
+            for key in _OF_TRANSFORM["log"]:
+                idle["defaults", key] = "no column has `transform` log"
+        if not any(c.role in _CATEGORICAL or (c.time and c.derived) for c in columns):
+            of_bins = "bins have no limit, and no other feature is categorical"
+            idle["defaults", "frequency_limit"] = of_bins
+        given: set[tuple[str, ...]] = {(key,) for key in self._values}
+        given |= {("defaults", key) for key in self._values.get("defaults", {})}
+        for at in sorted(given & idle.keys()):
+            raise self._error(at, f"{idle[at]}; it would change nothing, leave it out")
 
     def _columns(
         self, entries: Any, defaults: Mapping[str, Any], missing: tuple[str, ...]
@@ -240,9 +277,12 @@ class _Reader:
         for key, value in zip(keys, values, strict=True):
             if not _is_number(value):
                 raise self._error((*at, key), f"expected a number, got {value!r}")
-            takes_mean = transform in ("standardise", "signed_log")
-            if key in entry and (key in ("mean", "deviation")) != takes_mean:
-                raise self._error((*at, key), f"`transform` {transform} has none")
+            if key in entry and key not in _OF_TRANSFORM[transform]:
+                raise self._error(
+                    (*at, key),
+                    f"`transform` {transform} has none (column {', '.join(_names_of(entry))}); it "
+                    "would change nothing, leave it out",
+                )
         low, offset, mean, deviation = map(float, values)
         if transform == "log" and not low + offset > 0:
             raise self._error(at, f"`min` + `offset` must be above 0, got {low} + {offset}")
@@ -442,6 +482,30 @@ class _Reader:
     def _error(self, at: tuple[Any, ...], message: str) -> PreprocError:
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
         return PreprocError(f"{self._path}:{self._document.line(*at)}: {key}: {message}")
+
+
+def _idle_keys(
+    entry: Mapping[str, Any], label: str, split_column: str
+) -> Iterator[tuple[str, str]]:
+    """Yields keys of a column that change nothing, and why."""
+    names = [each for name in _names_of(entry) for each in _spelled_out(name)]
+    role = entry["role"]
+    if label in names and role != "label":
+        yield from (
+            (key, "it is the label, which has none") for key in entry if key not in _DRAFTED
+        )
+    elif role == "ignored" and "missing" in entry:
+        if not entry.get("group") and split_column not in names:
+            yield "missing", "nothing of an ignored column is read"
+    elif role == "timestamp" and not entry.get("features"):
+        yield from ((key, "without `features` it has none") for key in _OF_FEATURES if key in entry)
+        if "time_zone" in entry and split_column not in names:
+            yield "time_zone", "without `features` it has none, unless its times split the rows"
+
+
+def _names_of(entry: Mapping[str, Any]) -> list[str]:
+    name = entry["name"]
+    return name if isinstance(name, list) else [name]
 
 
 def _is_number(value: Any) -> bool:

@@ -52,6 +52,9 @@ class NumberRule(NamedTuple):
 
 AS_IT_IS = NumberRule()
 
+BLANKS = b" \t"
+"""Around an element of a list, or its weight, they do not count."""
+
 
 class ListRule(NamedTuple):
     """The way in which the lists of a column are read.
@@ -133,6 +136,11 @@ class Column:
             for feature in TIME_FEATURES
             if self.time is not None and feature in self.time.features
         )
+
+    def is_missing(self, field: bytes) -> bool:
+        """Returns True if a field has no value."""
+        text = field.strip(BLANKS) if self.role == "categorical_list" else field
+        return not text or (bool(self.missing) and text in map(str.encode, self.missing))
 
     @property
     def key_type(self) -> KeyType:
@@ -223,7 +231,7 @@ class RowFormat:
         if len(fields) != len(self.columns):
             return fields
         return [
-            b"" if column.missing and field in map(str.encode, column.missing) else field
+            b"" if column.is_missing(field) else field
             for field, column in zip(fields, self.columns, strict=True)
         ]
 

@@ -5,7 +5,6 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 `missing` of Frictionless, roles and types of RePlay and FuxiCTR.
 """
 
-import codecs
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -173,9 +172,8 @@ class Schema:
                 if self.header or column.role != "label"
             ]
         if self.header:
-            header = first_line.removeprefix(codecs.BOM_UTF8)
-            split = split_fields(header, self.delimiter.encode(), self.quote.encode())
-            names = [name.decode(errors="replace") for name in split or [header]]
+            split = split_fields(first_line, self.delimiter.encode(), self.quote.encode())
+            names = [name.decode(errors="replace") for name in split or [first_line]]
             label = self.named("label")[0].name
             declared = {
                 column.name: column

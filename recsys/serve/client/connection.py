@@ -24,15 +24,7 @@ from recsys.serve.client.requests import (
     parse_json,
     row_of_columns,
 )
-from recsys.serve.signature import (
-    DIALECT,
-    FIELDS,
-    HISTORY,
-    LINE,
-    Signature,
-    TensorSignature,
-    dtype_of_wire,
-)
+from recsys.serve.signature import FIELDS, HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]
 _SHOWN = 12
@@ -188,24 +180,16 @@ class Endpoint:
         config = config.get("config", config)  # gRPC wraps it
         self.max_batch_size = int(config.get("max_batch_size", 0)) or None
         optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
-        written = {  # by config_text
-            name: json.loads(config["parameters"][name]["string_value"])
-            for name in (*(tensor["name"] for tensor in config["input"]), DIALECT)
-            if name in config.get("parameters", {})
+        told = {  # written by config_text
+            name: json.loads(parameter["string_value"])
+            for tensor in config["input"]
+            for name in (tensor["name"], f"{tensor['name']}_dialect")
+            if (parameter := config.get("parameters", {}).get(name)) is not None
         }
-        delimiter, quote = written.get(DIALECT, ("\t", ""))  # deployed before it was written
-        of_line = {"delimiter": delimiter, "quote": quote}
         self.served_versions = [int(version) for version in metadata["versions"]]
         self.signature = Signature(
-            inputs=tuple(
-                dataclasses.replace(
-                    _tensor(t, t["name"] in optional),
-                    columns=tuple(written.get(t["name"], ())),
-                    **(of_line if t["name"] == LINE else {}),
-                )
-                for t in metadata["inputs"]
-            ),
-            outputs=tuple(_tensor(t, False) for t in metadata["outputs"]),
+            inputs=tuple(_tensor(t, t["name"] in optional, told) for t in metadata["inputs"]),
+            outputs=tuple(_tensor(t, False, {}) for t in metadata["outputs"]),
         )
 
     def again(self, version: str | None = None) -> "Endpoint":
@@ -440,12 +424,20 @@ def _evened(tensor: TensorSignature, rows: Any) -> Any:
     )
 
 
-def _tensor(metadata: Mapping[str, Any], optional: bool) -> TensorSignature:
+def _tensor(
+    metadata: Mapping[str, Any], optional: bool, told: Mapping[str, list[str]]
+) -> TensorSignature:
+    """Returns a tensor of the model; `told` has parameters that `config_text` wrote."""
+    name = metadata["name"]
+    delimiter, quote = told.get(f"{name}_dialect", ("", ""))
     return TensorSignature(
-        name=metadata["name"],
+        name=name,
         dtype=dtype_of_wire(metadata["datatype"]),
         shape=tuple(int(n) for n in metadata["shape"][1:]),  # the first one is the batch
         optional=optional,
+        columns=tuple(told.get(name, ())),
+        delimiter=delimiter,
+        quote=quote,
     )
 
 

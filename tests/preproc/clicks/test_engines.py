@@ -449,8 +449,6 @@ HOSTILE = {  # the bytes of day_1, and what is said of it
     "semicolons": (GOOD.replace(b"\t", b";"), "separated by semicolons"),
     "header": (HEADER + b"\n" + GOOD, "begins with a header line"),
     "only a header": (HEADER + b"\n", "begins with a header line"),
-    "byte order mark": (b"\xef\xbb\xbf" + GOOD, r"begins with a byte order mark.*tail -c \+4"),
-    "packed mark": (gzip.compress(b"\xef\xbb\xbf" + GOOD), "begins with a byte order mark"),
     "prose": (b"once upon a time\n" * 50, "this is not a Criteo log"),
     "numbers": (b"1\t2\t3\n" * 500, "3 tab-separated fields: this is not a Criteo log"),
     "labels": (GOOD.replace(b"\n0", b"\n5").replace(b"\n1", b"\n6")[1:], r"40 fields as .*label"),

@@ -4,6 +4,7 @@
 import datetime
 import gzip
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -366,3 +367,189 @@ def test_times_are_drafted_with_the_features_that_differ(tmp_path):
     assert drafted["code"] == {"role": "ignored"}
     split = yaml.safe_load("{" + draft.partition(" of the sample, {")[2])
     assert split["time"] == {"validation": "2026-03-05T00:00:00", "test": "2026-03-05T12:00:00"}
+
+
+def write_columns(path: Path, **columns: list[object]) -> dict[str, dict[str, object]]:
+    """Writes a log of these columns and a label; returns the draft's columns."""
+    rows = [*zip(*columns.values(), strict=True)]
+    lines = [f"{i % 2};{';'.join(map(str, row))}" for i, row in enumerate(rows)]
+    path.write_text("\n".join([";".join(["click", *columns]), *lines]) + "\n")
+    return columns_of(infer_schema(path))
+
+
+@pytest.mark.parametrize("marks", ["?", "inf", "-inf nan", "unknown", "NULL", "-", "n/a", "abc"])
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.3])
+def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
+    """So that the draft prepares every row; other words that are many make a text."""
+    rng = random.Random(4)
+
+    def with_marks(draw):
+        return [rng.choice(marks.split()) if rng.random() < share else draw() for _ in range(600)]
+
+    log, schema = tmp_path / "log", tmp_path / "schema.yaml"
+    kinds = {
+        "price": (lambda: f"{rng.gauss(9, 4):.2f}", {"role": "numerical", "type": "float"}),
+        "visits": (lambda: int(rng.expovariate(0.1)), {"role": "numerical", "type": "int"}),
+        "code": (lambda: rng.choice([7, 300, 12]), {"role": "categorical", "type": "int"}),
+        "when": (
+            lambda: f"2026-03-{rng.randrange(1, 29):02}", {"role": "timestamp", "format": "iso8601"}
+        ),
+    }  # fmt: skip
+    drafted = write_columns(log, **{name: with_marks(draw) for name, (draw, _) in kinds.items()})
+    for name, (_, expected) in kinds.items():
+        if marks == "abc" and share > 0.1:
+            assert "missing" not in drafted[name]
+            continue
+        assert {key: drafted[name][key] for key in expected} == expected
+        assert {*drafted[name]["missing"]} == {*marks.split()}
+    if marks == "abc" and share > 0.1:
+        return
+    schema.write_text(infer_schema(log))
+    made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
+    assert program.main([*made, "--progress=none", "--max_bad_fraction=0"]) == 0
+    assert Manifest.load(tmp_path / "data").rows == {"train": 480, "validation": 60, "test": 60}
+
+
+@pytest.mark.parametrize("length", [3, 5, 9])
+def test_a_list_has_another_separator_than_the_header(length, tmp_path):
+    rng = random.Random(4)
+    lines = ["click,site,hist"]
+    for i in range(200):
+        lines.append(
+            f"{i % 2},s{i % 4}," + "|".join(f"i{rng.randrange(30)}" for _ in range(length))
+        )
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    draft = infer_schema(tmp_path / "log")
+    assert yaml.safe_load(draft)["dialect"]["delimiter"] == ","
+    listed = {"role": "categorical_list", "type": "string", "separator": "|"}
+    assert columns_of(draft)["hist"] == listed
+
+
+@pytest.mark.parametrize("count", [40, 2000])
+def test_lists_with_blanks_after_their_commas_are_lists(count, tmp_path):
+    rng = random.Random(4)
+    articles = [
+        [f"ART-{rng.randrange(300):04}" for _ in range(rng.randrange(1, 5))] for _ in range(count)
+    ]
+    names = [
+        ", ".join(rng.choice(["Löffel", "Schüssel", "Kanne"]) for _ in each) for each in articles
+    ]
+    columns = {"articles": [", ".join(each) for each in articles], "names": names}
+    columns["person"] = [
+        f"{rng.choice(['Meyer', 'Roth'])}, {rng.choice(['Ada', 'Bo'])}" for _ in names
+    ]
+    drafted = write_columns(tmp_path / "log", **columns)
+    listed = {"role": "categorical_list", "type": "string", "separator": ","}
+    text = {"role": "categorical", "type": "string"}
+    assert drafted == {"articles": listed, "names": listed, "person": text}
+    schema, output = tmp_path / "schema.yaml", tmp_path / "data"
+    schema.write_text(infer_schema(tmp_path / "log").replace("limit: 2", "limit: 1"))
+    made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={schema}", f"--output={output}"]
+    assert program.main([*made, "--progress=none"]) == 0
+    spec, _ = columns_of_dataset(output, "train")
+    of_train = {article for each in articles[: int(0.8 * count)] for article in each}
+    assert [own.cardinality for own in spec.lists] == [len(of_train) + 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "form"),
+    [
+        ("timestamp", [874_785_527 + 9999 * n for n in range(300)], "unix_s"),
+        ("ts", [999_999_000 + 10 * n for n in range(300)], "unix_s"),  # of 9 and 10 digits
+        ("event_time", [999_999_000_000 + 10_000 * n for n in range(300)], "unix_ms"),
+        ("time", [999_999_000_000_000 + 10**7 * n for n in range(300)], "unix_us"),
+        ("time", [f"{999_999_000 + 10 * n}.5" for n in range(300)], "unix_s"),
+        ("date", [f"202401{1 + n % 28:02}" for n in range(300)], "%Y%m%d"),
+        ("bought", [f"202401{1 + n % 28:02}" for n in range(300)], "%Y%m%d"),
+        ("bought", [f"202401{1 + n % 28:02}0915" for n in range(300)], "%Y%m%d%H%M"),
+        ("bought", [f"202401{1 + n % 28:02}091500" for n in range(300)], "%Y%m%d%H%M%S"),
+        ("hour", [f"202401{1 + n % 28:02}23" for n in range(300)], "%Y%m%d%H"),
+        ("bought", [f"202414{1 + n % 28:02}" for n in range(300)], None),
+        ("bought", [874_785_527 + 9999 * (n % 90) for n in range(300)], None),
+    ],
+)
+def test_times_of_digits_are_told(name, texts, form, tmp_path):
+    drafted = write_columns(tmp_path / "log", **{name: texts})[name]
+    assert drafted.get("format") == form
+    assert (drafted["role"] == "timestamp") == (form is not None)
+
+
+@pytest.mark.parametrize(
+    ("end", "drafted", "told"),
+    [
+        ("", None, "no zone"),
+        ("Z", None, "zone Z"),
+        ("+01:00", "+01:00", "zone +01:00"),
+        ("+0100", "+01:00", "zone +0100"),
+        ("-07", "-07:00", "zone -07"),
+        (("+01:00", "+02:00"), None, "zones +01:00, +02:00"),
+    ],
+)
+def test_the_zone_of_times_is_told(end, drafted, told, tmp_path):
+    ends = [end] if isinstance(end, str) else end
+    texts = [f"2026-03-{1 + n % 28:02}T{n % 24:02}:15:00{ends[n % len(ends)]}" for n in range(300)]
+    column = write_columns(tmp_path / "log", at=texts)["at"]
+    assert column.get("time_zone") == drafted
+    assert told in infer_schema(tmp_path / "log")
+    (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
+    if drafted is None:
+        return
+    made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={tmp_path / 'schema.yaml'}"]
+    with pytest.raises(PreprocError, match="no categorical feature"):
+        load_schema(write_without_features(tmp_path / "schema.yaml"))
+    assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
+    spec, reader = columns_of_dataset(tmp_path / "data", "train")
+    assert spec.categorical[0].name == "at_hour"
+    assert reader.num_rows == 240
+
+
+def write_without_features(path: Path) -> Path:
+    """Writes a schema whose times have no features."""
+    made = path.with_name("without.yaml")
+    text = re.sub(r"features: .*?\]", "features: []", path.read_text())
+    made.write_text(re.sub(r", time_zone: [^}]*", "", text))
+    return made
+
+
+@pytest.mark.parametrize(
+    "values", ["1,234 20,544 7,064", "12,345.5 999 1,000.25", "1.234.567 7.064.000"]
+)
+def test_thousands_separators_are_told(values, tmp_path):
+    texts = values.split()
+    drafted = write_columns(tmp_path / "log", views=[texts[n % len(texts)] for n in range(90)])
+    assert drafted["views"] == {"role": "ignored"}
+    assert "thousands separators" in infer_schema(tmp_path / "log")
+
+
+def test_long_scales_of_integers_are_offered_with_bins(tmp_path):
+    rng = np.random.default_rng(3)
+    order = rng.permutation(3000)
+    drafted = write_columns(
+        tmp_path / "log",
+        duration=rng.lognormal(6, 1, 5000).astype(int),
+        age=np.clip(rng.normal(40, 12, 5000), 18, 90).astype(int),
+        ad=order[np.minimum(rng.zipf(1.3, 5000), 2999)],
+        room=rng.integers(0, 1000, 5000),
+        place=5060 + rng.geometric(0.1, 5000),
+        user_id=rng.lognormal(6, 1, 5000).astype(int),
+    )
+    for name in ("duration", "age"):
+        edges = drafted[name].pop("bins")
+        assert drafted[name] == {"role": "numerical", "type": "int"}
+        assert len(edges) == 9
+        assert edges == sorted(edges)
+    named = {"role": "categorical", "type": "int"}
+    assert {drafted[name] == named for name in ("ad", "room", "place", "user_id")} == {True}
+    (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
+    assert len(load_schema(tmp_path / "schema.yaml").columns[1].bins) == 9
+
+
+@pytest.mark.parametrize(("no", "yes"), [("0", "1"), ("0.0", "1.0"), ("false", "true")])
+def test_labels_of_two_texts_are_found(no, yes, tmp_path):
+    rows = "".join(f"{(no, yes)[i % 3 == 0]},s{i % 4}\n" for i in range(90))
+    (tmp_path / "log").write_text("bought,site\n" + rows)
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(infer_schema(tmp_path / "log"))
+    made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={schema}"]
+    assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
+    assert Manifest.load(tmp_path / "data").positives == {"train": 24, "validation": 3, "test": 3}

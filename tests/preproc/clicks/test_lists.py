@@ -20,6 +20,7 @@ from dlrm.serve.served import ServedDlrm
 from dlrm.train.metrics import roc_auc
 from preproc.clicks import columns
 from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.click_columns import ClickColumns
@@ -95,6 +96,59 @@ def test_lists_hold_the_ids_of_their_elements(tmp_path):
     for place, row in enumerate(shuffled_order(5, len(table))):
         for own, whole in zip(shuffled.lists, made.lists, strict=True):
             assert own[place : place + 1].ids.tolist() == whole[row : row + 1].ids.tolist()
+
+
+def respelled(text: str, rng: random.Random) -> str:
+    """Returns a list, perhaps an empty one, with blanks around its elements and weights."""
+    blanks = [" ", "\t", "  ", " \t "]
+    pieces = re.split("([,:])", text)
+    padded = "".join(piece.join((rng.choice(blanks), rng.choice(blanks))) for piece in pieces)
+    return rng.choice([text, padded, rng.choice(blanks) + text])
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_blanks_around_elements_and_weights_do_not_count(engine, tmp_path):
+    """In a dataset and in served rows, as lines and as fields."""
+    rng = random.Random(5)
+    columns = [
+        {"name": "items", "role": "categorical_list", "type": "string", "separator": ","},
+        {
+            **{"name": "pairs", "role": "categorical_list", "type": "int", "separator": ","},
+            **{"weight_separator": ":", "missing": ["none", "?"]},
+        },
+        {"name": "codes", "role": "categorical_list", "type": "hex", "separator": ","},
+    ]
+    schema = write_schema(
+        tmp_path, label={"column": "click"}, columns=columns, split={"fractions": [1, 0, 0]}
+    )
+    rows = []
+    for _ in range(200):
+        items = [rng.choice(["a b", "größe", "c-long-name-of-an-item", "d"]) for _ in range(3)]
+        pairs = [f"{rng.randrange(9)}:{rng.random():.2f}" for _ in range(rng.randrange(4))]
+        codes = [f"{rng.randrange(40):x}" for _ in range(rng.randrange(4))]
+        fields = [",".join(each) for each in (items, pairs, codes)]
+        fields[1] = rng.choice([fields[1], "none", "?"])
+        rows.append(fields)
+    spaced = [[respelled(field, rng) for field in fields] for fields in rows]
+    made = []
+    for name, table in (("plain", rows), ("spaced", spaced)):
+        lines = [f"{i % 2};{';'.join(fields)}" for i, fields in enumerate(table)]
+        (tmp_path / name).write_text("\n".join(["click;items;pairs;codes", *lines]) + "\n")
+        made.append(prepare(tmp_path / name, schema, tmp_path / f"{name}.data", engine=engine))
+    assert not any(manifest.rejected[reason] for manifest in made for reason in manifest.rejected)
+    assert made[1].fingerprint == made[0].fingerprint
+    write_feature_file(tmp_path / "plain.data", tmp_path / "features.bin", "float32")
+    cells = [[[f.encode() for f in fields] for fields in table] for table in (rows, spaced)]
+    with LineTransform(tmp_path / "features.bin") as transform:
+        plain, *others = (
+            transform.transform([b";".join(fields) for fields in cells[0]]),
+            transform.transform([b";".join(fields) for fields in cells[1]]),
+            transform.transform_fields([[f.replace(b"\t", b" ") for f in r] for r in cells[1]]),
+        )
+    for other in others:
+        np.testing.assert_array_equal(other.ids, plain.ids)
+        np.testing.assert_array_equal(other.scale, plain.scale)
 
 
 def test_lists_with_doubtful_separators_are_told(tmp_path, capfd):

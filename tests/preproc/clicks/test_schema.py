@@ -41,7 +41,11 @@ def odd_fields(count: int, seed: int) -> list[bytes]:
     rng = random.Random(seed)
     seeds = ["0", "1.5e3", "123456789012345678901234567890e-20", "-12.000", "9223372036854775807"]
     seeds += ["ffffffff", "größe €", "\U0001f600", "\ue000", "7:1|8:.5", "a/b", "x y"]
-    pieces = [*b"e + - . 0 9 f | : / \x7f \xc2\x85 \xc2 \xed\xa0\x80 \xf4\x90".split(b" "), b" "]
+    pieces = [
+        *b"e + - . 0 9 f | : / \x7f \xc2\x85 \xc2 \xed\xa0\x80 \xf4\x90".split(b" "),
+        b" ",
+        b"\t",
+    ]
     fields = []
     for _ in range(count):
         field = (

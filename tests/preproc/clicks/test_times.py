@@ -276,3 +276,31 @@ def test_the_group_of_a_schema_is_that_of_gauc(tmp_path):
     flags = ("--mode=test", f"--dataset={tmp_path / 'made'}", f"--load_checkpoint_path={folder}")
     refusal = dlrm.refused(*flags, "--gauc_by=shop")
     assert "--gauc_by shop: no categorical feature of the dataset, nor its group" in refusal
+
+
+@pytest.mark.parametrize(
+    ("form", "written", "told"),
+    [
+        ("unix_s", "%Y%m%d", True),
+        ("unix_us", "%Y%m%d%H%M%S", True),
+        ("unix_ms", "unix_s", True),
+        ("unix_ns", "unix_us", True),
+        ("unix_s", "unix_s", False),
+        ("%Y%m%d", "%Y%m%d", False),
+    ],
+)
+def test_times_that_another_unit_puts_in_1970_are_told(form, written, told, tmp_path, capfd):
+    per_second = {"unix_s": 1, "unix_us": 10**6}.get(written, 0)
+    texts = [
+        str(int(t.timestamp()) * per_second) if per_second else t.strftime(written)
+        for t in times(50)
+    ]
+    lines = [f"{text},u,i{n % 3},{n % 2}" for n, text in enumerate(texts)]
+    columns = [
+        {"name": "user", "role": "ignored"},
+        {"name": "ts", "role": "timestamp", "format": form, "features": ["hour"]},
+        {"name": "item", "role": "categorical", "type": "string"},
+    ]
+    log, schema = write(tmp_path, lines, columns=columns, split={"fractions": [1, 0, 0]})
+    prepare(log, schema, tmp_path / "made", engine="reference", progress="auto")
+    assert ("ts: read as" in capfd.readouterr().err) == told

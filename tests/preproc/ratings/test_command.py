@@ -234,7 +234,6 @@ UNUSABLE = {
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
     "no header": (b"1,2,4.0,5\n" * 9, "line 1 must be the header userId,movieId"),
     "web page": (b"<html>\n<body>404</body>\n", "none of the first 2 rows fits a format"),
-    "byte order mark": (b"\xef\xbb\xbf" + HEADER.encode() + b"\n", "byte order mark"),
     "semicolons": (b"1;2;3;4\n" * 9, "line 1 must be the header userId,movieId"),
     "no line end": (b"1" * (2**20 + 9), "is longer than 1 MiB"),
     "late long line": (b"1::2::3::4\n" * 9 + b"1" * (2**20 + 9), "line at byte 99 is longer"),

@@ -5,16 +5,20 @@ import gzip
 import io
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recsys.data.manifest import Manifest
+from recsys.data.sequences.files import read_sequences
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import decode
 
@@ -166,3 +170,113 @@ def test_what_is_no_rating_can_be_left_out(tmp_path, rating):
     assert "quarantine" not in error
     called("movielens", *call, f"--columns={error.strip().rpartition('--columns ')[2]}")
     assert decode(tmp_path / "made")[0] == HISTORIES
+
+
+@pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"])
+@pytest.mark.parametrize("separator", [",", ";", "::"])
+def test_dates_of_digits_are_dates(tmp_path, form, separator):
+    """Not seconds of August 1970; what is none is a bad row."""
+    moments = [datetime(2024, 2, 27 + n // 3, n, 15 * n, n, tzinfo=UTC) for n in range(2)]
+    moments += [datetime(2024, 2, 29, tzinfo=UTC), datetime(2024, 3, 1, 23, 59, 59, tzinfo=UTC)]
+    rows = [
+        [str(user), str(9 - n), "4", moment.strftime(form)]
+        for user in range(4)
+        for n, moment in enumerate(moments)
+    ]
+    bad = ["20230229", "1709251199", "0", "20241301", "20240230091500"]
+    rows += [["0", "3", "4", time] for time in bad for _ in range(30)]
+    header = [] if separator == "::" else [HEADER]
+    source = tmp_path / "log"
+    source.write_bytes(lines(*header, *rows[:-149], rows[-1], separator=separator))
+    flags = (f"--input={source}", f"--output={tmp_path / 'made'}", "--min_user_count=3")
+    flags = (*flags, "--split=temporal:0.7", "--progress=none")
+    assert "(timestamp)" in called("movielens", *flags, status=3)
+    source.write_bytes(lines(*header, *rows[:16] * 20, *rows[16:], separator=separator))
+    called("movielens", *flags, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
+    assert Manifest.load(tmp_path / "made").rejected == {"timestamp": 150}
+    last = datetime.strptime(moments[-1].strftime(form), form).replace(tzinfo=UTC)
+    times = read_sequences(tmp_path / "made").timestamps
+    assert {times.min(), times.max()} == {
+        datetime.strptime(moments[0].strftime(form), form).replace(tzinfo=UTC).timestamp(),
+        last.timestamp(),
+    }
+
+
+@pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz"])
+def test_baskets_as_items_are_told_with_the_command_that_splits_them(tmp_path, name):
+    rng = random.Random(2)
+    orders = []
+    for number in range(400):
+        day = f"{1 + number % 28:02}.{1 + number // 28 % 12:02}.2023 09:46"
+        items = [f"ART-{item:04}" for item in rng.sample(range(40), rng.randrange(1, 5))]
+        orders.append([f"B{number}", f"K{number % 50}", day, items])
+    table = [["order", "customer", "date", "item"]]
+    table += [[*order, ", ".join(items)] for *order, items in orders]
+    text = lines(*table, separator=";")
+    source = tmp_path / name
+    source.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    call = (f"--output={tmp_path / 'made'}", "--min_user_count=3", "--progress=none")
+    columns = "--columns=user=customer,item=item,timestamp=date"
+    told = called("amazon", f"--input={source}", *call, columns, "--min_item_count=0")
+    command = re.search(r"\n  (z?cat .*)\n", told)[1]
+    subprocess.run(command, shell=True, check=True)
+    made = shlex.split(command)[-1]
+    call = (*call, "--overwrite", columns, "--min_item_count=0")
+    assert not called("amazon", f"--input={made}", *call)
+    histories, items = decode(tmp_path / "made")
+    assert {*items} == {item for *_, of in orders for item in of}
+    assert sum(map(len, histories.values())) == sum(len(of) for *_, of in orders)
+
+
+def test_texts_with_commas_are_no_baskets(tmp_path):
+    """Names: what is first in one is not second in another."""
+    rng = random.Random(2)
+    names = [f"{last}, {first}" for last in ("Meyer", "Roth", "Berg") for first in ("Ada", "Bo")]
+    table = [["user_id", "item_id"]]
+    table += [[str(user), f'"{rng.choice(names)}"'] for user in range(50) for _ in range(4)]
+    (tmp_path / "log.csv").write_bytes(lines(*table))
+    call = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'made'}", "--progress=none")
+    assert not called("amazon", *call, "--columns=user=user_id,item=item_id")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("bad_rows", ["refuse", "quarantine"])
+def test_windows_1252_is_told_with_the_command_that_converts_it(tmp_path, pack, bad_rows):
+    towns = ["Köln", "Ems", "Süd"]
+    table = [["user_id", "item_id"]]
+    table += [
+        [towns[user % 3] + str(user), towns[n % 3] + str(n)] for user in range(9) for n in range(5)
+    ]
+    text = lines(*table).decode()
+    source = tmp_path / ("log.csv.gz" if pack is not bytes else "log.csv")
+    source.write_bytes(pack(text.encode("cp1252")))
+    call = (f"--output={tmp_path / 'made'}", "--columns=user=user_id,item=item_id")
+    call = (*call, f"--bad_rows={bad_rows}", "--progress=none")
+    status = 2 if bad_rows == "refuse" else 3
+    error = called("amazon", f"--input={source}", *call, status=status)
+    assert "line 2" in error
+    assert "max_bad_fraction" not in error
+    command = re.search(r"\n  (.*iconv .*)\n", error)[1]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    made = tmp_path / shlex.split(command)[-1]
+    assert made.read_text() == text
+    called("amazon", f"--input={made}", *call)
+
+
+def test_a_few_rows_of_another_encoding_are_bad_rows(tmp_path):
+    rows = [[f"Köln{user}", f"Süd{n}"] for user in range(9) for n in range(5)]
+    text = lines(["user_id", "item_id"], *rows, ["Köln0", "Süd9"]).replace(
+        b"S\xc3\xbcd9", b"S\xfcd9"
+    )
+    (tmp_path / "log.csv").write_bytes(text)
+    call = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'made'}")
+    call = (*call, "--columns=user=user_id,item=item_id", "--progress=none")
+    assert "iconv" not in called("amazon", *call, status=3)
+    called("amazon", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.1")
+
+
+def test_decimal_commas_of_ratings_are_told(tmp_path):
+    rows = [[u, i, "4,5", t] for u, i, _, t in ROWS]
+    (tmp_path / "log.csv").write_bytes(lines(HEADER, *rows, separator=";"))
+    call = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'made'}")
+    assert "docs/own_clicks.md" in called("movielens", *call, status=3)

@@ -177,6 +177,6 @@ def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signat
 def test_columns_of_any_name_are_parameters():
     names = ('größe "x"', "a'b\\c", "line", "tab\tname", "€{1}")
     config = parsed(with_raw_rows(dlrm_signature(0, 3), names, names[:3], "\t", '"'))
+    assert json.loads(config.parameters["line_dialect"].string_value) == ["\t", '"']
     for tensor, expected in (("line", names), ("fields", names[:3])):
         assert tuple(json.loads(config.parameters[tensor].string_value)) == expected
-    assert json.loads(config.parameters["dialect"].string_value) == ["\t", '"']

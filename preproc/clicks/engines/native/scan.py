@@ -246,7 +246,7 @@ def _check_rejected(
     if rejected == 0:
         return
     unread = [u for u in units if u not in done]
-    if any(u.file.compression != "none" for u in unread):
+    if any(not u.file.is_plain for u in unread):
         return  # the size of their text is not known
     most_rows = sum(u.result.lines for u in done.values())
     shortest = units[0].row_format.shortest_row_bytes

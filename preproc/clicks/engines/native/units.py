@@ -73,7 +73,7 @@ class TextUnit:
     @property
     def text_bytes(self) -> int:
         """Bytes of text; an estimate if the file is compressed."""
-        if self.file.compression != "none":
+        if not self.file.is_plain:
             return self.file.text_bytes
         return self.end - self.begin
 
@@ -86,7 +86,7 @@ def plan_units(engine_job: EngineJob, settings: NativeSettings) -> tuple[TextUni
     units = []
     for index, file in enumerate(inputs):
         row_format, step, end = engine_job.formats[index], file.size, file.size
-        if file.compression == "none":
+        if file.is_plain:
             step, end = unit_bytes, end_of_rows(file, row_format.blank)
         units += [
             TextUnit(file, row_format, index, begin, min(begin + step, end))
@@ -120,7 +120,7 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
         PreprocError: a line is too long, or the text cannot be decompressed.
     """
     try:
-        if unit.file.compression != "none":
+        if not unit.file.is_plain:
             for block in _one_ahead(row_blocks(unit.file, unit.row_format.blank)):
                 reader.feed(block)
         else:
@@ -143,7 +143,7 @@ def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def first_byte(unit: TextUnit) -> int:
     """Returns the byte of the text where a unit begins."""
-    if unit.file.compression != "none":
+    if not unit.file.is_plain:
         return 0
     with open_fd(unit.file.path) as fd:
         return line_range(fd, unit)[0]

@@ -104,7 +104,7 @@ class _Tally:
 
     def check(self) -> None:
         """Refuses too many rejected rows, assuming that all unread rows are valid."""
-        if self.rejected and all(f.compression == "none" for f in self._unread):
+        if self.rejected and all(f.is_plain for f in self._unread):
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
             most_rows = self.lines + unread // criteo_format().shortest_row_bytes
             examples = _load_rejected(self.rejected_files)
