@@ -25,7 +25,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, excerpt
 from preproc.files.workspace import Workspace, settings_key
 
-WORK_VERSION = 1
+WORK_VERSION = 2
 """Version of kept work: raised with each change after which the same key would give other bytes."""
 
 
@@ -51,7 +51,7 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         "integer": "; integers have 32 bits in numerical columns, where `type` float takes others, "
         f"and 64 in categorical ones, where `type` string does{if_nothing}",
         "label": "; the label has neither a positive nor a negative text like this",
-        "encoding": "; texts are UTF-8 without control characters",
+        "encoding": "; texts are UTF-8",
         "string": "; texts have 1,024 bytes at most",
     }
     if column.type != "string" or column.time is not None:

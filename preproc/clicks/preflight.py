@@ -21,6 +21,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
+from preproc.files.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -48,10 +49,14 @@ def check(
     inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
+    opened = [_open_table(file, job, reporter) if file.is_table else (file, None) for file in inputs]
+    inputs = tuple(file for file, _ in opened)
     samples = [_sample(file) for file in inputs]
     formats = []
-    for file, rows in zip(inputs, samples, strict=True):
-        formats.append(job.semantics.row_format(file.path, rows[0] if rows else b""))
+    for (file, of_table), rows in zip(opened, samples, strict=True):
+        formats.append(
+            of_table or job.semantics.row_format(file.path, rows[0] if rows else b"")
+        )
         if schema is None:
             check_sample(file, rows, unlabelled=job.semantics.unlabelled)
         else:
@@ -66,6 +71,30 @@ def check(
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes, list_bytes)
     needs.check(Workspace(job.output, job.work_dir).used_bytes())
     return inputs, tuple(formats), needs
+
+
+def _open_table(
+    file: InputFile, job: ClicksJob, reporter: ProgressReporter
+) -> tuple[InputFile, RowFormat]:
+    """Returns a table as text of the columns that are used, and the fields of its rows.
+
+    Raises:
+        PreprocError: there is no schema, or the table lacks a column or cannot be read.
+    """
+    schema = job.semantics.schema
+    if schema is None:
+        raise PreprocError(
+            f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table takes "
+            "a `schema`, which `infer` drafts"
+        )
+    found = table_schema(file)
+    types = dict(zip(found.names, found.types, strict=True))
+    unlabelled = job.semantics.unlabelled
+    row_format, columns = schema.table_format(file.path, types, unlabelled=unlabelled)
+    unknown = sorted(types.keys() - {column.name for column in schema.columns})
+    if unknown:
+        reporter.note(f"{file.path}: not read, as no setting names them: {', '.join(unknown)}")
+    return open_table(file, columns, write_cells), row_format
 
 
 def _sample(file: InputFile) -> list[bytes]:
@@ -173,7 +202,7 @@ def _lists(
     whole = [each for each in fields if len(each) == len(row_format.columns)]
     for column, cells in zip(row_format.columns, zip(*whole, strict=True), strict=False):
         if column.list is not None:
-            separator = column.list.separator.encode()
+            separator = column.list.separator.encode("latin-1")
             yield (
                 column.name,
                 column.list,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file: text, perhaps compressed, or parquet, read as csv."""
+"""A raw input file: text, perhaps compressed, or a table (see preproc.files.tables)."""
 
 import bz2
 import contextlib
@@ -8,17 +8,14 @@ import lzma
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet"]
+Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet", "arrow"]
 
 _GzipError = cast("type[Exception]", isal_zlib.error)  # whose stub calls it an instance
 
@@ -31,6 +28,7 @@ _MAGIC: dict[bytes, Compression] = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PAR1": "parquet",
+    b"\xff\xff\xff\xff": "arrow",  # a stream, which tables of Python become
 }
 _ZIP_MAGIC = b"PK\x03\x04"
 PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz, or parquet"
@@ -47,7 +45,6 @@ _OPENERS: dict[Compression, Callable[[Path], IO[bytes]]] = {
     "bzip2": bz2.open,
     "xz": lzma.open,
 }
-_PARQUET_ROWS = 10_000
 _TYPICAL_INFLATION = 5.0
 """Bytes of text per byte of a log that is not gzip: only progress and disk needs depend on it."""
 
@@ -119,6 +116,11 @@ class InputFile:
             raise changed(self.path)
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has columns with types."""
+        return self.compression in ("parquet", "arrow")
+
+    @property
     def text_bytes(self) -> int:
         """Bytes of text: exact for a plain file, else an estimate."""
         return int(self.size * self.inflation)
@@ -127,12 +129,10 @@ class InputFile:
         """Yields the decompressed text in blocks of up to 512 KiB.
 
         Raises:
-            PreprocError: compressed data are damaged or end early, or a column of parquet is no
-                text, number, truth value or time.
+            PreprocError: compressed data are damaged or end early, or it is a table.
         """
-        if self.compression == "parquet":
-            yield from self._csv_of_parquet()
-            return
+        if self.is_table:
+            raise PreprocError(f"{self.path}: is a table ({self.compression}); give a file of text")
         if self.compression in _OPENERS:
             yield from self._unpack(_OPENERS[self.compression])
             return
@@ -142,36 +142,6 @@ class InputFile:
                     yield block
                 return
             yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
-
-    def _csv_of_parquet(self) -> Iterator[bytes]:
-        """Yields a header and the rows, quoted where needed."""
-        import pyarrow as pa
-        from pyarrow import csv, parquet
-
-        options = csv.WriteOptions(include_header=False, quoting_style="needed")
-        try:
-            with parquet.ParquetFile(self.path) as file:
-                for field in file.schema_arrow:
-                    kind = field.type.value_type if _is_list(field.type) else field.type
-                    if pa.types.is_nested(kind):
-                        raise PreprocError(
-                            f"{self.path}: column {field.name} has the type {field.type}; columns "
-                            "of texts, numbers, truth values, times and lists of them are read: "
-                            "leave it out of the file"
-                        )
-                header = pa.table({name: pa.array([], "null") for name in file.schema_arrow.names})
-                text = pa.BufferOutputStream()
-                csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
-                for batch in file.iter_batches(_PARQUET_ROWS):
-                    try:
-                        plain = plain_batch(batch)
-                    except ValueError as error:
-                        raise PreprocError(f"{self.path}: {error}") from error
-                    csv.write_csv(plain, text, options)
-                    yield text.getvalue().to_pybytes()
-                    text = pa.BufferOutputStream()
-        except (pa.ArrowException, OSError) as error:
-            raise PreprocError(f"{self.path}: cannot be read as parquet ({error})") from error
 
     def _unpack(self, opener: Callable[[Path], IO[bytes]]) -> Iterator[bytes]:
         try:
@@ -206,50 +176,6 @@ class InputFile:
             raise PreprocError(
                 f"{self.path}: the gzip data end early (the file was cut off); get the file again"
             )
-
-
-_LIST_SEPARATOR = "|"
-"""Between the elements of lists that are read as text."""
-
-
-def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Returns columns as they are written to csv.
-
-    Dictionaries and views are values, NaN is nothing, and lists are texts with bars between.
-
-    Raises:
-        ValueError: an element of a list is null or holds a bar; names the column.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    def plain(name: str, column: pa.Array) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            values = plain(name, column.dictionary)
-            return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
-        if _is_list(column.type):
-            texts = column.cast(pa.list_(pa.string()))
-            flat = texts.flatten()
-            if flat.null_count or pc.any(pc.match_substring(flat, _LIST_SEPARATOR)).as_py():
-                raise ValueError(
-                    f"column {name}: an element of a list is null or holds {_LIST_SEPARATOR!r}, "
-                    "which is written between elements"
-                )
-            return pc.binary_join(texts, _LIST_SEPARATOR)
-        if pa.types.is_floating(column.type):
-            return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        return column.cast("large_string") if pa.types.is_string_view(column.type) else column
-
-    names = batch.schema.names
-    return pa.record_batch(list(map(plain, names, batch.columns)), names)
-
-
-def _is_list(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:

@@ -10,13 +10,15 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from preproc.clicks.schema.grammar import DECIMAL, LOOKS_WEIGHTED
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
+from preproc.clicks.schema.table_sample import sample_table
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
@@ -74,6 +76,29 @@ def infer_schema(path: Path) -> str:
         PreprocError: it cannot be read, or has no rows of several fields.
     """
     file = InputFile.open(path)
+    return _draft_of_table(file) if file.is_table else _draft_of_text(file)
+
+
+def _draft_of_table(file: InputFile) -> str:
+    sample = sample_table(file, _SEPARATORS)
+    kinds = {name: "ignored" for name in sample.unread}
+    remarks = {name: f"of type {kind}, which no role reads" for name, kind in sample.unread.items()}
+    for name, separator in sample.separators.items():
+        kinds[name] = _list_kind(sample.columns[name], [separator], is_list=True)
+    for name in sample.floats:
+        if all(map(_FLOAT.fullmatch, sample.columns[name])):
+            kinds[name] = "numerical, type: float"
+    return _draft(
+        file.path,
+        sample.columns,
+        sample.rows,
+        Dialect(delimiter=",", has_header=True, has_quotes=True),
+        Known(kinds, remarks),
+    )
+
+
+def _draft_of_text(file: InputFile) -> str:
+    path = file.path
     head, *others = _sample(file)
     if head[0].startswith(("{", "[")):
         raise PreprocError(
@@ -97,11 +122,46 @@ def infer_schema(path: Path) -> str:
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns:
         raise PreprocError(f"{path}: has a header and no row")
+    # In a log of numbers alone a quote is an error in any case.
+    has_quotes = any(_QUOTE in line for line in lines)
+    return _draft(
+        path,
+        dict(zip(names, columns, strict=True)),
+        len(rows) - has_header,
+        Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes),
+    )
+
+
+class Dialect(NamedTuple):
+    """How the fields of a log are separated."""
+
+    delimiter: str
+    has_header: bool
+    has_quotes: bool
+
+
+class Known(NamedTuple):
+    """What the types of a table tell: roles and types of columns, and remarks."""
+
+    kinds: Mapping[str, str] = {}
+    remarks: Mapping[str, str] = {}
+
+
+def _draft(
+    path: Path,
+    by_name: Mapping[str, Counter[str]],
+    num_rows: int,
+    dialect: Dialect,
+    known: Known = Known(),  # noqa: B008
+) -> str:
+    """Returns the schema of columns with these texts."""
+    delimiter, has_header, has_quotes = dialect
+    names, columns = [*by_name], [*by_name.values()]
     label, label_line = _label(names, columns)
     by_time = _time_split(names, columns)
     # Lists have another separator than the file.
     separators = [each for each in _SEPARATORS if each != delimiter]
-    entries = [_entry(name, cells, separators) for name, cells in zip(names, columns, strict=True)]
+    entries = [_entry(name, cells, separators, known) for name, cells in by_name.items()]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
         for i, (name, entry) in enumerate(zip(names, entries, strict=True))
@@ -109,12 +169,11 @@ def infer_schema(path: Path) -> str:
     ]
     limit = f"# At most {MAX_FEATURES} of each role: let others be ignored.\n"
     many = "" if len(names) <= MAX_FEATURES else limit
-    # In a log of numbers alone a quote is an error in any case.
-    has_quotes = any(_QUOTE in line for line in lines) or any("string" in e for e in entries)
+    has_quotes = has_quotes or any("string" in entry for entry in entries)
     quote = f"'{_QUOTE}'" if has_quotes else "none"
     header = "true" if has_header else "false"
     return (
-        f"# A draft from {len(rows) - has_header:,} rows of {path.name}: read each line.\n{many}"
+        f"# A draft from {num_rows:,} rows of {path.name}: read each line.\n{many}"
         f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n"
         f"label: {label_line}\n"
         "defaults: {frequency_limit: 2}\n"
@@ -233,15 +292,20 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
     return None, line + ("; ".join(of_few) or "No column has few values.")
 
 
-def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
+def _entry(name: str, cells: Counter[str], separators: Collection[str], known: Known) -> str:
     """Returns the line of a column."""
+    if name in known.remarks:
+        kind, remark = known.kinds[name], known.remarks[name]
+        return f"- {{name: {_quoted(name)}, role: {kind}}}  # {remark}"
     total = sum(cells.values())
     marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
     present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
-    kind = _any_kind(name, present, separators, is_everywhere=not marks and not cells[""])
+    kind = known.kinds.get(name, "") or _any_kind(
+        name, present, separators, is_everywhere=not marks and not cells[""]
+    )
     remedy = next((told for form, told in _UNREAD.items() if all(map(form.fullmatch, present))), "")
     if present and remedy and kind.startswith("categorical"):
         kind = "ignored"
@@ -370,21 +434,27 @@ def _kind_of_most(
     return "", ""
 
 
-def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
-    """Returns role, type and separators of a column of lists; else nothing."""
+def _list_kind(
+    present: Collection[str], separators: Collection[str], *, is_list: bool = False
+) -> str:
+    """Returns role, type and separators of a column of lists; else nothing.
+
+    `is_list` says that it is one.
+    """
     for separator in separators:
         lists = [cell.split(separator) for cell in present]
         elements = Counter(itertools.chain.from_iterable(lists))
         several = sum(len(each) > 1 for each in lists)
         # Texts have blanks about their commas.
         are_trimmed = all(element and element == element.strip() for element in elements)
-        if not several or several < _SEVERAL * len(lists) or not are_trimmed:
+        if not is_list and (not several or several < _SEVERAL * len(lists) or not are_trimmed):
             continue
         weights = ""
         if all(_WEIGHTED.fullmatch(element) for element in elements):
             weights = ', weight_separator: ":"'
             elements = Counter(element.rpartition(":")[0] for element in elements.elements())
-        if 2 * len(elements) > elements.total():  # elements of lists come again
+        elements.pop("", None)  # of an empty list
+        if not is_list and 2 * len(elements) > elements.total():  # elements of lists come again
             continue
         kind = _kind(elements, is_everywhere=False).rpartition(" ")[2]
         kind = kind if kind in ("int", "hex") else "string"
@@ -399,6 +469,8 @@ def _falls(present: dict[str, int]) -> bool:
     from scipy.stats import spearmanr
 
     commonest = Counter(present).most_common(_COMMONEST)
+    if len({count for _, count in commonest}) == 1:
+        return False
     values = np.array([int(value) for value, _ in commonest])
     return bool(spearmanr(values, [count for _, count in commonest]).statistic < -0.6)
 

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
+from preproc.files.tables import unescaped
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -56,7 +57,7 @@ class ListRule(NamedTuple):
     """The way in which the lists of a column are read.
 
     Attributes:
-        separator: one character between two elements.
+        separator: one character of Latin-1 between two elements.
         weight_separator: one before the weight of each element; empty for none.
         max_length: elements that are kept of a longer list.
         keep: which of them, the `last` or the `first`.
@@ -148,6 +149,7 @@ class RowFormat:
     Attributes:
         delimiter: one byte between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
+        is_table: fields are cells of a table, see preproc.files.tables; the quote escapes them.
         columns: of the fields, in their order.
         numbers: of each field, that of its first feature among those of the role; 0 without one.
         bin_numbers: of each field with bins, the number of their categorical feature.
@@ -168,6 +170,7 @@ class RowFormat:
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
     quote: bytes = b""
+    is_table: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,7 +214,10 @@ class RowFormat:
 
         None if its quotes are wrong.
         """
-        fields = split_fields(row, self.delimiter, self.quote)
+        if self.is_table:
+            fields = [*map(unescaped, row.split(self.delimiter))]
+        else:
+            fields = split_fields(row, self.delimiter, self.quote)
         if fields is None:
             return None
         if len(fields) != len(self.columns):
