@@ -76,7 +76,7 @@ def as_csv(
 
 def position(file: InputFile, line: int, offset: int) -> str:
     """Returns the position in the file of a line of its text."""
-    if file.compression == "parquet":
+    if file.is_table:
         return f"row {line - 1}"  # after the header that the text has
     if not isinstance(file, ConvertedFile):
         return f"line {line}, byte {offset}"
