@@ -180,12 +180,14 @@ def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
     half, quarter = rows // 2, rows // 4
     wanted = [range(half), range(max(half, total // 2), total // 2 + quarter)]
     wanted.append(range(max(wanted[1].stop, half, total - quarter), total))
-    parts = []
+    types = table_schema(file)
+    parts = [pa.table({name: pa.array([], types.field(name).type) for name in names})]
     for first, batch in _batches(file, names, [part for part in wanted if part]):
         for part in wanted:
             start = max(part.start - first, 0)
-            parts.append(batch.slice(start, max(part.stop - first - start, 0)))
-    return pa.Table.from_batches(parts)
+            chosen = batch.slice(start, max(part.stop - first - start, 0))
+            parts.append(pa.Table.from_batches([chosen]))
+    return pa.concat_tables(parts)
 
 
 def _num_rows(file: InputFile) -> int | None:

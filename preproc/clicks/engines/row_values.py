@@ -51,25 +51,22 @@ def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | No
     return xxhash.xxh64_intdigest(field.partition(b".")[0] if whole else field)
 
 
-def row_value(fields: Sequence[bytes], row_format: RowFormat) -> int:
-    """Returns 64 bits for what a valid row says in the columns with a role.
+def row_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.uint64]:
+    """Returns 64 bits for what each valid row says in the columns with a role.
 
-    They are the sum, modulo 2**64, over the columns that are not missing, of the output numbered
-    by the column's value of SplitMix64 with the XXH64 of its name as state.
+    They are the sum, modulo 2**64, over the columns that are not missing: of SplitMix64 with the
+    XXH64 of the column's name as its state, the output with the number of what the column says.
     """
-    total = 0
-    for field, column in zip(fields, row_format.columns, strict=True):
-        if column.role == "ignored":
-            continue
-        value = field_value(field, column, row_format)
-        if value is not None:
-            total += _next(xxhash.xxh64_intdigest(column.name.encode()[:255]), value)
-    return total % 2**64
+    sums = np.zeros(len(rows), np.uint64)
+    for number, column in enumerate(row_format.columns):
+        if column.role != "ignored":
+            values, is_there = _values(rows, number, row_format)
+            name = xxhash.xxh64_intdigest(column.name.encode()[:255])
+            sums[is_there] += shuffle_keys(name, values[is_there])
+    return sums
 
 
-def split_values(
-    rows: Sequence[Sequence[bytes]], row_format: RowFormat
-) -> npt.NDArray[np.uint64]:
+def split_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.uint64]:
     """Returns the values that give valid rows to their splits, else 0.
 
     Args:
@@ -79,27 +76,31 @@ def split_values(
     rule = row_format.split
     if rule is None:
         return np.zeros(len(rows), np.uint64)
-    values = []
-    for fields in rows:
-        value = None
-        if rule.field is not None:
-            value = field_value(fields[rule.field], row_format.columns[rule.field], row_format)
-        values.append(row_value(fields, row_format) if value is None else value)
-    numbers = np.array(values, np.uint64)
-    return numbers if rule.kind == "time" else shuffle_keys(rule.seed, numbers) >> np.uint64(1)
+    if rule.field is None:
+        values = row_values(rows, row_format)
+    else:
+        values, is_there = _values(rows, rule.field, row_format)
+        if not is_there.all():
+            values = np.where(is_there, values, row_values(rows, row_format))
+    return values if rule.kind == "time" else shuffle_keys(rule.seed, values) >> np.uint64(1)
 
 
 def groups(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.int64]:
     """Returns the group of each valid row; -1 without one."""
-    result = np.full(len(rows), -1, np.int64)
-    number = row_format.group_field
-    if number is not None:
-        column = row_format.columns[number]
-        for row, fields in enumerate(rows):
-            value = field_value(fields[number], column, row_format)
-            if value is not None:
-                result[row] = _next(0, value) >> 1
-    return result
+    if row_format.group_field is None:
+        return np.full(len(rows), -1, np.int64)
+    values, is_there = _values(rows, row_format.group_field, row_format)
+    return np.where(is_there, (shuffle_keys(0, values) >> np.uint64(1)).astype(np.int64), -1)
+
+
+def _values(
+    rows: Sequence[Sequence[bytes]], number: int, row_format: RowFormat
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """Returns what a column says in each row, 0 where it is missing, and where it is there."""
+    column = row_format.columns[number]
+    values = [field_value(fields[number], column, row_format) for fields in rows]
+    is_there = np.array([value is not None for value in values], np.bool_)
+    return np.array([value or 0 for value in values], np.uint64), is_there
 
 
 def _hash(key: int | bytes) -> int:
