@@ -102,9 +102,10 @@ def _raw_id(item: object) -> str:
     """Returns the raw id of an item; floats are whole numbers, as in a table of ratings."""
     if not isinstance(item, (float, np.floating)):
         return str(item)
-    if not float(item).is_integer() or abs(item) > 2**53:
+    number = float(item)
+    if not number.is_integer() or abs(number) > 2**53:
         raise UserError(f"{item} is no item: ids are whole numbers that a float holds, or texts")
-    return str(int(item))
+    return str(int(number))
 
 
 def _parsed(**settings: Any) -> flags.FlagValues:

@@ -58,9 +58,9 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         remedies["encoding"] = "; only printable ASCII is read there"
     if column.list is not None:
         weights = f", each with {column.list.weight_separator!r} and a decimal weight"
+        between = "" if row_format.is_table else f"have {column.list.separator!r} between, "
         remedies["list"] = (
-            f"; elements have {column.list.separator!r} between, none is empty"
-            f"{weights if column.list.weight_separator else ''}"
+            f"; elements {between}none is empty{weights if column.list.weight_separator else ''}"
         )
     if column.time is not None:
         remedies["time"] = (

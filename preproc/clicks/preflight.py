@@ -49,14 +49,14 @@ def check(
     inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
-    opened = [_open_table(file, job, reporter) if file.is_table else (file, None) for file in inputs]
+    opened = [
+        _open_table(file, job, reporter) if file.is_table else (file, None) for file in inputs
+    ]
     inputs = tuple(file for file, _ in opened)
     samples = [_sample(file) for file in inputs]
     formats = []
     for (file, of_table), rows in zip(opened, samples, strict=True):
-        formats.append(
-            of_table or job.semantics.row_format(file.path, rows[0] if rows else b"")
-        )
+        formats.append(of_table or job.semantics.row_format(file.path, rows[0] if rows else b""))
         if schema is None:
             check_sample(file, rows, unlabelled=job.semantics.unlabelled)
         else:
@@ -84,8 +84,8 @@ def _open_table(
     schema = job.semantics.schema
     if schema is None:
         raise PreprocError(
-            f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table takes "
-            "a `schema`, which `infer` drafts"
+            f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
+            "takes a `schema`, which `infer` drafts"
         )
     found = table_schema(file)
     types = dict(zip(found.names, found.types, strict=True))
@@ -176,13 +176,14 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         for row, reason in zip(rows[:3], reasons, strict=False)
     )
     count = len(row_format.columns)
+    fields = f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
     lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {count - 1}
     hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
-        f"the label and types that it says{hint}. The first rows:{examples}"
+        f"{'' if row_format.is_table else fields}the label and types that it says{hint}. The first "
+        f"rows:{examples}"
     )
 
 

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables (parquet, and streams of Arrow that Python's tables become), read by column and type.
+r"""Tables (parquet, and streams of Arrow that Python's tables become), read by column and type.
 
 Only the named columns are decoded. Their cells become texts by the types of Arrow: what is missing
 (null, NaN, NaT) is empty, a float that is a whole number has no point, times are ISO 8601, those
-with a zone in UTC. Readers of text then take the rows, and no cell ends a row or another cell there:
+with a zone in UTC. Readers of text then take the rows; no cell ends a row or another cell there:
 
     header  the names of the columns, as a row
     row     its cells, a tab between two of them, and a line feed
     cell    as it is; one that holds a tab or a line end, or begins with a backslash: a backslash,
-            then the cell with \\t, \\n, \\r and \\\\ for these four characters
+            then the cell with \t, \n, \r and \\ for these four characters
 """
 
 import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,9 +104,7 @@ class TableFile(InputFile):
             return texts_of(values, column, has_fractions=self.has_fractions)
         except _RefusedCellError as error:
             row = first_row + error.row + 1
-            raise PreprocError(
-                f"{self.path}, row {row}: column {column.name}: {error}"
-            ) from None
+            raise PreprocError(f"{self.path}, row {row}: column {column.name}: {error}") from None
         except (pa.ArrowException, TypeError) as error:
             raise PreprocError(
                 f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "
@@ -211,7 +208,9 @@ def _has_fractions(table: TableFile) -> bool:
     for _, batch in _batches(table, names) if names else ():
         for values in batch.columns:
             units = values.cast(pa.int64())
-            whole = pc.multiply(pc.divide(units, _UNITS[values.type.unit]), _UNITS[values.type.unit])
+            whole = pc.multiply(
+                pc.divide(units, _UNITS[values.type.unit]), _UNITS[values.type.unit]
+            )
             if pc.any(pc.not_equal(units, whole)).as_py():
                 return True
     return False
@@ -284,12 +283,12 @@ def _told(file: InputFile) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise PreprocError(f"{file.path}: cannot be read as {file.compression} ({error})") from error
+        raise PreprocError(
+            f"{file.path}: cannot be read as {file.compression} ({error})"
+        ) from error
 
 
-def texts_of(
-    values: "pa.Array", column: TableColumn, *, has_fractions: bool = False
-) -> "pa.Array":
+def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = False) -> "pa.Array":
     """Returns the text of each cell as binary, null where it is missing.
 
     Elements of lists have `ELEMENT_END` between; a missing one is empty.
@@ -303,39 +302,44 @@ def texts_of(
     types, kind = pa.types, values.type
     if isinstance(kind, pa.BaseExtensionType):
         return texts_of(values.storage, column, has_fractions=has_fractions)
+    if types.is_run_end_encoded(kind):
+        return texts_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
     if types.is_dictionary(kind):
         texts = texts_of(values.dictionary, column, has_fractions=has_fractions)
         return texts.take(values.indices)
-    if types.is_run_end_encoded(kind):
-        return texts_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
     if is_list(kind):
         if not column.takes_lists:
             raise TypeError("one value a row is wanted")
         return _texts_of_lists(values, column)
     if types.is_nested(kind):
         raise TypeError("it is nested")
+    if types.is_floating(kind):
+        texts = _texts_of_floats(values, is_id=column.is_id)
+    elif types.is_date(kind) or types.is_timestamp(kind):
+        texts = _texts_of_times(values, column, has_fractions=has_fractions)
+    else:
+        texts = _texts_of_others(values, column)
+    return texts.cast(pa.large_binary())
+
+
+def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, values.type
     if types.is_null(kind):
         return pa.nulls(len(values), pa.large_binary())
     if types.is_boolean(kind):
         no, yes = (_scalar(text.encode()) for text in column.truths)
         return pc.if_else(values, yes, no)
-    if types.is_floating(kind):
-        texts = _texts_of_floats(values, is_id=column.is_id)
-    elif types.is_date(kind) or types.is_timestamp(kind):
-        texts = _texts_of_times(values, column, has_fractions=has_fractions)
-    elif types.is_decimal(kind) and column.is_number:
-        texts = _without_zeros(values.cast(pa.string()))
-    elif types.is_time(kind):
-        texts = _without_zeros(values.cast(pa.string()))
-    elif types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
-        texts = values.cast(pa.binary())
-    elif types.is_string_view(kind):
-        texts = values.cast(pa.string())
-    elif types.is_binary(kind) or types.is_large_binary(kind):
-        texts = values
-    else:
-        texts = values.cast(pa.large_string())
-    return texts.cast(pa.large_binary())
+    if types.is_time(kind) or (types.is_decimal(kind) and column.is_number):
+        return _without_zeros(values.cast(pa.string()))
+    if types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
+        return values.cast(pa.binary())
+    if types.is_string_view(kind):
+        return values.cast(pa.string())
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind)
+    return values if is_binary else values.cast(pa.large_string())
 
 
 def is_list(kind: "pa.DataType") -> bool:
@@ -394,9 +398,7 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
     return pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
 
 
-def _texts_of_times(
-    values: "pa.Array", column: TableColumn, *, has_fractions: bool
-) -> "pa.Array":
+def _texts_of_times(values: "pa.Array", column: TableColumn, *, has_fractions: bool) -> "pa.Array":
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -90,15 +90,15 @@ def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
     """
     names = table_schema(file).names
     if job.column_names is not None:
-        used = {name: column for column, name in job.column_names.items()}
+        used: dict[str, str] = {name: column for column, name in job.column_names.items()}
         missing = [name for name in used if name not in names]
         if missing:
             raise PreprocError(
-                f"`columns`: {file.path} has no column {missing[0]!r}, but {', '.join(names)}. Name "
-                f"the columns as the file does: {NAMED}"
+                f"`columns`: {file.path} has no column {missing[0]!r}, but {', '.join(names)}. "
+                f"Name the columns as the file does: {NAMED}"
             )
     else:
-        headers = [
+        headers: list[dict[str, str]] = [
             dict(zip(header.decode().split(","), layout.columns, strict=True))
             for layout in job.source.formats
             for header in layout.headers
@@ -125,8 +125,8 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
     times = "" if TIMESTAMP in names_by_column(names) else untold
     return PreprocError(
         f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. Needed "
-        f"are user and item, and rating and timestamp{times} where there are any: say which columns "
-        f"these are, such as `columns` {suggestion(names)}"
+        f"are user and item, and rating and timestamp{times} where there are any: say which "
+        f"columns these are, such as `columns` {suggestion(names)}"
     )
 
 
@@ -263,8 +263,8 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
             raise PreprocError(
                 f"{file.path}: each {column} of the first rows is a whole number as a float, such "
                 f"as {ids[0]}, and larger ones lose digits so. Write them as integers (pandas: "
-                f"frame.astype({{NAME: 'Int64'}}) before to_csv), or take them as text with `id_type` "
-                "string"
+                f"frame.astype({{NAME: 'Int64'}}) before to_csv), or take them as text with "
+                "`id_type` string"
             )
 
 

@@ -174,8 +174,7 @@ class LineTransform final : private RowSink {
       case kString:
         return "at most " + std::to_string(kMaxTextBytes) + " bytes";
       default:
-        return is_category && field.type == kText ? "UTF-8"
-                                                  : "printable ASCII";
+        return is_category && field.type == kText ? "UTF-8" : "printable ASCII";
     }
   }
 

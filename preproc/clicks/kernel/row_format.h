@@ -153,7 +153,8 @@ struct RowFormat : RowHeader {
     check();
     read_edges();
     for (uint32_t f = 0; f < num_fields; ++f) {
-      const uint8_t* const name = reinterpret_cast<const uint8_t*>(texts.data()) + fields[f].name_at;
+      const uint8_t* const name =
+          reinterpret_cast<const uint8_t*>(texts.data()) + fields[f].name_at;
       name_hashes.push_back(TextHash::of(name + 1, *name));
     }
     find_criteo();

@@ -339,9 +339,8 @@ inline const uint8_t* text_of_field(const uint8_t* text, const FieldEnds& fields
 
 // Reads what a field of a parsed row says, however it is written: see `field_value` of
 // preproc/clicks/engines/row_values.py. Returns whether it says anything.
-CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields,
-                              const RowFormat& format, uint32_t f, int r, RowBatch& batch,
-                              uint64_t& value) {
+CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                              uint32_t f, int r, RowBatch& batch, uint64_t& value) {
   const Field& declared = format.fields[f];
   switch (declared.role) {
     case kLabelRole:

@@ -81,7 +81,7 @@ def infer_schema(path: Path) -> str:
 
 def _draft_of_table(file: InputFile) -> str:
     sample = sample_table(file, _SEPARATORS)
-    kinds = {name: "ignored" for name in sample.unread}
+    kinds = dict.fromkeys(sample.unread, "ignored")
     remarks = {name: f"of type {kind}, which no role reads" for name, kind in sample.unread.items()}
     for name, separator in sample.separators.items():
         kinds[name] = _list_kind(sample.columns[name], [separator], is_list=True)

@@ -214,10 +214,11 @@ class RowFormat:
 
         None if its quotes are wrong.
         """
-        if self.is_table:
-            fields = [*map(unescaped, row.split(self.delimiter))]
-        else:
-            fields = split_fields(row, self.delimiter, self.quote)
+        fields = (
+            [*map(unescaped, row.split(self.delimiter))]
+            if self.is_table
+            else split_fields(row, self.delimiter, self.quote)
+        )
         if fields is None:
             return None
         if len(fields) != len(self.columns):

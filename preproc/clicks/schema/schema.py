@@ -327,9 +327,7 @@ class Schema:
 def _of_table(column: Column, kind: "pa.DataType") -> Column:
     """Returns a column as texts of the cells of a table have it."""
     if column.list is not None and tables.is_list(kind):
-        return dataclasses.replace(
-            column, list=column.list._replace(separator=tables.ELEMENT_END)
-        )
+        return dataclasses.replace(column, list=column.list._replace(separator=tables.ELEMENT_END))
     if column.time is not None and tables.is_time(kind):
         return dataclasses.replace(column, time=column.time._replace(format="iso8601"))
     return column

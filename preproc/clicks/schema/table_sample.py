@@ -65,20 +65,15 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
         values = sample.column(name)
         takes_lists = tables.is_list(values.type)
         column = TableColumn(name=name, takes_lists=takes_lists)
-        parts = [tables.texts_of(chunk, column) for chunk in values.chunks]
-        texts = [(text or b"").decode(errors="replace") for part in parts for text in part.to_pylist()]
+        cells = [tables.texts_of(chunk, column) for chunk in values.chunks]
+        rows = [text or b"" for part in cells for text in part.to_pylist()]
         if takes_lists:
-            texts = [
-                (text or b"").decode("latin-1") for part in parts for text in part.to_pylist()
-            ]
-            lists = [text.split(tables.ELEMENT_END) for text in texts]
-            elements = {*itertools.chain(*lists)}
-            fitting = (s for s in separators if not any(s in element for element in elements))
+            end = tables.ELEMENT_END.encode("latin-1")
+            elements = {*itertools.chain.from_iterable(row.split(end) for row in rows)}
+            fitting = (s for s in separators if not any(s.encode() in each for each in elements))
             chosen[name] = next(fitting, separators[0])
-            texts = [
-                chosen[name].join(each).encode("latin-1").decode(errors="replace")
-                for each in lists
-            ]
+            rows = [row.replace(end, chosen[name].encode()) for row in rows]
+        texts = [row.decode(errors="replace") for row in rows]
         if pa.types.is_floating(values.type) and "" not in texts:
             floats.append(name)
         columns[name] = Counter(texts)
@@ -89,9 +84,7 @@ def _is_read(kind: "pa.DataType") -> bool:
     import pyarrow as pa
 
     try:
-        tables.texts_of(
-            pa.nulls(0, kind), TableColumn(name="", takes_lists=tables.is_list(kind))
-        )
+        tables.texts_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=tables.is_list(kind)))
     except (TypeError, pa.ArrowException):
         return False
     return True

@@ -175,7 +175,10 @@ def must_be_quoted(field: str) -> bool:
 
 
 def may_be_quoted(field: str) -> bool:
-    return must_be_quoted(field) or xxhash.xxh64_intdigest(field.encode(errors="surrogateescape")) % 5 == 0
+    return (
+        must_be_quoted(field)
+        or xxhash.xxh64_intdigest(field.encode(errors="surrogateescape")) % 5 == 0
+    )
 
 
 def text_of(
@@ -190,7 +193,9 @@ def text_of(
         return '"{}"'.format(field.replace('"', '""')) if is_quoted(field) else field
 
     cells = [names, *([row[name] for name in names] for row in table)]
-    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode(errors="surrogateescape")
+    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode(
+        errors="surrogateescape"
+    )
 
 
 def write_log(folder: Path, count: int, seed: int) -> list[dict[str, str]]:

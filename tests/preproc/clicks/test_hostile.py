@@ -106,7 +106,14 @@ HOSTILE = {
 }
 
 
-GOOD_FORMS = ("control characters", "CRLF", "no last line end", "a byte order mark", "gzip members", "bzip2")
+GOOD_FORMS = (
+    "control characters",
+    "CRLF",
+    "no last line end",
+    "a byte order mark",
+    "gzip members",
+    "bzip2",
+)
 REFUSED = tuple(HOSTILE)[list(HOSTILE).index("gzip cut") :]
 READ = tuple(name for name in HOSTILE if name not in REFUSED)
 TOGETHER = "a folder of all that is not refused"

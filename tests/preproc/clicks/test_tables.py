@@ -20,11 +20,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from preproc.clicks.applied import dictionaries_of_dataset
-from preproc.clicks.schema.infer import infer_schema
 from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
-from preproc.files.errors import PreprocError, TooManyRejectedRowsError
-from recsys.data.manifest import Manifest
 from recsys.errors import UserError
 from recsys_recipes import clicks
 from tests.preproc.clicks.schema_log import columns_of, prepare
@@ -33,7 +30,7 @@ from tests.tools import needs
 QUIET = {"progress": "none"}
 NASTY = ["a\nb", "q\n1,f,5.5,z", "a|b", "a,b", 'a"b', "\\N", "\\", "a\\nb", "\t", "\r", "x\r\n"]
 NASTY += ["\0", "a\0b", "größe\x85", " a ", "|", "\x1f", "'", "null", "nan", '"', "😀\n😀"]
-TEXT = st.one_of(st.sampled_from(NASTY), st.text("ab|,\"\\\t\r\n\0 é", max_size=5))
+TEXT = st.one_of(st.sampled_from(NASTY), st.text('ab|,"\\\t\r\n\0 é', max_size=5))
 UTC = datetime.UTC
 BERLIN = datetime.timezone(datetime.timedelta(hours=1))
 
@@ -180,7 +177,7 @@ def table_of(table: list[Row], rng: random.Random) -> pa.Table:
             texts = [[f"{key}:{weight}" for key, weight in v] for v in values]
             return pa.array(texts, pa.list_(pa.string()))
         kind = pa.string() if name == "tags" else rng.choice([pa.int64(), pa.float32()])
-        lists = [rng.choice([v, None]) if not v else v for v in values]
+        lists = [v or rng.choice([v, None]) for v in values]
         return pa.array(lists, rng.choice([pa.list_, pa.large_list])(kind))
 
     names = rng.sample(NAMES, len(NAMES))
@@ -344,7 +341,11 @@ def damage(path: Path, name: str) -> None:
 @needs("compiled Criteo kernel")
 def test_columns_without_use_are_not_read(tmp_path):
     """Damaged, of a type that is not read, or an index; a damaged one that is used is named."""
-    log = log_of(50) | {"deep": [{"a": 1}] * 50, "__index_level_0__": [5] * 50, "text": ["a\n"] * 50}
+    log = log_of(50) | {
+        "deep": [{"a": 1}] * 50,
+        "__index_level_0__": [5] * 50,
+        "text": ["a\n"] * 50,
+    }
     path, schema = tmp_path / "log.parquet", write_log_schema(tmp_path)
     parquet.write_table(pa.table(log), path)
     damage(path, "text")

@@ -110,10 +110,15 @@ def row_value(line: str) -> int:
     time, _, item, click = line.split(",")
     moment = TimeRule("iso8601").milliseconds(time.encode())
     said = {"ts": moment, "item": xxhash.xxh64_intdigest(item.encode()), "click": int(click)}
-    return sum(
-        int(shuffle_keys(xxhash.xxh64_intdigest(name.encode()), np.array([value], np.uint64))[0])
-        for name, value in said.items()
-    ) % 2**64
+    return (
+        sum(
+            int(
+                shuffle_keys(xxhash.xxh64_intdigest(name.encode()), np.array([value], np.uint64))[0]
+            )
+            for name, value in said.items()
+        )
+        % 2**64
+    )
 
 
 @pytest.mark.parametrize("by_user", [False, True])
