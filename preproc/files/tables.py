@@ -124,8 +124,9 @@ def open_table(file: InputFile, columns: Sequence[TableColumn], write: Writer) -
     """Returns a table as text of some of its columns.
 
     Raises:
-        PreprocError: the first rows cannot be read.
+        PreprocError: a column is there twice, or its first rows cannot be read.
     """
+    _check_names(file, [column.name for column in columns])
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
     table = TableFile(**fields, columns=tuple(columns), write=write)
     if any(column.in_seconds for column in columns):
@@ -141,7 +142,7 @@ def table_schema(file: InputFile) -> "pa.Schema":
     """Returns names and types of the columns, without the nameless index of a frame.
 
     Raises:
-        PreprocError: the file is damaged, or has no columns, or several of one name.
+        PreprocError: the file is damaged, or has no columns.
     """
     import pyarrow as pa
     from pyarrow import ipc, parquet
@@ -154,10 +155,6 @@ def table_schema(file: InputFile) -> "pa.Schema":
             with pa.OSFile(str(file.path)) as source, ipc.open_stream(source) as stream:
                 schema = stream.schema
     fields = [field for field in schema if not _INDEX.fullmatch(field.name)]
-    names = [field.name for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise PreprocError(f"{file.path}: has several columns named {', '.join(twice)}")
     if not fields:
         raise PreprocError(f"{file.path}: has no columns")
     return pa.schema(fields)
@@ -177,14 +174,27 @@ def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
     half, quarter = rows // 2, rows // 4
     wanted = [range(half), range(max(half, total // 2), total // 2 + quarter)]
     wanted.append(range(max(wanted[1].stop, half, total - quarter), total))
-    types = table_schema(file)
-    parts = [pa.table({name: pa.array([], types.field(name).type) for name in names})]
+    types = _check_names(file, names)
+    parts = [pa.Table.from_batches([], pa.schema([types.field(name) for name in names]))]
     for first, batch in _batches(file, names, [part for part in wanted if part]):
         for part in wanted:
             start = max(part.start - first, 0)
             chosen = batch.slice(start, max(part.stop - first - start, 0))
             parts.append(pa.Table.from_batches([chosen]))
     return pa.concat_tables(parts)
+
+
+def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
+    """Returns names and types of a table's columns.
+
+    Raises:
+        PreprocError: several columns have one of the names.
+    """
+    types = table_schema(file)
+    twice = sorted({name for name in names if types.names.count(name) > 1})
+    if twice:
+        raise PreprocError(f"{file.path}: has several columns named {', '.join(twice)}")
+    return types
 
 
 def _num_rows(file: InputFile) -> int | None:

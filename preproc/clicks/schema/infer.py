@@ -286,8 +286,8 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
     of_few = []
     for name, cells in zip(names, columns, strict=True):
         if 2 <= len(cells) <= _MOST_LABELS:
-            values = (f"{text} {_percentage(n, cells)}" for text, n in cells.most_common())
-            of_few.append(f"{name} ({', '.join(values)})")
+            values = (f"{_shown(text)} {_percentage(n, cells)}" for text, n in cells.most_common())
+            of_few.append(f"{_shown(name)} ({', '.join(values)})")
     line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
     return None, line + ("; ".join(of_few) or "No column has few values.")
 
@@ -485,5 +485,12 @@ def _quoted(text: str) -> str:
     return (
         text  # unless YAML takes it for something else, as null or yes
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
-        else '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
+        else '"' + _shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    )
+
+
+def _shown(text: str) -> str:
+    """Returns a text with escapes, as YAML has them too, for what does not print."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

@@ -167,8 +167,8 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
     """Values alone would make other columns of these, or need a delimiter."""
     times = [datetime.datetime(2026, 3, 1, n % 24, tzinfo=datetime.UTC) for n in range(200)]
     table = {
-        "click": [n % 2 == 0 for n in range(200)],
-        "text": pa.array(["one\ntwo", "three, four\n"] * 100),
+        "click": [["no\n", "yes\n"][n % 2] for n in range(200)],
+        "te\nxt": pa.array(["one\ntwo\0", "three, four\n"] * 100),
         "price": [float(n % 7) for n in range(200)],
         "shop": pa.array([float(n % 3) if n % 5 else None for n in range(200)]),
         "when": pa.array(times, pa.timestamp("us", "UTC")),
@@ -176,11 +176,13 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
     }
     parquet.write_table(pa.table(table), tmp_path / "log.parquet", row_group_size=30)
     draft = infer_schema(tmp_path / "log.parquet")
-    (tmp_path / "schema.yaml").write_text(draft)
+    draft = draft.replace('column: ""', "column: click").replace('["1"]', '["yes\\n"]')
+    (tmp_path / "schema.yaml").write_text(draft.replace('["0"]', '["no\\n"]'))
     columns = columns_of(draft)
     kinds = {name: (column["role"], column.get("type")) for name, column in columns.items()}
+    assert kinds.pop("click")[0] == "categorical"
     assert kinds == {
-        "text": ("categorical", "string"),
+        "te\nxt": ("categorical", "string"),
         "price": ("numerical", "float"),
         "shop": ("categorical", "int"),
         "when": ("timestamp", None),
