@@ -260,11 +260,12 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
     for column in (USER, ITEM):
         ids = [getattr(value, column) for value in values]
         if ids and all(map(_FLOAT_ID.fullmatch, ids)):
+            has_types = any(layout.id_pattern == INTEGER_ID for layout in job.source.formats)
             raise PreprocError(
                 f"{file.path}: each {column} of the first rows is a whole number as a float, such "
                 f"as {ids[0]}, and larger ones lose digits so. Write them as integers (pandas: "
-                f"frame.astype({{NAME: 'Int64'}}) before to_csv), or take them as text with "
-                "`id_type` string"
+                f"frame.astype({{NAME: 'Int64'}}) before to_csv)"
+                + (", or take them as text with `id_type` string" if has_types else "")
             )
 
 
