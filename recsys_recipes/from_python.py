@@ -9,9 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 from absl import flags
-from pyarrow import parquet
+from pyarrow import ipc
 
-from preproc.files.input_file import plain_batch
 from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
@@ -35,11 +34,6 @@ def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
     return values
 
 
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-    return plain_batch(empty).schema
-
-
 @contextlib.contextmanager
 def file_of(log: Any) -> Iterator[Path]:
     """Keeps a table or a copy in a file meanwhile.
@@ -56,14 +50,19 @@ def file_of(log: Any) -> Iterator[Path]:
         if isinstance(log, str):
             yield local_copy(log, Path(folder), ProgressReporter("none"))
             return
-        path = Path(folder) / "table.parquet"
+        path = Path(folder) / "table"
+        options = ipc.IpcWriteOptions(compression="lz4")
         try:
             with (
                 pa.RecordBatchReader.from_stream(log) as reader,
-                parquet.ParquetWriter(path, _plain_schema(reader.schema)) as writer,
+                ipc.new_stream(path, reader.schema, options=options) as stream,
             ):
                 for batch in reader:
-                    writer.write_batch(plain_batch(batch))
-        except (pa.ArrowException, ValueError) as error:
+                    stream.write_batch(batch)
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
-        yield path
+        try:
+            yield path
+        except UserError as error:
+            error.args = (str(error).replace(str(path), "the table"),)
+            raise

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from absl import flags
 
@@ -23,6 +24,7 @@ from bert4rec.scripts import main as bert4rec_main
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
+from recsys.errors import UserError
 from recsys.program import new_flags
 from recsys_recipes.from_python import file_of, parsed_flags
 
@@ -87,13 +89,23 @@ def recommend(
     answers: list[dict[str, Any]] = []
     recommend_lines(
         config_from_flags(values),
-        (json.dumps([str(item) for item in history]).encode() for history in histories),
+        (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
         "histories",
         lambda text: answers.extend(map(json.loads, text.splitlines())),
     )
     columns = {name: [answer.get(name) for answer in answers] for name in ("items", "scores")}
     schema = {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float32())}
     return pa.table(columns, pa.schema(schema))
+
+
+def _raw_id(item: object) -> str:
+    """Returns the raw id of an item; floats are whole numbers, as in a table of ratings."""
+    if not isinstance(item, (float, np.floating)):
+        return str(item)
+    number = float(item)
+    if not number.is_integer() or abs(number) > 2**53:
+        raise UserError(f"{item} is no item: ids are whole numbers that a float holds, or texts")
+    return str(int(number))
 
 
 def _parsed(**settings: Any) -> flags.FlagValues:

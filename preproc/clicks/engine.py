@@ -52,16 +52,16 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
         "integer": "; integers have 32 bits in numerical columns, where `type` float takes others, "
         f"and 64 in categorical ones, where `type` string does{if_nothing}",
         "label": "; the label has neither a positive nor a negative text like this",
-        "encoding": "; texts are UTF-8 without control characters",
+        "encoding": "; texts are UTF-8",
         "string": "; texts have 1,024 bytes at most",
     }
     if column.type != "string" or column.time is not None:
         remedies["encoding"] = "; only printable ASCII is read there"
     if column.list is not None:
         weights = f", each with {column.list.weight_separator!r} and a decimal weight"
+        between = "" if row_format.is_table else f"have {column.list.separator!r} between, "
         remedies["list"] = (
-            f"; elements have {column.list.separator!r} between, none is empty"
-            f"{weights if column.list.weight_separator else ''}"
+            f"; elements {between}none is empty{weights if column.list.weight_separator else ''}"
         )
     if column.time is not None:
         remedies["time"] = (

@@ -26,6 +26,7 @@ from preproc.files.input_file import InputFile, without_mark
 from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
+from preproc.files.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -54,29 +55,13 @@ def check(
     inputs = find_inputs(job.input, schema, by_days=job.semantics.halves_last_day)
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
-    are_parts, num_files = has_parts(job.input, schema), len(inputs)
-    samples, formats, with_rows = [], [], []
-    for file in inputs:
-        rows, is_all = _sample(file)
-        if is_all and not rows:
-            if are_parts:
-                continue
-            raise PreprocError(f"{file.path}: holds no row; get the file again")
-        row_format = job.semantics.row_format(file.path, rows[0] if rows else b"")
-        if are_parts and is_all and len(rows) == row_format.has_header:
-            continue
-        with_rows.append(file)
-        samples.append(rows)
-        formats.append(row_format)
-        if schema is None:
-            check_sample(file, rows, unlabelled=job.semantics.unlabelled)
-        else:
-            _check_rows(file, rows[formats[-1].has_header :], formats[-1], job)
-    if not with_rows:
-        raise PreprocError(f"`input` {job.input}: none of its {num_files} files holds a row")
-    inputs = tuple(with_rows)
+    num_files = len(inputs)
+    inputs, formats, samples, unread = _opened(inputs, job)
     if job.input.is_dir():
         reporter.note(told(job.input, [f.path for f in inputs], num_files - len(inputs)))
+    if unread:
+        names = ", ".join(sorted(unread))
+        reporter.note(f"{job.input}: columns that the schema does not name are not read: {names}")
     if schema is not None:
         for name in _weighted_lists(samples[0], formats[0]):
             doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
@@ -92,6 +77,69 @@ def check(
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes, list_bytes)
     needs.check(Workspace(job.output, job.work_dir).used_bytes())
     return inputs, tuple(formats), needs
+
+
+def _opened(
+    inputs: tuple[InputFile, ...], job: ClicksJob
+) -> tuple[tuple[InputFile, ...], list[RowFormat], list[list[bytes]], set[str]]:
+    """Opens the files that have rows, and checks a sample of each.
+
+    Returns:
+        These files, the fields and a sample of the rows of each, and the columns of tables that
+        the schema does not name.
+
+    Raises:
+        PreprocError: a file cannot be read, or none has a row.
+    """
+    schema = job.semantics.schema
+    are_parts = has_parts(job.input, schema)
+    with_rows, formats, samples, unread = list[InputFile](), [], [], set[str]()
+    for file in inputs:
+        opened, of_table = file, None
+        if file.is_table:
+            opened, of_table, others = _open_table(file, job)
+            unread |= others
+        rows, is_all = _sample(opened)
+        if is_all and not rows:
+            if are_parts:
+                continue
+            raise PreprocError(f"{file.path}: holds no row; get the file again")
+        row_format = of_table or job.semantics.row_format(file.path, rows[0] if rows else b"")
+        if are_parts and is_all and len(rows) == row_format.has_header:
+            continue
+        with_rows.append(opened)
+        samples.append(rows)
+        formats.append(row_format)
+        if schema is None:
+            check_sample(file, rows, unlabelled=job.semantics.unlabelled)
+        else:
+            _check_rows(file, rows[row_format.has_header :], row_format, job)
+    if not with_rows:
+        raise PreprocError(f"`input` {job.input}: none of its {len(inputs)} files holds a row")
+    return tuple(with_rows), formats, samples, unread
+
+
+def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, set[str]]:
+    """Opens a table as text of the columns that are used.
+
+    Returns:
+        The file, the fields of its rows, and the columns that the schema does not name.
+
+    Raises:
+        PreprocError: there is no schema, or the table lacks a column or cannot be read.
+    """
+    schema = job.semantics.schema
+    if schema is None:
+        raise PreprocError(
+            f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
+            "takes a `schema`, which `infer` drafts"
+        )
+    found = table_schema(file)
+    types = dict(zip(found.names, found.types, strict=True))
+    unlabelled = job.semantics.unlabelled
+    row_format, columns = schema.table_format(file.path, types, unlabelled=unlabelled)
+    others = types.keys() - {column.name for column in schema.columns}
+    return open_table(file, columns, write_cells), row_format, others
 
 
 def _sample(file: InputFile) -> tuple[list[bytes], bool]:
@@ -176,13 +224,14 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         for row, reason in zip(rows[:3], reasons, strict=False)
     )
     count = len(row_format.columns)
+    fields = f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
     lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {count - 1}
     hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
-        f"the label and types that it says{hint}. The first rows:{examples}"
+        f"{'' if row_format.is_table else fields}the label and types that it says{hint}. The first "
+        f"rows:{examples}"
     )
 
 
@@ -220,7 +269,7 @@ def _lists(
     """Yields name, rule and rows' elements of each column of lists."""
     for column, cells in _columns(rows, row_format):
         if column.list is not None:
-            separator = column.list.separator.encode()
+            separator = column.list.separator.encode("latin-1")
             yield (
                 column.name,
                 column.list,

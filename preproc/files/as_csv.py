@@ -56,6 +56,8 @@ class ConvertedFile(InputFile):
 
 def as_utf8(file: InputFile) -> InputFile:
     """Returns a file of UTF-16, or of CR line ends alone, as UTF-8 with LF; others as they are."""
+    if file.is_table:
+        return file
     head = next(file.blocks(), b"")
     if head.startswith(_UTF16_MARKS):
         return as_utf8(_converted(file, _from_utf16, ""))
@@ -96,7 +98,7 @@ def _converted(file: InputFile, convert: Convert, delimiter: str) -> ConvertedFi
 
 def position(file: InputFile, line: int, offset: int) -> str:
     """Returns the position in the file of a line of its text."""
-    if file.compression == "parquet":
+    if file.is_table:
         return f"row {line - 1}"  # after the header that the text has
     if not isinstance(file, ConvertedFile):
         return f"line {line}, byte {offset}"

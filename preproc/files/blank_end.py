@@ -12,6 +12,9 @@ WHITESPACE = b" \t\r\n\v\f"
 
 def row_blocks(file: InputFile, blank: bytes = LINE_ENDS) -> Iterator[bytes]:
     """Yields the text of a file without the lines of `blank` bytes at its end."""
+    if file.is_table:  # a row may be of missing cells
+        yield from file.blocks()
+        return
     held, is_open = b"", False  # blank lines that may be the last ones; a row without its line end
     for block in file.blocks():
         end = _end_of_text(block, blank)

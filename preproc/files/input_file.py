@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file: text, perhaps compressed, or parquet, read as csv."""
+"""A raw input file: text, perhaps compressed, or a table (see preproc.files.tables)."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import xxhash
 from isal import isal_zlib
@@ -16,10 +16,7 @@ from isal import isal_zlib
 from preproc.files.errors import PreprocError
 from preproc.files.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet"]
+Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet", "arrow"]
 
 _GzipError = cast("type[Exception]", isal_zlib.error)  # whose stub calls it an instance
 
@@ -32,6 +29,7 @@ _MAGIC: dict[bytes, Compression] = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PAR1": "parquet",
+    b"\xff\xff\xff\xff": "arrow",  # a stream, which tables of Python become
 }
 _COMPRESSED_NAME = (".gz", ".zst", ".bz2", ".xz")
 _IN_NO_TEXT = re.compile(rb"[\0\3-\b\x0e-\x1f]")
@@ -39,7 +37,6 @@ _IN_NO_TEXT = re.compile(rb"[\0\3-\b\x0e-\x1f]")
 _ZIP_MAGIC = b"PK\x03\x04"
 PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz, or parquet"
 
-_PARQUET_ROWS = 10_000
 _TYPICAL_INFLATION = 5.0
 """Bytes of text per byte of a log that is not gzip: only progress and disk needs depend on it."""
 
@@ -123,6 +120,11 @@ class InputFile:
         return self.compression == "none"
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has columns with types."""
+        return self.compression in ("parquet", "arrow")
+
+    @property
     def text_bytes(self) -> int:
         """Bytes of text: exact for a plain file, else an estimate."""
         return int(self.size * self.inflation)
@@ -131,92 +133,16 @@ class InputFile:
         """Yields the decompressed text in blocks of up to 512 KiB.
 
         Raises:
-            PreprocError: compressed data are damaged or end early, or a column of parquet is no
-                text, number, truth value or time.
+            PreprocError: compressed data are damaged or end early, or it is a table.
         """
-        if self.compression == "parquet":
-            yield from self._csv_of_parquet()
-            return
+        if self.is_table:
+            raise PreprocError(f"{self.path}: is a table ({self.compression}); give a file of text")
         if self.compression != "none":
             yield from unpack(self.path, self.compression)
             return
         with self.path.open("rb") as file:
             while block := file.read(BLOCK_BYTES):
                 yield block
-
-    def _csv_of_parquet(self) -> Iterator[bytes]:
-        """Yields a header and the rows, quoted where needed."""
-        import pyarrow as pa
-        from pyarrow import csv, parquet
-
-        options = csv.WriteOptions(include_header=False, quoting_style="needed")
-        try:
-            with parquet.ParquetFile(self.path) as file:
-                for field in file.schema_arrow:
-                    kind = field.type.value_type if _is_list(field.type) else field.type
-                    if pa.types.is_nested(kind):
-                        raise PreprocError(
-                            f"{self.path}: column {field.name} has the type {field.type}; columns "
-                            "of texts, numbers, truth values, times and lists of them are read: "
-                            "leave it out of the file"
-                        )
-                header = pa.table({name: pa.array([], "null") for name in file.schema_arrow.names})
-                text = pa.BufferOutputStream()
-                csv.write_csv(header, text, csv.WriteOptions(quoting_style="needed"))
-                for batch in file.iter_batches(_PARQUET_ROWS):
-                    try:
-                        plain = plain_batch(batch)
-                    except ValueError as error:
-                        raise PreprocError(f"{self.path}: {error}") from error
-                    csv.write_csv(plain, text, options)
-                    yield text.getvalue().to_pybytes()
-                    text = pa.BufferOutputStream()
-        except (pa.ArrowException, OSError) as error:
-            raise PreprocError(f"{self.path}: cannot be read as parquet ({error})") from error
-
-
-_LIST_SEPARATOR = "|"
-"""Between the elements of lists that are read as text."""
-
-
-def plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Returns columns as they are written to csv.
-
-    Dictionaries and views are values, NaN is nothing, and lists are texts with bars between.
-
-    Raises:
-        ValueError: an element of a list is null or holds a bar; names the column.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    def plain(name: str, column: pa.Array) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            values = plain(name, column.dictionary)
-            return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
-        if _is_list(column.type):
-            texts = column.cast(pa.list_(pa.string()))
-            flat = texts.flatten()
-            if flat.null_count or pc.any(pc.match_substring(flat, _LIST_SEPARATOR)).as_py():
-                raise ValueError(
-                    f"column {name}: an element of a list is null or holds {_LIST_SEPARATOR!r}, "
-                    "which is written between elements"
-                )
-            return pc.binary_join(texts, _LIST_SEPARATOR)
-        if pa.types.is_floating(column.type):
-            return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        return column.cast("large_string") if pa.types.is_string_view(column.type) else column
-
-    names = batch.schema.names
-    return pa.record_batch(list(map(plain, names, batch.columns)), names)
-
-
-def _is_list(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def without_mark(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-SEPARATORS = ("\x02", "|", ";", ",")  # the first is Hive's
+SEPARATORS = ("|", ";", ",")
 WEIGHTED = re.compile(r".+:-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 """An element with a colon and its weight."""
 _SEVERAL = 0.3

@@ -17,6 +17,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
 from preproc.files.lists_in_text import list_separator
 from preproc.files.parts import parts_of
+from preproc.files.tables import TableColumn, TableFile, open_table, table_schema, write_csv
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -25,6 +26,7 @@ from preproc.ratings.format import (
     ITEM,
     JSON_KEYS,
     NAME_ID,
+    RATING,
     TIMESTAMP,
     USER,
     Fault,
@@ -35,6 +37,7 @@ from preproc.ratings.format import (
     split_csv,
 )
 from preproc.ratings.header import (
+    NAMED,
     header_names,
     names_by_column,
     names_of,
@@ -51,6 +54,7 @@ _MOST = 0.5
 """Fraction of the times that are dates of digits, if the others are faults."""
 _LISTS_ROWS = 5000
 
+_FLOAT_ID = re.compile(r"[0-9]+\.0+|[0-9](?:\.[0-9]+)?[eE]\+?[0-9]+")
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
 
@@ -73,27 +77,78 @@ def find_files(job: RatingsJob) -> tuple[InputFile, ...]:
                 "file itself"
             )
         if not present:
-            return _opened_parts(path)
+            return _opened_parts(job, path)
         path = present[0]
-    return (_opened(path),)
+    return (_opened(job, path),)
 
 
-def _opened_parts(folder: Path) -> tuple[InputFile, ...]:
+def _opened_parts(job: RatingsJob, folder: Path) -> tuple[InputFile, ...]:
     """Opens the parts of a folder but those of no byte."""
     parts = tuple(part for part in parts_of(folder) if part.stat().st_size)
     if not parts:
         raise PreprocError(f"`input` {folder}: none of its files holds a row")
-    return tuple(map(_opened, parts))
+    return tuple(_opened(job, part) for part in parts)
 
 
-def _opened(path: Path) -> InputFile:
+def _opened(job: RatingsJob, path: Path) -> InputFile:
     if not path.is_file():
         raise PreprocError(
             f"`input` {path}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}"
         )
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
-    return as_csv(InputFile.open(path), JSON_KEYS.keys(), lambda line: bool(header_names(line)))
+    file = InputFile.open(path)
+    if file.is_table:
+        return _open_table(job, file)
+    return as_csv(file, JSON_KEYS.keys(), lambda line: bool(header_names(line)))
+
+
+def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
+    """Returns a table as csv of the columns that are used.
+
+    Raises:
+        PreprocError: the table lacks one, or none of its names are known.
+    """
+    names = table_schema(file).names
+    if job.column_names is not None:
+        used: dict[str, str] = {name: column for column, name in job.column_names.items()}
+        missing = [name for name in used if name not in names]
+        if missing:
+            raise PreprocError(
+                f"`columns`: {file.path} has no column {missing[0]!r}, but {', '.join(names)}. "
+                f"Name the columns as the file does: {NAMED}"
+            )
+    else:
+        headers: list[dict[str, str]] = [
+            dict(zip(header.decode().split(","), layout.columns, strict=True))
+            for layout in job.source.formats
+            for header in layout.headers
+        ]
+        known = [header for header in headers if header.keys() <= {*names}]
+        if not known:
+            raise _untold_names(file, "has columns", names)
+        used = known[0]
+    columns = [
+        TableColumn(
+            name=name,
+            is_id=column in (USER, ITEM),
+            is_number=column == RATING,
+            in_seconds=column == TIMESTAMP,
+        )
+        for name, column in used.items()
+    ]
+    return open_table(file, columns, write_csv)
+
+
+def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocError:
+    """Returns the error of a file whose columns are not known."""
+    untold = " (no name tells it; without, histories are in the order of the file)"
+    times = "" if TIMESTAMP in names_by_column(names) else untold
+    return PreprocError(
+        f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. Needed "
+        f"are user and item, and rating and timestamp{times} where there are any: say which "
+        f"columns these are, such as `columns` {suggestion(names)}"
+    )
 
 
 def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
@@ -120,6 +175,7 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
                 "out"
             )
         best = dataclasses.replace(best, names=tuple(names_of(rows[0])))
+        _check_ids(job, file, best, rows[1:])
         return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
     best = candidates[int(np.argmax(good))]
@@ -139,6 +195,7 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
         best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
+    _check_ids(job, file, best, rows)
     return _with_time_kind(best, rows), length
 
 
@@ -203,14 +260,7 @@ def _check_first_line(
             form = f"line 1 is a header, and format {best.name} has none"
             raise PreprocError(_told(file, form, "tail -n +2"))
         return
-    untold = " (no name tells it; without, histories are in the order of the file)"
-    times = "" if TIMESTAMP in names_by_column(seen) else untold
-    raise PreprocError(
-        f"{file.path}: line 1 looks like a header of unknown names: "
-        f"{', '.join(n or repr(n) for n in seen)}. Needed are user and item, and rating and "
-        f"timestamp{times} where there are any: say which columns these are, such as `columns` "
-        f"{suggestion(seen)}"
-    )
+    raise _untold_names(file, "line 1 looks like a header", seen)
 
 
 def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFormat]:
@@ -219,6 +269,27 @@ def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFor
     The message about that row is then on what is wrong in it, not on a neighbour's rule for ids.
     """
     return sorted(formats, key=lambda f: f.good_fields(rows[0]) if rows else 0, reverse=True)
+
+
+def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list[bytes]) -> None:
+    """Refuses ids that are whole numbers on their way through floats.
+
+    Raises:
+        PreprocError: all users or all items of the first rows are.
+    """
+    if job.id_type == "string" or best.is_json:
+        return
+    values = [value for value in map(best.read, rows) if isinstance(value, Values)]
+    for column in (USER, ITEM):
+        ids = [getattr(value, column) for value in values]
+        if ids and all(map(_FLOAT_ID.fullmatch, ids)):
+            has_types = any(layout.id_pattern == INTEGER_ID for layout in job.source.formats)
+            raise PreprocError(
+                f"{file.path}: each {column} of the first rows is a whole number as a float, such "
+                f"as {ids[0]}, and larger ones lose digits so. Write them as integers (pandas: "
+                f"frame.astype({{NAME: 'Int64'}}) before to_csv)"
+                + (", or take them as text with `id_type` string" if has_types else "")
+            )
 
 
 def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.files.tables import TableColumn, open_table, table_schema, write_csv
 from preproc.ratings.format import show
 from preproc.ratings.job import MOVIELENS, RatingsJob
 
@@ -66,6 +67,11 @@ def titles_of(job: RatingsJob, ratings: InputFile, layout: str) -> Titles | None
 
 
 def _read(file: InputFile) -> Titles:
+    if file.is_table:
+        columns = [TableColumn(name=_CSV_COLUMNS[0], is_id=True), TableColumn(name=_CSV_COLUMNS[1])]
+        if lacking := {*_CSV_COLUMNS}.difference(table_schema(file).names):
+            raise _refusal(file, 1, f"the table lacks {', '.join(sorted(lacking))}")
+        file = open_table(file, columns, write_csv)
     by_raw_id: dict[str, str] = {}
     for number, raw_id, title in _rows(file):
         if raw_id in by_raw_id:

@@ -57,7 +57,7 @@ def test_what_is_wrong_raises_errors_that_name_it(log, tmp_path):
     with pytest.raises(UserError, match="Unknown command line flag 'presets'"):
         clicks.train(tmp_path, tmp_path / "run", presets="small")
     schema = clicks.infer(log, tmp_path / "schema.yaml")
-    with pytest.raises(UserError, match="the header lacks 'C1'"):
+    with pytest.raises(UserError, match="the table: lacks the column 'C1'"):
         clicks.prepare(log.drop_columns(["C1"]), tmp_path / "data", schema=schema)
 
 

@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from pyarrow import compute, csv
 
@@ -25,9 +26,12 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
         assert (dataset / path.relative_to(of_file)).read_bytes() == path.read_bytes()
     settings = {"config": "fast", "max_steps": 15, "base_device": "cpu", "emb_dim": 32}
     run = ratings.train(dataset, tmp_path / "run", **settings)
-    histories = [[1, 50, 110], ["no such item"], [260]]
+    histories = [[1.0, np.float32(50), 110], ["no such item"], [260]]
     lists = ratings.recommend(histories, dataset, run, top_k=3, base_device="cpu")
     assert [len(items or ()) for items in lists["items"].to_pylist()] == [3, 0, 3]
+    for wrong in (1.5, 1e17, float("nan")):
+        with pytest.raises(UserError, match="whole numbers"):
+            ratings.recommend([[1, wrong]], dataset, run, top_k=3, base_device="cpu")
     (tmp_path / "histories").write_text("1 50 110\nnone\n260\n")
     done = harness.forked(
         *("-m", "recsys_recipes", "recommend", f"--dataset_path={dataset}", "--top_k=3"),

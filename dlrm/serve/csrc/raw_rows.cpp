@@ -105,14 +105,8 @@ std::string RawRows::text_of_fields(const InputTensor& fields) const {
   std::string text;
   size_t at = 0;
   for (const std::string_view field : read_strings(fields)) {
-    const size_t number = at % columns + 1;
-    if (field.find_first_of("\t\r\n") != std::string_view::npos) {
-      throw refused(at / columns,
-                    "field " + std::to_string(number) + ": holds a tab or a line end");
-    }
-    text.append(field);
-    text += number < columns ? '\t' : '\n';
-    ++at;
+    clicks::append_cell(field, text);
+    text += ++at % columns != 0 ? '\t' : '\n';
   }
   return text;
 }

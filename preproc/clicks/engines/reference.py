@@ -9,15 +9,15 @@ import dataclasses
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
+from preproc.clicks.engines.row_values import groups, split_values
 from preproc.clicks.layouts.lists import unit_files
 from preproc.clicks.rules import (
     SPLITS,
@@ -113,17 +113,17 @@ def read_rows(
 
     Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
     """
-    valid: list[tuple[bytes, list[bytes]]] = []
+    valid: list[list[bytes]] = []
     rejected = []
     for number, (offset, row) in enumerate(iterate_lines(file, row_format), start=1):
         if number == 1 and row_format.has_header:
             continue
         read = read_fields(row, row_format)
         if isinstance(read, list):
-            valid.append((row, read))
+            valid.append(read)
         else:
             rejected.append(RejectedRow(file.path.name, offset, number, read, row))
-    label, groups = np.zeros(len(valid), np.bool_), np.full(len(valid), -1, np.int64)
+    label = np.zeros(len(valid), np.bool_)
     numbers = np.full((len(valid), row_format.count("numerical")), np.nan)
     categories, lists = (
         np.full((len(valid), row_format.count(role)), None, np.object_)
@@ -132,7 +132,7 @@ def read_rows(
     for field, (column, first) in enumerate(
         zip(row_format.columns, row_format.numbers, strict=True)
     ):
-        cells = [fields[field] for _, fields in valid]
+        cells = [fields[field] for fields in valid]
         buckets = column.buckets or semantics.category_modulus or 0
         if column.role == "label":
             label[:] = [text in row_format.positive for text in cells]
@@ -143,8 +143,6 @@ def read_rows(
                 lists[row_number, first] = _elements(text, column)
         elif keys := [_keys(text, column, buckets) for text in cells]:
             categories[:, first : first + len(keys[0])] = np.array(keys, np.object_)
-        if field == row_format.group_field:
-            groups[:] = [xxhash.xxh64_intdigest(t) >> 1 if t else -1 for t in cells]
     _add_bins(categories, numbers, row_format)
     if semantics.bin_numerical:
         bins = bin_categories(np.nan_to_num(numbers).astype(np.int64), semantics)
@@ -160,7 +158,7 @@ def read_rows(
         lists=lists,
         split=np.searchsorted(np.array(cuts, np.uint64), values, side="right"),
         split_value=values,
-        group=groups,
+        group=groups(valid, row_format),
     ), rejected
 
 
@@ -190,29 +188,6 @@ def _elements(text: bytes, column: Column) -> object:
     """Returns the categories and weights of a valid list."""
     assert column.list is not None
     return read_list(text, column.type, column.buckets, column.list) if text else []
-
-
-def split_values(
-    rows: Sequence[tuple[bytes, Sequence[bytes]]], row_format: RowFormat
-) -> npt.NDArray[np.uint64]:
-    """Returns the values that give valid rows to their splits, else 0.
-
-    Args:
-        rows: bytes of each row, and its fields.
-        row_format: may have a rule for splits, by times or hashes.
-    """
-    rule = row_format.split
-    if rule is None:
-        return np.zeros(len(rows), np.uint64)
-    if rule.kind == "time":
-        assert rule.field is not None
-        time = row_format.columns[rule.field].time
-        assert time is not None
-        times = [time.milliseconds(fields[rule.field]) or 0 for _, fields in rows]
-        return np.array(times, np.uint64)
-    texts = (row if rule.field is None else fields[rule.field] or row for row, fields in rows)
-    hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
-    return shuffle_keys(rule.seed, hashes) >> np.uint64(1)
 
 
 def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> list[Keys]:

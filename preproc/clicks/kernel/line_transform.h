@@ -138,7 +138,13 @@ class LineTransform final : private RowSink {
     for (uint32_t f = format.first_field(); f < row.field; ++f) {
       begin = end_of_field(begin, end, format) + 1;
     }
-    const std::string field(begin, end_of_field(begin, end, format));
+    const uint8_t* const end_of_cell = end_of_field(begin, end, format);
+    auto length = static_cast<uint32_t>(end_of_cell - begin);
+    KeyArena unescaped;
+    if (format.is_table && length > 0 && *begin == format.quote) {
+      unescape(begin, length, unescaped);
+    }
+    const std::string field(begin, begin + length);
     return "column " + format.name(row.field) + ": " + shown(field) + " is refused (" +
            kReasons[row.reason] + "): expected " + expected(row.reason, format.fields[row.field]);
   }
@@ -168,8 +174,7 @@ class LineTransform final : private RowSink {
       case kString:
         return "at most " + std::to_string(kMaxTextBytes) + " bytes";
       default:
-        return is_category && field.type == kText ? "UTF-8 without control characters"
-                                                  : "printable ASCII";
+        return is_category && field.type == kText ? "UTF-8" : "printable ASCII";
     }
   }
 

@@ -19,7 +19,7 @@ inline const uint8_t* end_of_field(const uint8_t* at, const uint8_t* end, const 
     const void* const found = memchr(at, static_cast<int>(byte), static_cast<size_t>(end - at));
     return static_cast<const uint8_t*>(found);
   };
-  if (format.quote == 0 || at == end || *at != format.quote) {
+  if (format.quote == 0 || format.is_table || at == end || *at != format.quote) {
     const uint8_t* const found = find(format.delimiter);
     return found == nullptr ? end : found;
   }

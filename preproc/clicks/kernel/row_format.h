@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "number.h"
+#include "text_hash.h"
 #include "timestamp.h"
 
 namespace clicks {
@@ -100,6 +101,7 @@ static_assert(sizeof(Field) == 128, "packed_format.py writes them side by side")
 constexpr uint32_t kMaxTextBytes = 1024;
 constexpr uint32_t kMaxListLength = 10000;
 constexpr uint32_t kMaxFields = 1000;
+constexpr uint8_t kEscape = '\\';  // of the cells of a table
 
 // What all fields of a row have in common; `num_fields` Fields and all texts follow.
 struct RowHeader {
@@ -111,13 +113,14 @@ struct RowHeader {
   uint32_t num_fields;
   uint32_t text_bytes;
   uint8_t delimiter;
-  uint8_t quote;                  // 0: a quote is any character
+  uint8_t quote;                  // 0: a quote is any character; of a table the escape
   uint8_t has_header;             // the first line of a file is none of the rows
   uint8_t other_is_negative;      // a label that is none of the positive texts
   uint8_t bins_numerical;         // the bins of numbers are categories too
   uint8_t missing_is_zero_after;  // a missing integer is 0.0, not the transform of 0
   uint8_t counts_train;           // categories are counted in training rows alone
-  uint8_t unused[5];
+  uint8_t is_table;               // cells of a table: see `unescape`
+  uint8_t unused[4];
 };
 
 static_assert(sizeof(RowHeader) == 80, "Fields follow at once");
@@ -127,6 +130,7 @@ struct RowFormat : RowHeader {
   std::vector<Field> fields;
   std::string texts;
   std::vector<std::vector<double>> edges;  // of the bins of each field
+  std::vector<uint64_t> name_hashes;       // of each field
   uint32_t num_numerical = 0;
   uint32_t num_categorical = 0;  // of the text: one category a row
   uint32_t num_lists = 0;
@@ -148,6 +152,11 @@ struct RowFormat : RowHeader {
     texts.assign(at + num_fields * sizeof(Field), text_bytes);
     check();
     read_edges();
+    for (uint32_t f = 0; f < num_fields; ++f) {
+      const uint8_t* const name =
+          reinterpret_cast<const uint8_t*>(texts.data()) + fields[f].name_at;
+      name_hashes.push_back(TextHash::of(name + 1, *name));
+    }
     find_criteo();
   }
 
@@ -165,7 +174,7 @@ struct RowFormat : RowHeader {
   // Number of the first field that a row has.
   uint32_t first_field() const { return has_label ? 0 : 1; }
 
-  // The features of a row alone, with tabs between and without quotes.
+  // The features of a row alone, as cells of a table.
   RowFormat of_features() const {
     RowFormat format = *this;
     if (is_criteo) return format;
@@ -176,7 +185,8 @@ struct RowFormat : RowHeader {
     format.num_fields = static_cast<uint32_t>(format.fields.size());
     format.read_edges();
     format.delimiter = '\t';
-    format.quote = 0;
+    format.quote = kEscape;
+    format.is_table = 1;
     return format;
   }
 

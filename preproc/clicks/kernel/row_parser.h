@@ -328,29 +328,101 @@ inline RejectReason read_list(const uint8_t* field, uint32_t length, const Field
   return kNumReasons;
 }
 
-// Reads group and split of a row by hashes: of a field, or of the row where that is missing.
+// Text of field `f` of row `r`, without its quotes.
+inline const uint8_t* text_of_field(const uint8_t* text, const FieldEnds& fields,
+                                    const RowFormat& format, uint32_t f, int r, uint32_t& length,
+                                    KeyArena& unquoted) {
+  const uint32_t* const ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
+  const uint32_t begin = f == 0 ? fields.start[r] : ends[f - 1] + 1;
+  const uint8_t* field = text + begin;
+  length = ends[f] - begin;
+  if (format.quote != 0 && length > 0 && *field == format.quote) {
+    unquote(field, length, format, unquoted);
+  }
+  return field;
+}
+
+// Reads what a field of a parsed row says, however it is written: see `field_value` of
+// preproc/clicks/engines/row_values.py. Returns whether it says anything.
+CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
+                              uint32_t f, int r, RowBatch& batch, uint64_t& value) {
+  const Field& declared = format.fields[f];
+  switch (declared.role) {
+    case kLabelRole:
+      value = batch.label[r];
+      return true;
+    case kNumericalRole: {
+      const size_t at = static_cast<size_t>(r) * format.num_numerical + declared.column;
+      const double x = declared.type == kDecimal ? batch.decimal[at] : batch.numerical[at];
+      std::memcpy(&value, &x, sizeof(value));
+      return batch.numerical_present(r, declared.column) != 0;
+    }
+    case kCategoricalRole: {
+      const size_t at = static_cast<size_t>(r) * format.num_categorical + declared.column;
+      if (declared.type == kHexadecimal && declared.buckets != 0) break;
+      value = declared.type == kText          ? batch.keys[at].hash
+              : declared.type == kWholeNumber ? batch.keys[at].words[0]
+                                              : batch.categorical[at];
+      return batch.id_present(r, declared.column) != 0;
+    }
+    case kListRole: {
+      const ListColumn& list = batch.lists[declared.column];
+      const ListElements& elements = *list.elements;
+      value = list.end[r] - list.begin[r];
+      const bool is_present = value != 0;
+      for (uint32_t i = list.begin[r]; i < list.end[r]; ++i) {
+        const uint64_t element = !declared.has_wide_keys() ? elements.narrow[i]
+                                 : declared.type == kText  ? elements.wide[i].hash
+                                                           : elements.wide[i].words[0];
+        value = shuffle_key(value, element);
+        if (elements.weights.empty()) continue;
+        uint32_t weight;
+        std::memcpy(&weight, &elements.weights[i], sizeof(weight));
+        value = shuffle_key(value, weight);
+      }
+      return is_present;
+    }
+    default:
+      break;
+  }
+  uint32_t length;
+  const uint8_t* const field = text_of_field(text, fields, format, f, r, length, batch.unquoted);
+  if (is_missing(field, length, format, declared)) return false;
+  int64_t time = 0;
+  uint32_t category = 0;
+  switch (declared.role) {
+    case kTimestampRole:
+      parse_time(field, length, declared.time, time);
+      value = static_cast<uint64_t>(time);
+      break;
+    case kCategoricalRole:
+      parse_hexadecimal(field, length, category);
+      value = category;
+      break;
+    default:
+      value = TextHash::of(field, without_zeros(field, length));
+  }
+  return true;
+}
+
+// Gives a row its group, and its split by a hash: of a field, or of all where that is missing.
 CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                            int r, RowBatch& batch) {
-  const uint32_t start = fields.start[r];
-  const uint32_t* const ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
-  // Returns whether a field has a text, and its hash.
-  const auto hash_field = [&](uint32_t f, uint64_t& hash) {
-    if (f == kNoField) return false;
-    const uint32_t begin = f == 0 ? start : ends[f - 1] + 1;
-    const uint8_t* field = text + begin;
-    uint32_t length = ends[f] - begin;
-    if (format.quote != 0 && length > 0 && *field == format.quote) {
-      unquote(field, length, format.quote, batch.unquoted);
-    }
-    if (is_missing(field, length, format, format.fields[f])) return false;
-    hash = TextHash::of(field, length);
-    return true;
+  uint64_t value = 0;
+  const auto has_value = [&](uint32_t f) {
+    return f != kNoField && read_value(text, fields, format, f, r, batch, value);
   };
-  uint64_t hash;
-  batch.group[r] = hash_field(format.group_field, hash) ? static_cast<int64_t>(hash >> 1) : -1;
+  batch.group[r] =
+      has_value(format.group_field) ? static_cast<int64_t>(shuffle_key(0, value) >> 1) : -1;
   if (format.split.kind != SplitRule::kAtRandom) return;
-  if (!hash_field(format.split.field, hash)) {
-    hash = TextHash::of(text + start, ends[format.num_fields - 1] - start);
+  uint64_t hash = 0;
+  if (has_value(format.split.field)) {
+    hash = value;
+  } else {
+    for (uint32_t f = 0; f < format.num_fields; ++f) {
+      if (format.fields[f].role == kIgnored || !has_value(f)) continue;
+      hash += shuffle_key(format.name_hashes[f], value);
+    }
   }
   batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;
 }
@@ -410,7 +482,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       const uint32_t column = declared.column;
       const size_t word = kWords == 1 ? 0 : column / 64;
       if (format.quote != 0 && length > 0 && *field == format.quote) {
-        unquote(field, length, format.quote, batch.unquoted);
+        unquote(field, length, format, batch.unquoted);
       }
       begin = ends[f] + 1;
       switch (declared.role) {
@@ -454,9 +526,9 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       }
     }
     valid &= digits == repeat(0x80);
-    if (has_hashes) hash_row(text, fields, format, r, batch);
     batch.numerical_present.set(r, numerical_present);
     batch.id_present.set(r, id_present);
+    if (has_hashes) hash_row(text, fields, format, r, batch);
     rejected[r] = !valid;
     all_valid &= valid;
   }
@@ -542,7 +614,7 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     const uint8_t* field = text + start;
     uint32_t length = ends[f] - start;
     if (format.quote != 0 && length > 0 && *field == format.quote) {
-      unquote(field, length, format.quote, unquoted);
+      unquote(field, length, format, unquoted);
     }
     start = ends[f] + 1;
     const RejectReason reason = reject_reason(field, length, format, f);

@@ -141,7 +141,8 @@ class RowStream {
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
-      const bool has_quotes = format_.quote != 0 && memchr(text + at, format_.quote, size - at);
+      const bool has_quotes =
+          format_.quote != 0 && !format_.is_table && memchr(text + at, format_.quote, size - at);
       const auto split = has_quotes ? split_quoted_rows : kernels_.split_rows;
       const uint32_t read = split(text + at, static_cast<uint32_t>(size - at), format_, lines_,
                                   fields_[0], rejected_);

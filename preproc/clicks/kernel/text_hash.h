@@ -65,15 +65,12 @@ inline bool are_printable(uint64_t a, uint64_t b) {
   return ((outside(a) | outside(b)) & 0x80 * kOnes) == 0;
 }
 
-// Whether bytes are UTF-8 without control characters (U+0000 to U+001F, U+007F to U+009F).
+// Whether bytes are UTF-8.
 inline bool is_text(const uint8_t* text, uint32_t size) {
   const uint8_t* const end = text + size;
   while (text < end) {
     const uint8_t first = *text++;
-    if (first < 0x80) {
-      if (first < 0x20 || first == 0x7f) return false;
-      continue;
-    }
+    if (first < 0x80) continue;
     const int following = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
     if (first < 0xc2 || first > 0xf4 || end - text < following) return false;
     uint32_t point = first & (0x3fu >> following);
@@ -81,7 +78,7 @@ inline bool is_text(const uint8_t* text, uint32_t size) {
       if ((*text & 0xc0) != 0x80) return false;
       point = point << 6 | (*text & 0x3f);
     }
-    constexpr uint32_t kLeast[] = {0, 0xa0, 0x800, 0x10000};
+    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
     if (point < kLeast[following] || point > 0x10ffff) return false;
     if (point >= 0xd800 && point < 0xe000) return false;
   }

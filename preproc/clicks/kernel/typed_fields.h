@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "digits.h"
 #include "row_format.h"
@@ -32,6 +34,13 @@ inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& nu
   }
   number = static_cast<int64_t>(negative ? 0 - value : value);
   return true;
+}
+
+// Length of a text without the ".0" that a whole number may end in.
+inline uint32_t without_zeros(const uint8_t* field, uint32_t length) {
+  int64_t number;
+  if (!read_whole_number(field, length, number)) return length;
+  return static_cast<uint32_t>(std::find(field, field + length, '.') - field);
 }
 
 // Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
@@ -85,8 +94,42 @@ CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
   return kNumReasons;
 }
 
-// Takes the quotes off a field, and each second one of those in it.
-inline void unquote(const uint8_t*& field, uint32_t& length, uint32_t quote, KeyArena& unquoted) {
+// Restores a cell of a table. Its tabs, line ends and escapes are escaped where it has tabs or line
+// ends or begins with an escape, and one more escape stands before it; other cells are as they are.
+inline void unescape(const uint8_t*& field, uint32_t& length, KeyArena& unescaped) {
+  uint8_t* const copy = unescaped.copy(field + 1, length - 1);
+  uint8_t* out = copy;
+  for (uint32_t i = 0; i + 1 < length; ++i) {
+    uint8_t byte = copy[i];
+    if (byte == kEscape && i + 2 < length) {
+      byte = copy[++i];
+      byte = byte == 't' ? '\t' : byte == 'n' ? '\n' : byte == 'r' ? '\r' : byte;
+    }
+    *out++ = byte;
+  }
+  field = copy;
+  length = static_cast<uint32_t>(out - copy);
+}
+
+// Appends a cell to the text of a table; see `unescape`.
+inline void append_cell(std::string_view cell, std::string& text) {
+  if (cell.find_first_of("\t\n\r") == cell.npos && (cell.empty() || cell[0] != kEscape)) {
+    text.append(cell);
+    return;
+  }
+  text += kEscape;
+  for (const char each : cell) {
+    const char letter = each == '\t' ? 't' : each == '\n' ? 'n' : each == '\r' ? 'r' : each;
+    if (letter != each || each == kEscape) text += kEscape;
+    text += letter;
+  }
+}
+
+// Takes the quotes off a field that begins with one, and each second one of those in it.
+inline void unquote(const uint8_t*& field, uint32_t& length, const RowFormat& format,
+                    KeyArena& unquoted) {
+  if (format.is_table) return unescape(field, length, unquoted);
+  const uint32_t quote = format.quote;
   ++field;
   length -= 2;
   if (memchr(field, static_cast<int>(quote), length) == nullptr) return;

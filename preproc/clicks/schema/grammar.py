@@ -19,8 +19,8 @@ RejectReason = Literal[
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
 ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
 schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
-schema's categories are refused as `encoding` if they are no UTF-8 or have control characters, and
-as `string` beyond 1,024 bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
+schema's categories are refused as `encoding` if they are no UTF-8, and as `string` beyond 1,024
+bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
 minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
 most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
 2199, or if the one that splits the rows is missing; lists by the reason of their first wrong
@@ -35,7 +35,6 @@ MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
 FLOAT32_END = float.fromhex("0x1.ffffffp127")
 """Numbers from here on are nearer to infinity than to a float32."""
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
-_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 _WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
 DECIMAL = re.compile(rb"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
@@ -44,12 +43,12 @@ _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
 def _is_text(field: bytes) -> bool:
-    """Returns True if bytes are UTF-8 without control characters."""
+    """Returns True if bytes are UTF-8."""
     try:
-        text = field.decode()
+        field.decode()
     except UnicodeDecodeError:
         return False
-    return _CONTROLS.search(text) is None
+    return True
 
 
 def shorten_number(field: bytes) -> bytes | None:
@@ -128,7 +127,7 @@ def read_list(
     Blanks around an element or a weight do not count.
     """
     elements = []
-    for element in field.split(rule.separator.encode()):
+    for element in field.split(rule.separator.encode("latin-1")):
         text = element.strip(BLANKS)
         weight, key = 1.0, text
         if rule.weight_separator:

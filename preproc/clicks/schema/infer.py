@@ -6,18 +6,19 @@ ones the draft asks for it. It is for a person to read.
 """
 
 import functools
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.number_scale import bins_of, is_count, is_scale
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
+from preproc.clicks.schema.table_sample import sample_table
 from preproc.clicks.schema.time_rule import show_time
 from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
 from preproc.files.as_csv import as_utf8
@@ -36,7 +37,7 @@ _MOST_TEXT = 2**28
 """Text of a compressed file that is read for it."""
 
 _QUOTE = '"'
-_HIVE = "\x01"
+_HIVE, _HIVE_LISTS = "\x01", "\x02"
 """Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
 _DELIMITERS = (",", "\t", ";", "|", _HIVE)
 _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
@@ -78,7 +79,29 @@ def infer_schema(path: Path) -> str:
     Raises:
         PreprocError: it cannot be read, or has no rows of several fields.
     """
-    sampled, (head, *others) = _samples(path)
+    files = [InputFile.open(file) for file in (parts_of(path) if path.is_dir() else [path])]
+    largest = max(files, key=lambda file: file.text_bytes)
+    if largest.is_table:
+        what = f"{largest.path.name} of {path.name}" if len(files) > 1 else path.name
+        return _draft_of_table(largest, what)
+    return _draft_of_text(path, files)
+
+
+def _draft_of_table(file: InputFile, what: str) -> str:
+    sample = sample_table(file, SEPARATORS)
+    kinds = dict.fromkeys(sample.unread, "ignored")
+    remarks = {name: f"of type {kind}, which no role reads" for name, kind in sample.unread.items()}
+    for name, separator in sample.separators.items():
+        kinds[name] = _kind_of_lists(sample.columns[name], separator)
+    for name in sample.floats:
+        if all(map(_FLOAT.fullmatch, sample.columns[name])):
+            kinds[name] = "numerical, type: float"
+    dialect = Dialect(delimiter=",", has_header=True, has_quotes=True)
+    return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, remarks))
+
+
+def _draft_of_text(path: Path, files: list[InputFile]) -> str:
+    sampled, (head, *others) = _samples(path, files)
     if not head:
         raise PreprocError(f"{path}: holds no line")
     if head[0].startswith(("{", "[")):
@@ -105,11 +128,48 @@ def infer_schema(path: Path) -> str:
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns:
         raise PreprocError(f"{path}: has a header and no row")
+    # In a log of numbers alone a quote is an error in any case.
+    has_quotes = any(_QUOTE in line for line in lines)
+    return _draft(
+        sampled,
+        dict(zip(names, columns, strict=True)),
+        len(rows) - has_header,
+        Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes),
+    )
+
+
+class Dialect(NamedTuple):
+    """How the fields of a log are separated."""
+
+    delimiter: str
+    has_header: bool
+    has_quotes: bool
+
+
+class Known(NamedTuple):
+    """What the types of a table tell: roles and types of columns, and remarks."""
+
+    kinds: Mapping[str, str] = {}
+    remarks: Mapping[str, str] = {}
+
+
+def _draft(
+    sampled: str,
+    by_name: Mapping[str, Counter[str]],
+    num_rows: int,
+    dialect: Dialect,
+    known: Known = Known(),  # noqa: B008
+) -> str:
+    """Returns the schema of columns with these texts."""
+    delimiter, has_header, has_quotes = dialect
+    names, columns = [*by_name], [*by_name.values()]
     label, label_line = _label(names, columns)
     by_time = _time_split(names, columns)
     # Lists have another separator than the file.
     separators = [each for each in SEPARATORS if each != delimiter]
-    entries = [_entry(name, cells, separators) for name, cells in zip(names, columns, strict=True)]
+    if delimiter == _HIVE:
+        separators = [_HIVE_LISTS, *separators]
+    entries = [_entry(name, cells, separators, known) for name, cells in by_name.items()]
     listed = [
         f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
         for i, (name, entry) in enumerate(zip(names, entries, strict=True))
@@ -117,13 +177,12 @@ def infer_schema(path: Path) -> str:
     ]
     limit = f"# At most {MAX_FEATURES} of each role: let others be ignored.\n"
     many = "" if len(names) <= MAX_FEATURES else limit
-    # In a log of numbers alone a quote is an error in any case.
-    has_quotes = any(_QUOTE in line for line in lines) or any("string" in e for e in entries)
+    has_quotes = has_quotes or any("string" in entry for entry in entries)
     quote = f"'{_QUOTE}'" if has_quotes else "none"
     header = "true" if has_header else "false"
     quote, missing = (quote, "") if delimiter != _HIVE else ("none", 'missing: ["\\\\N"]\n')
     return (
-        f"# A draft from {len(rows) - has_header:,} rows of {sampled}: read each line.\n{many}"
+        f"# A draft from {num_rows:,} rows of {sampled}: read each line.\n{many}"
         f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n{missing}"
         f"label: {label_line}\n"
         "defaults: {frequency_limit: 2}\n"
@@ -150,11 +209,11 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
     return ""
 
 
-def _samples(path: Path) -> tuple[str, list[list[str]]]:
+def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
     """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
+    files = [as_utf8(file) for file in files]
     if not path.is_dir():
-        return path.name, _sample(as_utf8(InputFile.open(path)), SAMPLE_BYTES)
-    files = [as_utf8(InputFile.open(part)) for part in parts_of(path)]
+        return path.name, _sample(files[0], SAMPLE_BYTES)
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
     spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
     # The largest has rows if one has, and its first line is the header if there are some.
@@ -259,14 +318,17 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
     of_few = []
     for name, cells in zip(names, columns, strict=True):
         if 2 <= len(cells) <= _MOST_LABELS:
-            values = (f"{text} {_percentage(n, cells)}" for text, n in cells.most_common())
-            of_few.append(f"{name} ({', '.join(values)})")
+            values = (f"{_shown(text)} {_percentage(n, cells)}" for text, n in cells.most_common())
+            of_few.append(f"{_shown(name)} ({', '.join(values)})")
     line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
     return None, line + ("; ".join(of_few) or "No column has few values.")
 
 
-def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
+def _entry(name: str, cells: Counter[str], separators: Collection[str], known: Known) -> str:
     """Returns the line of a column."""
+    if name in known.remarks:
+        kind, remark = known.kinds[name], known.remarks[name]
+        return f"- {{name: {_quoted(name)}, role: {kind}}}  # {remark}"
     total = sum(cells.values())
     marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
     present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
@@ -276,7 +338,9 @@ def _entry(name: str, cells: Counter[str], separators: Collection[str]) -> str:
     evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
     evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
-    kind = _any_kind(name, present, separators, is_everywhere=not marks and not cells[""])
+    kind = known.kinds.get(name, "") or _any_kind(
+        name, present, separators, is_everywhere=not marks and not cells[""]
+    )
     remedy = _remedy(present, separators)
     if remedy and not kind.startswith(("numerical", "timestamp", "categorical_list")):
         kind = kind if "delimiter" in remedy else "ignored"
@@ -425,11 +489,14 @@ def _kind_of_most(
 def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
     """Returns role, type and separators of a column of lists; else nothing."""
     separator = list_separator(present, separators)
-    if not separator:
-        return ""
-    elements = {element.strip() for cell in present for element in cell.split(separator)}
+    return _kind_of_lists(present, separator) if separator else ""
+
+
+def _kind_of_lists(present: Collection[str], separator: str) -> str:
+    """Returns role, type and separators of a column of lists."""
+    elements = {element.strip() for cell in present for element in cell.split(separator)} - {""}
     weights = ""
-    if all(map(WEIGHTED.fullmatch, elements)):
+    if elements and all(map(WEIGHTED.fullmatch, elements)):
         weights = ', weight_separator: ":"'
         elements = {element.rpartition(":")[0].strip() for element in elements}
     kind = _category_type(elements)
@@ -446,5 +513,12 @@ def _quoted(text: str) -> str:
     return (
         text  # unless YAML takes it for something else, as null or yes
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
-        else json.dumps(text, ensure_ascii=False)
+        else '"' + _shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    )
+
+
+def _shown(text: str) -> str:
+    """Returns a text with escapes, as YAML has them too, for what does not print."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

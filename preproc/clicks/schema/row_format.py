@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.blank_end import LINE_ENDS
+from preproc.files.tables import unescaped
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -60,7 +61,7 @@ class ListRule(NamedTuple):
     """The way in which the lists of a column are read.
 
     Attributes:
-        separator: one character between two elements.
+        separator: one character of Latin-1 between two elements.
         weight_separator: one before the weight of each element; empty for none.
         max_length: elements that are kept of a longer list.
         keep: which of them, the `last` or the `first`.
@@ -157,6 +158,7 @@ class RowFormat:
     Attributes:
         delimiter: one byte between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
+        is_table: fields are cells of a table, see preproc.files.tables; the quote escapes them.
         columns: of the fields, in their order.
         numbers: of each field, that of its first feature among those of the role; 0 without one.
         bin_numbers: of each field with bins, the number of their categorical feature.
@@ -177,6 +179,7 @@ class RowFormat:
     negative: tuple[bytes, ...] | None = (b"0",)
     has_header: bool = False
     quote: bytes = b""
+    is_table: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -225,7 +228,11 @@ class RowFormat:
 
         None if its quotes are wrong.
         """
-        fields = split_fields(row, self.delimiter, self.quote)
+        fields = (
+            [*map(unescaped, row.split(self.delimiter))]
+            if self.is_table
+            else split_fields(row, self.delimiter, self.quote)
+        )
         if fields is None:
             return None
         if len(fields) != len(self.columns):

@@ -20,9 +20,13 @@ from preproc.clicks.schema.row_format import (
     split_fields,
 )
 from preproc.clicks.schema.time_rule import TimeRule
+from preproc.files import tables
 from preproc.files.errors import PreprocError
+from preproc.files.tables import TableColumn
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from recsys.data.feature_spec import FeatureSpec
 
 _WITHOUT_LABEL = (
@@ -202,7 +206,62 @@ class Schema:
                     f"{self.delimiter!r}"
                 )
             columns = [declared[name] for name in names]
-        row_format = self._format_of(columns, has_header=self.header)
+        return self._rows_of(columns, has_header=self.header)
+
+    def table_format(
+        self, path: Path, types: Mapping[str, "pa.DataType"], *, unlabelled: bool = False
+    ) -> tuple[RowFormat, tuple[TableColumn, ...]]:
+        """Returns the columns of a table that are used, as fields of rows, and how they are read.
+
+        Args:
+            path: the table, for messages.
+            types: its columns; no other than those that are used matters.
+            unlabelled: the label is not used.
+
+        Raises:
+            PreprocError: the table lacks a column.
+        """
+        used = [
+            column
+            for column in self.columns
+            if (column.role != "ignored" and not (unlabelled and column.role == "label"))
+            or (self._is_used(column) and (column.name in types or not unlabelled))
+        ]
+        lacking = [column.name for column in used if column.name not in types]
+        if lacking:
+            without_label = _WITHOUT_LABEL if lacking == [self.named("label")[0].name] else ""
+            raise PreprocError(
+                f"{path}: lacks the column {', '.join(map(repr, lacking))}; {without_label}correct "
+                "the schema or the table"
+            )
+        columns = [_of_table(column, types[column.name]) for column in used]
+        row_format = dataclasses.replace(
+            self._rows_of(columns, has_header=True),
+            delimiter=tables.DELIMITER,
+            quote=tables.ESCAPE,
+            is_table=True,
+        )
+        return row_format, tuple(
+            TableColumn(
+                name=column.name,
+                truths=self._truths(column),
+                takes_lists=column.list is not None and tables.is_list(types[column.name]),
+                is_number=_is_number(column),
+            )
+            for column in columns
+        )
+
+    def _truths(self, column: Column) -> tuple[str, str]:
+        """Returns the texts of false and true, of a label those that it knows."""
+        pairs = [("false", "true"), ("0", "1"), ("False", "True"), ("FALSE", "TRUE")]
+        if column.role != "label":
+            return pairs[_is_number(column)]
+        known = {*self.positive, *(self.negative or ())}
+        return next((pair for pair in pairs if known.intersection(pair)), pairs[0])
+
+    def _rows_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:
+        """Returns the fields of rows of a file, with their splits and groups."""
+        row_format = self._format_of(columns, has_header=has_header)
         names = list(row_format.names)
         groups = [number for number, column in enumerate(columns) if column.group]
         rule = None
@@ -268,6 +327,21 @@ class Schema:
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
         )
+
+
+def _of_table(column: Column, kind: "pa.DataType") -> Column:
+    """Returns a column as texts of the cells of a table have it."""
+    if column.list is not None and tables.is_list(kind):
+        return dataclasses.replace(column, list=column.list._replace(separator=tables.ELEMENT_END))
+    if column.time is not None and tables.is_time(kind):
+        return dataclasses.replace(column, time=column.time._replace(format="iso8601"))
+    return column
+
+
+def _is_number(column: Column) -> bool:
+    """Returns True if all values of a column are numbers."""
+    is_category = column.role in ("categorical", "categorical_list")
+    return column.role in ("numerical", "timestamp") or (is_category and column.type != "string")
 
 
 def _number_rule(transform: Any, *numbers: float) -> NumberRule:

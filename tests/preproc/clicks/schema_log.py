@@ -81,16 +81,16 @@ BAD = {
     "item": {"xyz": "hex"},
     "C1": {"123456789": "hex"},
     "C3": {"é": "encoding"},
-    "shop": {"tab\x85": "encoding", "a" * 1025: "string"},
+    "shop": {"tab\udc85": "encoding", "a" * 1025: "string"},
     "sku": {"9223372036854775808": "integer", "7.": "integer"},
-    "brand": {"\x1f": "encoding", "é" * 513: "string"},
+    "brand": {"\udcff": "encoding", "é" * 513: "string"},
     "user": {"9223372036854775808": "integer"},
     "when": {
         **{"29.02.2026 10:00": "time", "28.02.1969 10:00": "time", "28.02.2026 1é:00": "encoding"}
     },
     "tags": {
         **{"a  b": "list", " a": "list", "a ": "list", "x" * 1025: "string"},
-        "a \x85": "encoding",
+        "a \udc85": "encoding",
     },
     "viewed": {
         **{"7": "list", "7:": "list", ":1": "list", "7:1|": "list", "7:nan": "list"},
@@ -99,7 +99,7 @@ BAD = {
     },
     "codes": {"a//b": "list", "abcdefabc": "hex", "g/1": "hex", "é": "encoding"},
 }
-"""Values that are refused, and the reasons."""
+"""Values that are refused, and the reasons; bytes that are no UTF-8 as Python escapes them."""
 BAD_LINES = {"1;2;3": "columns"} | dict.fromkeys(['1;"2;3', '"1"2;3', '1;"', '1;""";2'], "quote")
 
 REASONS = Counter(reason for values in (*BAD.values(), BAD_LINES) for reason in values.values())
@@ -175,7 +175,10 @@ def must_be_quoted(field: str) -> bool:
 
 
 def may_be_quoted(field: str) -> bool:
-    return must_be_quoted(field) or xxhash.xxh64_intdigest(field.encode()) % 5 == 0
+    return (
+        must_be_quoted(field)
+        or xxhash.xxh64_intdigest(field.encode(errors="surrogateescape")) % 5 == 0
+    )
 
 
 def text_of(
@@ -190,7 +193,9 @@ def text_of(
         return '"{}"'.format(field.replace('"', '""')) if is_quoted(field) else field
 
     cells = [names, *([row[name] for name in names] for row in table)]
-    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode()
+    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode(
+        errors="surrogateescape"
+    )
 
 
 def write_log(folder: Path, count: int, seed: int) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ anew, from the reference engine; the diff is for review.
 
 import bz2
 import dataclasses
+import datetime
 import functools
 import gzip
 import json
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from preproc.clicks import shuffle as shuffle_columns
@@ -230,6 +233,29 @@ def files_of_a_schema(folder: Path, _: Callable[[], Path]) -> Path:
     return folder
 
 
+def tables_of_a_schema(folder: Path, _: Callable[[], Path]) -> Path:
+    """Parquet of texts, lists and times, a csv file between, with line ends and bars in cells."""
+    folder.mkdir()
+    for i in range(3):
+        table = schema_log.rows(300, seed=i)
+        if i == 1:
+            (folder / "1.csv").write_bytes(schema_log.text_of(table))
+            continue
+        columns: dict[str, Any] = {name: [row[name] for row in table] for name in table[0]}
+        columns["brand"][5:293:9] = ["a\nb", "\t", "\\N", "x\r\n"] * 8
+        columns["price"][20], columns["shop"][30] = "1.5\n", "x" * 1025
+        columns["tags"] = [
+            [] if text == "n/a" else [f"{each}\n|" for each in text.split(" ")]
+            for text in columns["tags"]
+        ]
+        moments = [
+            datetime.datetime(2026, 2, 1 + n % 28, n % 24, tzinfo=datetime.UTC) for n in range(300)
+        ]
+        columns["when"] = pa.array(moments, pa.timestamp("ns", "UTC"))
+        pq.write_table(pa.table(columns), folder / f"{i}.parquet", row_group_size=70)
+    return folder
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A log and settings; engines that are compared on it with the reference engine.
@@ -297,6 +323,12 @@ CASES = {
         split={"random": {"fractions": [0.6, 0.4, 0.0], "by": "user"}},
         numbers="float16",
         columns=schema_log.columns_without("float", "categorical_list"),
+    ),
+    "tables, split by row": Case(
+        tables_of_a_schema,
+        {"overrides": {}, "format": BOTH[:1], "max_bad_fraction": 0.5},
+        ("native", "spark"),
+        {"split": {"random": {"fractions": [0.7, 0.1, 0.2], "seed": 3}}},
     ),
     "schema, split by row": of_schema(
         overrides={"shuffle_seed": 5},

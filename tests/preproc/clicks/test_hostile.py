@@ -114,7 +114,14 @@ HOSTILE = {
 
 
 GOOD_FORMS = (
-    *("CRLF", "no last line end", "a byte order mark", "gzip members", "bzip2"),
+    *(
+        "control characters",
+        "CRLF",
+        "no last line end",
+        "a byte order mark",
+        "gzip members",
+        "bzip2",
+    ),
     *(name for name in HOSTILE if name.startswith(("a blank end", "blank ends"))),
 )
 REFUSED = tuple(HOSTILE)[list(HOSTILE).index("gzip cut") :]

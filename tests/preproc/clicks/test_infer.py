@@ -115,7 +115,7 @@ def test_the_logs_of_avazu_and_criteo(real_data):
     assert set(kinds[14:]) == {"categorical"}
 
 
-def test_parquet_is_read_as_csv(tmp_path):
+def test_parquet_is_read_by_its_types(tmp_path):
     """A label of truth values, texts with delimiters, nulls, integers beside nulls, and times."""
     table = pa.table(
         {
@@ -144,7 +144,7 @@ def test_parquet_is_read_as_csv(tmp_path):
     assert rows.numerical[:, 0].tolist() == logs.tolist()
 
 
-def test_lists_in_parquet_are_texts_with_bars(tmp_path):
+def test_lists_in_parquet_are_lists(tmp_path):
     log = tmp_path / "log.parquet"
     tags = [["red", "blue"], [], None, ["red"], ["blue", "red", "tan"], ["tan", "red"]] * 40
     parquet.write_table(pa.table({"click": [0, 1, 1] * 80, "tags": tags}), log)
@@ -157,14 +157,44 @@ def test_lists_in_parquet_are_texts_with_bars(tmp_path):
     lists = columns_of_dataset(tmp_path / "data", "train")[1].read(0, 6).lists[0]
     assert lists.offsets.tolist() == [0, 2, 2, 2, 3, 6, 8]
     assert [lists.ids.tolist().count(i) for i in (1, 2, 3)] == [4, 2, 2]
-    for wrong, message in (
-        ([["a|b"]], "column tags: an element of a list is null or holds '|'"),
-        ([["a", None]], "column tags: an element of a list is null"),
-        ([{"a": 1}], "column tags has the type struct<.*: leave it out of the file"),
-    ):
-        parquet.write_table(pa.table({"click": [1], "tags": wrong}), log)
-        with pytest.raises(PreprocError, match=message):
-            infer_schema(log)
+    for other, separator in ([["a|b"], ["c"]], ";"), ([["a|;b"]], ","), ([["a|b;", "c,"]], "|"):
+        parquet.write_table(pa.table({"click": [1] * len(other), "tags": other}), log)
+        column = columns_of(infer_schema(log))["tags"]
+        assert (column["role"], column["separator"]) == ("categorical_list", separator)
+    parquet.write_table(pa.table({"click": [1, 0], "tags": [{"a": 1}, {"a": 2}]}), log)
+    assert columns_of(infer_schema(log))["tags"]["role"] == "ignored"
+
+
+def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
+    """Values alone would make other columns of these, or need a delimiter."""
+    times = [datetime.datetime(2026, 3, 1, n % 24, tzinfo=datetime.UTC) for n in range(200)]
+    table = {
+        "click": [["no\n", "yes\n"][n % 2] for n in range(200)],
+        "te\nxt": pa.array(["one\ntwo\0", "three, four\n"] * 100),
+        "price": [float(n % 7) for n in range(200)],
+        "shop": pa.array([float(n % 3) if n % 5 else None for n in range(200)]),
+        "when": pa.array(times, pa.timestamp("us", "UTC")),
+        "items": [[n % 3, n % 5] for n in range(200)],
+    }
+    parquet.write_table(pa.table(table), tmp_path / "log.parquet", row_group_size=30)
+    draft = infer_schema(tmp_path / "log.parquet")
+    draft = draft.replace('column: ""', "column: click").replace('["1"]', '["yes\\n"]')
+    (tmp_path / "schema.yaml").write_text(draft.replace('["0"]', '["no\\n"]'))
+    columns = columns_of(draft)
+    kinds = {name: (column["role"], column.get("type")) for name, column in columns.items()}
+    assert kinds.pop("click")[0] == "categorical"
+    assert kinds == {
+        "te\nxt": ("categorical", "string"),
+        "price": ("numerical", "float"),
+        "shop": ("categorical", "int"),
+        "when": ("timestamp", None),
+        "items": ("categorical_list", "int"),
+    }
+    assert columns["when"]["format"] == "iso8601"
+    flags = [f"--input={tmp_path / 'log.parquet'}", f"--schema={tmp_path / 'schema.yaml'}"]
+    flags += [f"--output={tmp_path / 'data'}", "--progress=none"]
+    assert program.main(["prepare", *flags]) == 0
+    assert sum(Manifest.load(tmp_path / "data").rows.values()) == 200
 
 
 def draft_of(tmp_path, names: str, *rows: str) -> str:

@@ -67,7 +67,7 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
         ("price", "1.5", r"column price: '1.5' is refused \(integer\): expected an integer of 32"),
         ("weight", "nan", r"column weight: 'nan' is refused \(number\): expected a decimal number"),
         ("item", "xyz", r"column item: 'xyz' is refused \(hex\): expected up to 8"),
-        ("shop", "\x85", r"column shop: '\\xc2\\x85' is refused \(encoding\): expected UTF-8"),
+        ("shop", "\udc85", r"column shop: '\\x85' is refused \(encoding\): expected UTF-8"),
         (
             "shop",
             "é" * 513,
@@ -86,20 +86,20 @@ def test_a_wrong_field_is_named_by_its_column(made, transform, name, value, mess
     _, table = made
     good, bad = dict(table[0]), table[0] | {name: value}
     lines = text_of([good, bad], LINE).split(b"\n")[1:-1]
-    fields = [[row[n].encode() for n in USED] for row in (good, bad)]
+    fields = [[row[n].encode(errors="surrogateescape") for n in USED] for row in (good, bad)]
     for call, given in ((transform.transform, lines), (transform.transform_fields, fields)):
         with pytest.raises(BadRowError, match=message) as caught:
             call(given)
         assert caught.value.row == 1
 
 
-def test_a_line_of_other_fields_and_a_field_with_a_tab_are_refused(transform):
+def test_a_line_of_other_fields_is_refused(transform):
     with pytest.raises(BadRowError, match="has 3 fields, expected 20 with ';' between them"):
         transform.transform([b"1;2;3"])
     with pytest.raises(BadRowError, match=r"column price: is refused \(quote\): expected a"):
         transform.transform([b'1;"2;3'])
-    with pytest.raises(BadRowError, match="field 2: holds a tab or a line end"):
-        transform.transform_fields([[b"1", b"2\t3", *[b""] * 12]])
+    with pytest.raises(BadRowError, match=r"column seen: '2\\t3' is refused"):
+        transform.transform_fields([[b"", b"1", b"2\t3", *[b""] * (len(USED) - 3)]])
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

@@ -105,6 +105,22 @@ def test_features_of_times_and_splits_by_them(form, tmp_path):
     assert spec.categorical[0].cardinality == len(kept) + 1
 
 
+def row_value(line: str) -> int:
+    """Adds up SplitMix64 of what the columns with a role say, each from the hash of its name."""
+    time, _, item, click = line.split(",")
+    moment = TimeRule("iso8601").milliseconds(time.encode())
+    said = {"ts": moment, "item": xxhash.xxh64_intdigest(item.encode()), "click": int(click)}
+    return (
+        sum(
+            int(
+                shuffle_keys(xxhash.xxh64_intdigest(name.encode()), np.array([value], np.uint64))[0]
+            )
+            for name, value in said.items()
+        )
+        % 2**64
+    )
+
+
 @pytest.mark.parametrize("by_user", [False, True])
 def test_random_splits_are_by_the_hash_of_a_row_or_its_group(by_user, tmp_path):
     """Rows without a user are split as rows, equal ones alike; refused rows count nowhere."""
@@ -123,11 +139,13 @@ def test_random_splits_are_by_the_hash_of_a_row_or_its_group(by_user, tmp_path):
     made = prepare(log, schema, tmp_path / "made", engine="reference")
     assert made.rejected["time"] == len(refused)
     users = [line.split(",")[1] for line in lines]
-    keys = [
-        user if by_user and user not in ("", "u7") else line
+    hashes = [
+        xxhash.xxh64_intdigest(user.encode())
+        if by_user and user not in ("", "u7")
+        else row_value(line)
         for user, line in zip(users, lines, strict=True)
     ]
-    hashes = np.array([xxhash.xxh64_intdigest(key.encode()) for key in keys], np.uint64)
+    hashes = np.array(hashes, np.uint64)
     values = shuffle_keys(seed, hashes) >> np.uint64(1)
     ends = [round(sum(fractions[: i + 1]) * 2**63) for i in range(2)]
     counts = np.bincount((values >= ends[0]).astype(int) + (values >= ends[1]), minlength=3)

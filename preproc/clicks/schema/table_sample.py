@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of a table, and what the types of its columns tell."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from preproc.files import tables
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.tables import TableColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAMPLE_ROWS = 60_000
+"""Rows of the sample: half from the head of a table, the rest from middle and end."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableSample:
+    """Rows of a table.
+
+    Attributes:
+        columns: name of each column -> its texts, and how often each is there.
+        rows: number of rows.
+        separators: name of each column of lists -> one that is in none of its elements, if any.
+        floats: names of the columns of floats of which none is missing.
+        unread: name of each column that no role reads -> its type.
+    """
+
+    columns: dict[str, Counter[str]]
+    rows: int
+    separators: dict[str, str]
+    floats: tuple[str, ...]
+    unread: dict[str, str]
+
+
+def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
+    """Reads a sample of a table.
+
+    Args:
+        file: the table.
+        separators: what may stand between the elements of lists, the first one rather.
+
+    Raises:
+        PreprocError: it cannot be read, or has no row.
+    """
+    import pyarrow as pa
+
+    types = tables.table_schema(file)
+    unread = {field.name: str(field.type) for field in types if not _is_read(field.type)}
+    names = [name for name in types.names if name not in unread]
+    if not names:
+        raise PreprocError(f"{file.path}: has no column of a type that is read")
+    sample = tables.sample_rows(file, names, SAMPLE_ROWS)
+    if not len(sample):
+        raise PreprocError(f"{file.path}: has columns and no row")
+    columns = {name: Counter[str]() for name in types.names}
+    chosen: dict[str, str] = {}
+    floats = []
+    for name in names:
+        values = sample.column(name)
+        takes_lists = tables.is_list(values.type)
+        column = TableColumn(name=name, takes_lists=takes_lists)
+        cells = [tables.texts_of(chunk, column) for chunk in values.chunks]
+        rows = [text or b"" for part in cells for text in part.to_pylist()]
+        if takes_lists:
+            end = tables.ELEMENT_END.encode("latin-1")
+            elements = {*itertools.chain.from_iterable(row.split(end) for row in rows)}
+            fitting = (s for s in separators if not any(s.encode() in each for each in elements))
+            chosen[name] = next(fitting, separators[0])
+            rows = [row.replace(end, chosen[name].encode()) for row in rows]
+        texts = [row.decode(errors="replace") for row in rows]
+        if pa.types.is_floating(values.type) and "" not in texts:
+            floats.append(name)
+        columns[name] = Counter(texts)
+    return TableSample(columns, len(sample), chosen, tuple(floats), unread)
+
+
+def _is_read(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    try:
+        tables.texts_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=tables.is_list(kind)))
+    except (TypeError, pa.ArrowException):
+        return False
+    return True

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Tables (parquet, and streams of Arrow that Python's tables become), read by column and type.
+
+Only the named columns are decoded. Their cells become texts by the types of Arrow: what is missing
+(null, NaN, NaT) is empty, a float that is a whole number has no point, times are ISO 8601, those
+with a zone in UTC. Readers of text then take the rows; no cell ends a row or another cell there:
+
+    header  the names of the columns, as a row
+    row     its cells, a tab between two of them, and a line feed
+    cell    as it is; one that holds a tab or a line end, or begins with a backslash: a backslash,
+            then the cell with \t, \n, \r and \\ for these four characters
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELIMITER, ESCAPE = b"\t", b"\\"
+ELEMENT_END = "\xff"
+"""Between two elements of a list, a character of Latin-1: no byte of UTF-8."""
+
+_BATCH_ROWS = 10_000
+_MOST_EXACT = 2**53
+"""Up to here float64 tells whole numbers apart."""
+_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls the index of a frame that has no name."""
+_ESCAPES = {b"\\": b"\\\\", b"\t": b"\\t", b"\n": b"\\n", b"\r": b"\\r"}
+_LETTERS = {escape[1:]: character for character, escape in _ESCAPES.items()}
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TableColumn:
+    """A column that is read, and how its cells become texts.
+
+    Attributes:
+        name: as the table has it.
+        truths: texts of false and true.
+        takes_lists: cells are lists; else none is.
+        is_number: a decimal has no zeros at the end of its fraction.
+        is_id: floats are whole numbers that float64 tells apart.
+        in_seconds: times are seconds since 1970 UTC, of six decimals where one has a fraction.
+    """
+
+    name: str
+    truths: tuple[str, str] = ("false", "true")
+    takes_lists: bool = False
+    is_number: bool = False
+    is_id: bool = False
+    in_seconds: bool = False
+
+
+Writer = Callable[[Sequence[Any]], bytes]
+"""Writes columns of cells, arrays of Arrow, as the text of their rows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableFile(InputFile):
+    """A table that is read as text.
+
+    Attributes:
+        columns: those that are read.
+        write: makes text of their cells.
+        has_fractions: whether times in seconds have decimals.
+    """
+
+    columns: tuple[TableColumn, ...]
+    write: Writer
+    has_fractions: bool = False
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yields the text: a header, then the rows.
+
+        Raises:
+            PreprocError: the file is damaged, or a column of no type that is read.
+        """
+        import pyarrow as pa
+
+        names = [column.name for column in self.columns]
+        header = self.write([pa.array([name.encode()], pa.large_binary()) for name in names])
+        for first_row, batch in _batches(self, names):
+            if batch.num_rows:
+                texts = [self._texts(batch, column, first_row) for column in self.columns]
+                yield header + self.write(texts)
+                header = b""
+        if header:
+            yield header
+
+    def _texts(self, batch: "pa.RecordBatch", column: TableColumn, first_row: int) -> "pa.Array":
+        import pyarrow as pa
+
+        values = batch.column(column.name)
+        try:
+            return texts_of(values, column, has_fractions=self.has_fractions)
+        except _RefusedCellError as error:
+            row = first_row + error.row + 1
+            raise PreprocError(f"{self.path}, row {row}: column {column.name}: {error}") from None
+        except (pa.ArrowException, TypeError) as error:
+            raise PreprocError(
+                f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "
+                "numbers, truth values, times and lists of them are read; convert the column"
+            ) from error
+
+
+class _RefusedCellError(Exception):
+    """A cell that no text stands for, in a row of a batch, from 0."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+def open_table(file: InputFile, columns: Sequence[TableColumn], write: Writer) -> TableFile:
+    """Returns a table as text of some of its columns.
+
+    Raises:
+        PreprocError: a column is there twice, or its first rows cannot be read.
+    """
+    _check_names(file, [column.name for column in columns])
+    fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
+    table = TableFile(**fields, columns=tuple(columns), write=write)
+    if any(column.in_seconds for column in columns):
+        table = dataclasses.replace(table, has_fractions=_has_fractions(table))
+    if (rows := _num_rows(file)) is None:
+        return table
+    first = next(table.blocks())
+    text_bytes = len(first) / first.count(b"\n") * (1 + rows)
+    return dataclasses.replace(table, inflation=text_bytes / file.size)
+
+
+def table_schema(file: InputFile) -> "pa.Schema":
+    """Returns names and types of the columns, without the nameless index of a frame.
+
+    Raises:
+        PreprocError: the file is damaged, or has no columns.
+    """
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+
+    with _told(file):
+        if file.compression == "parquet":
+            with parquet.ParquetFile(file.path) as opened:
+                schema = opened.schema_arrow
+        else:
+            with pa.OSFile(str(file.path)) as source, ipc.open_stream(source) as stream:
+                schema = stream.schema
+    fields = [field for field in schema if not _INDEX.fullmatch(field.name)]
+    if not fields:
+        raise PreprocError(f"{file.path}: has no columns")
+    return pa.schema(fields)
+
+
+def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
+    """Returns rows of some columns: half from the head of a table, others from middle and end.
+
+    Raises:
+        PreprocError: the file is damaged; names the column.
+    """
+    import pyarrow as pa
+
+    total = _num_rows(file)
+    if total is None:
+        total = sum(batch.num_rows for _, batch in _batches(file, names[:1]))
+    half, quarter = rows // 2, rows // 4
+    wanted = [range(half), range(max(half, total // 2), total // 2 + quarter)]
+    wanted.append(range(max(wanted[1].stop, half, total - quarter), total))
+    types = _check_names(file, names)
+    parts = [pa.Table.from_batches([], pa.schema([types.field(name) for name in names]))]
+    for first, batch in _batches(file, names, [part for part in wanted if part]):
+        for part in wanted:
+            start = max(part.start - first, 0)
+            chosen = batch.slice(start, max(part.stop - first - start, 0))
+            parts.append(pa.Table.from_batches([chosen]))
+    return pa.concat_tables(parts)
+
+
+def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
+    """Returns names and types of a table's columns.
+
+    Raises:
+        PreprocError: several columns have one of the names.
+    """
+    types = table_schema(file)
+    twice = sorted({name for name in names if types.names.count(name) > 1})
+    if twice:
+        raise PreprocError(f"{file.path}: has several columns named {', '.join(twice)}")
+    return types
+
+
+def _num_rows(file: InputFile) -> int | None:
+    """Returns the rows of a table if its file tells their number."""
+    from pyarrow import parquet
+
+    if file.compression != "parquet":
+        return None
+    with _told(file), parquet.ParquetFile(file.path) as opened:
+        return int(opened.metadata.num_rows)
+
+
+def _has_fractions(table: TableFile) -> bool:
+    """Returns True if a time of those in seconds is within one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = table_schema(table)
+    names = [column.name for column in table.columns if column.in_seconds]
+    names = [name for name in names if pa.types.is_timestamp(kinds.field(name).type)]
+    for _, batch in _batches(table, names) if names else ():
+        for values in batch.columns:
+            units = values.cast(pa.int64())
+            whole = pc.multiply(
+                pc.divide(units, _UNITS[values.type.unit]), _UNITS[values.type.unit]
+            )
+            if pc.any(pc.not_equal(units, whole)).as_py():
+                return True
+    return False
+
+
+def _batches(
+    file: InputFile, names: Sequence[str], ranges: Sequence[range] = ()
+) -> Iterator[tuple[int, "pa.RecordBatch"]]:
+    """Yields the first row's number and columns of each batch, of all or at least of some ranges.
+
+    Raises:
+        PreprocError: the file is damaged; names the column.
+    """
+    import pyarrow as pa
+
+    try:
+        if file.compression == "parquet":
+            yield from _parquet_batches(file, names, ranges)
+        else:
+            yield from _stream_batches(file, names)
+    except (pa.ArrowException, OSError) as error:
+        for name in names if len(names) > 1 else ():
+            for _ in _batches(file, [name], ranges):
+                pass
+        column = f"column {names[0]} " if len(names) == 1 else ""
+        raise PreprocError(f"{file.path}: {column}cannot be read ({error})") from error
+
+
+def _parquet_batches(
+    file: InputFile, names: Sequence[str], ranges: Sequence[range]
+) -> Iterator[tuple[int, "pa.RecordBatch"]]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file.path) as opened:
+        first = 0
+        for group in range(opened.num_row_groups):
+            at, first = first, first + opened.metadata.row_group(group).num_rows
+            if ranges and all(each.stop <= at or first <= each.start for each in ranges):
+                continue
+            for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[*names]):
+                yield at, batch.select([*names])
+                at += batch.num_rows
+
+
+def _stream_batches(
+    file: InputFile, names: Sequence[str]
+) -> Iterator[tuple[int, "pa.RecordBatch"]]:
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    with pa.OSFile(str(file.path)) as source:
+        with ipc.open_stream(source) as stream:
+            fields = [stream.schema.names.index(name) for name in names]
+        source.seek(0)
+        options = ipc.IpcReadOptions(included_fields=fields)
+        with ipc.open_stream(source, options=options) as stream:
+            at = 0
+            for batch in stream:
+                for start in range(0, batch.num_rows, _BATCH_ROWS):
+                    part = batch.slice(start, _BATCH_ROWS)
+                    yield at, part.select([*names])
+                    at += part.num_rows
+
+
+@contextlib.contextmanager
+def _told(file: InputFile) -> Iterator[None]:
+    """Turns an error of Arrow into one that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise PreprocError(
+            f"{file.path}: cannot be read as {file.compression} ({error})"
+        ) from error
+
+
+def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = False) -> "pa.Array":
+    """Returns the text of each cell as binary, null where it is missing.
+
+    Elements of lists have `ELEMENT_END` between; a missing one is empty.
+
+    Raises:
+        TypeError: no texts stand for the cells of this type.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return texts_of(values.storage, column, has_fractions=has_fractions)
+    if types.is_run_end_encoded(kind):
+        return texts_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
+    if types.is_dictionary(kind):
+        texts = texts_of(values.dictionary, column, has_fractions=has_fractions)
+        return texts.take(values.indices)
+    if is_list(kind):
+        if not column.takes_lists:
+            raise TypeError("one value a row is wanted")
+        return _texts_of_lists(values, column)
+    if types.is_nested(kind):
+        raise TypeError("it is nested")
+    if types.is_floating(kind):
+        texts = _texts_of_floats(values, is_id=column.is_id)
+    elif types.is_date(kind) or types.is_timestamp(kind):
+        texts = _texts_of_times(values, column, has_fractions=has_fractions)
+    else:
+        texts = _texts_of_others(values, column)
+    return texts.cast(pa.large_binary())
+
+
+def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, values.type
+    if types.is_null(kind):
+        return pa.nulls(len(values), pa.large_binary())
+    if types.is_boolean(kind):
+        no, yes = (_scalar(text.encode()) for text in column.truths)
+        return pc.if_else(values, yes, no)
+    if types.is_time(kind) or (types.is_decimal(kind) and column.is_number):
+        return _without_zeros(values.cast(pa.string()))
+    if types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
+        return values.cast(pa.binary())
+    if types.is_string_view(kind):
+        return values.cast(pa.string())
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind)
+    return values if is_binary else values.cast(pa.large_string())
+
+
+def is_list(kind: "pa.DataType") -> bool:
+    """Returns True if cells of a type are lists."""
+    import pyarrow as pa
+
+    types = pa.types
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    views = (types.is_list_view, types.is_large_list_view)
+    return any(is_one(kind) for is_one in (*lists, *views))
+
+
+def is_time(kind: "pa.DataType") -> bool:
+    """Returns True if cells of a type are dates or times of a day of the calendar."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _texts_of_lists(values: "pa.Array", column: TableColumn) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    element = dataclasses.replace(column, takes_lists=False)
+    texts = texts_of(values.flatten(), element).fill_null(b"")
+    end = ELEMENT_END.encode("latin-1")
+    # No UTF-8 either way, so that the row is refused.
+    texts = pc.replace_substring(texts, end, b"\xfe")
+    lengths = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64())
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets), texts)
+    return pc.binary_join(lists, _scalar(end))
+
+
+def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    is_whole = pc.and_(
+        pc.equal(pc.trunc(values), values), pc.less_equal(pc.abs(values), float(_MOST_EXACT))
+    )
+    if is_id and pc.any(pc.invert(is_whole)).as_py():
+        row = pc.index(is_whole, value=False).as_py()
+        number = values[row].as_py()
+        raise _RefusedCellError(
+            row,
+            f"{number!r} is no whole number that float64 tells apart from its neighbours; give ids "
+            "as integers or texts (pandas: dtype Int64)",
+        )
+    whole = pc.if_else(is_whole, values, pa.scalar(0.0, values.type)).cast(pa.int64())
+    return pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
+
+
+def _texts_of_times(values: "pa.Array", column: TableColumn, *, has_fractions: bool) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_date = pa.types.is_date(values.type)
+    if column.in_seconds:
+        values = values.cast(pa.timestamp("s")) if is_date else values
+        per_second = _UNITS[values.type.unit]
+        units = values.cast(pa.int64())
+        if not has_fractions:
+            return pc.divide(units, per_second).cast(pa.string())
+        return pa.array([_seconds(number, per_second) for number in units.to_pylist()], pa.string())
+    if is_date:
+        return values.cast(pa.date32()).cast(pa.string())
+    # A cast between types with and without a zone keeps the instant.
+    texts = _without_zeros(values.cast(pa.timestamp(values.type.unit)).cast(pa.string()))
+    return texts if values.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
+
+
+def _seconds(number: int | None, per_second: int) -> str | None:
+    if number is None:
+        return None
+    micros = abs(number) * 10**6 // per_second
+    return f"{'-' * (number < 0)}{micros // 10**6}.{micros % 10**6:06d}"
+
+
+def _without_zeros(texts: "pa.Array") -> "pa.Array":
+    """Returns numbers without the zeros at the end of their fraction."""
+    import pyarrow.compute as pc
+
+    texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+    return pc.replace_substring_regex(texts, r"(\.[0-9]*[1-9])0+$", r"\1")
+
+
+def write_cells(columns: Sequence["pa.Array"]) -> bytes:
+    """Writes rows of cells, as this module has them."""
+    return _rows_of([_replaced(cells, r"\A\\|[\t\n\r]", _escape) for cells in columns], b"\t")
+
+
+def _escape(texts: "pa.Array") -> "pa.Array":
+    import pyarrow.compute as pc
+
+    for character, escape in _ESCAPES.items():
+        texts = pc.replace_substring(texts, character, escape)
+    return pc.binary_join_element_wise(_scalar(ESCAPE), texts, _scalar(b""))
+
+
+def write_csv(columns: Sequence["pa.Array"]) -> bytes:
+    """Writes rows of csv.
+
+    A line end in a cell becomes a vertical tab, which no id may have.
+    """
+    return _rows_of([_replaced(cells, r'[",\n\r]|\A | \z', _quote) for cells in columns], b",")
+
+
+def _quote(texts: "pa.Array") -> "pa.Array":
+    import pyarrow.compute as pc
+
+    for character, written in ((b"\n", b"\v"), (b"\r", b"\v"), (b'"', b'""')):
+        texts = pc.replace_substring(texts, character, written)
+    quote = _scalar(b'"')
+    return pc.binary_join_element_wise(quote, texts, quote, _scalar(b""))
+
+
+def _replaced(
+    cells: "pa.Array", pattern: str, replacement: Callable[["pa.Array"], "pa.Array"]
+) -> "pa.Array":
+    """Returns cells, those that match a pattern replaced."""
+    import pyarrow.compute as pc
+
+    chosen = pc.fill_null(pc.match_substring_regex(cells, pattern), False)
+    if not pc.any(chosen).as_py():
+        return cells
+    return pc.replace_with_mask(cells, chosen, replacement(cells.filter(chosen)))
+
+
+def _rows_of(columns: Sequence["pa.Array"], delimiter: bytes) -> bytes:
+    import pyarrow.compute as pc
+
+    cells = [column.fill_null(_scalar(b"")) for column in columns]
+    rows = pc.binary_join_element_wise(*cells, _scalar(delimiter))
+    rows = pc.binary_join_element_wise(rows, _scalar(b""), _scalar(b"\n"))
+    _, offsets, text = rows.buffers()
+    ends = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
+    return text[int(ends[0]) : int(ends[-1])].to_pybytes() if text is not None else b""
+
+
+def _scalar(text: bytes) -> "pa.Scalar[Any]":
+    import pyarrow as pa
+
+    return pa.scalar(text, pa.large_binary())
+
+
+def escaped(cell: bytes) -> bytes:
+    """Writes a cell of a table, as this module has them."""
+    if not cell.startswith(ESCAPE) and not any(end in cell for end in (b"\t", b"\n", b"\r")):
+        return cell
+    for character, escape in _ESCAPES.items():
+        cell = cell.replace(character, escape)
+    return ESCAPE + cell
+
+
+def unescaped(cell: bytes) -> bytes:
+    """Reverses `escaped`."""
+    if not cell.startswith(ESCAPE):
+        return cell
+    return re.sub(
+        rb"\\(.)", lambda match: _LETTERS.get(match[1], match[1]), cell[1:], flags=re.DOTALL
+    )

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables (parquet, frames): what a cell holds stays in its row and its column."""
+
+import csv
+import dataclasses
+import datetime
+import io
+import random
+import tempfile
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from preproc.clicks.applied import dictionaries_of_dataset
+from preproc.clicks.serving.feature_file import write_feature_file
+from preproc.clicks.serving.line_transform import LineTransform
+from recsys.errors import UserError
+from recsys_recipes import clicks
+from tests.preproc.clicks.schema_log import columns_of, prepare
+from tests.tools import needs
+
+QUIET = {"progress": "none"}
+NASTY = ["a\nb", "q\n1,f,5.5,z", "a|b", "a,b", 'a"b', "\\N", "\\", "a\\nb", "\t", "\r", "x\r\n"]
+NASTY += ["\0", "a\0b", "größe\x85", " a ", "|", "\x1f", "'", "null", "nan", '"', "😀\n😀"]
+TEXT = st.one_of(st.sampled_from(NASTY), st.text('ab|,"\\\t\r\n\0 é', max_size=5))
+UTC = datetime.UTC
+BERLIN = datetime.timezone(datetime.timedelta(hours=1))
+
+SCHEMA = {
+    "label": {"column": "click"},
+    "defaults": {"frequency_limit": 1, "count": "all"},
+    "columns": [
+        {"name": "note", "role": "categorical", "type": "string", "missing": ["n/a"]},
+        {"name": "age", "role": "numerical", "type": "int"},
+        {"name": "at", "role": "timestamp", "features": ["hour", "weekday"], "time_zone": "+01:00"},
+        {"name": "tags", "role": "categorical_list", "type": "string", "separator": "|"},
+        {"name": "price", "role": "numerical", "type": "float", "transform": "none"},
+        {"name": "unread", "role": "ignored"},
+        {"name": "item", "role": "categorical", "type": "int"},
+        {"name": "user", "role": "ignored", "group": True},
+        {"name": "code", "role": "categorical", "type": "hex", "buckets": 11},
+        {"name": "page", "role": "categorical", "type": "string", "buckets": 50},
+        {"name": "sizes", "role": "categorical_list", "type": "int", "max_length": 3},
+        {
+            **{"name": "seen", "role": "categorical_list", "type": "string", "separator": ";"},
+            "weight_separator": ":",
+        },
+    ],
+    "split": {"random": {"fractions": [0.6, 0.2, 0.2], "seed": 7}},
+}
+NAMES = ["click", *(column["name"] for column in SCHEMA["columns"])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Values of a row; None where one is missing."""
+
+    click: bool
+    note: str | None
+    age: int | None
+    at: datetime.datetime | None
+    tags: list[str]
+    price: float | None
+    unread: str
+    item: int | None
+    user: int | None
+    code: int | None
+    page: str | None
+    sizes: list[int]
+    seen: list[tuple[str, float]]
+
+
+def maybe(values):
+    return st.one_of(st.none(), values)
+
+
+def rows(text=TEXT):
+    """Rows in which no text is that of a missing one, and no element the empty one."""
+    some = text.map(lambda t: t or "x")
+    no_bar = text.map(lambda t: t.replace("|", "/").strip() or "x")
+    no_colon = text.map(lambda t: t.replace(";", "/").strip() or "x")
+    return st.builds(
+        Row,
+        click=st.booleans(),
+        note=maybe(some),
+        age=maybe(st.integers(-(2**31), 2**31 - 1)),
+        at=maybe(st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2199, 1, 1))),
+        tags=st.lists(no_bar, max_size=4),
+        price=maybe(st.floats(-1e30, 1e30)),
+        unread=text,
+        item=maybe(st.integers(-(2**53), 2**53)),
+        user=maybe(st.integers(0, 5)),
+        code=maybe(st.integers(0, 2**32 - 1)),
+        page=maybe(some),
+        sizes=st.lists(st.integers(0, 9), max_size=5),
+        seen=st.lists(st.tuples(no_colon, st.integers(1, 4).map(float)), max_size=2),
+    )
+
+
+def csv_of(table: list[Row], rng: random.Random) -> bytes:
+    """Writes csv with columns in any order, numbers in several spellings and odd quotes."""
+    names = rng.sample(NAMES, len(NAMES))
+
+    def spelled(name: str, value: object) -> str:
+        if name == "click":
+            return str(int(bool(value)))
+        if value is None:
+            return rng.choice(["", "n/a"]) if name == "note" else ""
+        if name in ("item", "user"):
+            return rng.choice([str(value), f"{value}.0", f"{value}.00"])
+        if name == "at":
+            return rng.choice(
+                [
+                    f"{value.replace(tzinfo=BERLIN).isoformat()}",
+                    value.replace(tzinfo=BERLIN).astimezone(UTC).isoformat(" "),
+                    value.isoformat(" "),
+                ]
+            )
+        if name == "price":
+            return rng.choice([repr(value), f"{value!r}".replace("e", "E"), f"{value:.25e}"])
+        if name == "code":
+            return rng.choice([f"{value:x}", f"{value:08X}"])
+        if name in ("tags", "sizes"):
+            return "|".join(map(str, value))
+        if name == "seen":
+            return ";".join(f"{key}:{weight}" for key, weight in value)
+        return str(value)
+
+    text = io.StringIO(newline="")
+    for row in [None, *table]:
+        cells = names if row is None else [spelled(n, getattr(row, n)) for n in names]
+        quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+        csv.writer(text, lineterminator=rng.choice(["\n", "\r\n"]), quoting=quoting).writerow(cells)
+    return text.getvalue().encode()
+
+
+def table_of(table: list[Row], rng: random.Random) -> pa.Table:
+    """Makes a table of the rows, with columns of types drawn at random and one that none reads."""
+
+    def column(name: str) -> pa.Array:
+        values = [getattr(row, name) for row in table]
+        if name == "click":
+            kinds = [pa.bool_(), pa.int8(), pa.float64()]
+            return pa.array(values, pa.bool_()).cast(rng.choice(kinds))
+        if name in ("note", "page", "unread"):
+            kind = rng.choice(["string", "large_string", "binary", "string_view", "dictionary"])
+            texts = pa.array(values, pa.string())
+            if kind == "dictionary":
+                return texts.dictionary_encode()
+            return texts.cast(getattr(pa, kind)())
+        if name == "age" and rng.random() < 0.5:
+            decimals = [None if v is None else Decimal(v) for v in values]
+            return pa.array(decimals, pa.decimal128(14, 2))
+        if name in ("age", "item", "user"):
+            kind = rng.choice([pa.int64(), pa.float64(), pa.string()])
+            return pa.array(values, pa.int64()).cast(kind)
+        if name == "at":
+            zone = rng.choice([None, "Europe/Paris", "UTC"])
+            if zone is not None:
+                values = [v and v.replace(tzinfo=BERLIN) for v in values]
+            times = pa.array(values, pa.timestamp("us", zone))
+            return rng.choice([times, times.dictionary_encode()])
+        if name == "price":
+            numbers = [rng.choice([None, float("nan")]) if v is None else v for v in values]
+            return pa.array(numbers, pa.float64())
+        if name == "code":
+            return pa.array([None if v is None else f"{v:x}" for v in values], pa.string())
+        if name == "seen":
+            texts = [[f"{key}:{weight}" for key, weight in v] for v in values]
+            return pa.array(texts, pa.list_(pa.string()))
+        kind = pa.string() if name == "tags" else rng.choice([pa.int64(), pa.float32()])
+        lists = [v or rng.choice([v, None]) for v in values]
+        return pa.array(lists, rng.choice([pa.list_, pa.large_list])(kind))
+
+    names = rng.sample(NAMES, len(NAMES))
+    made = {name: column(name) for name in names}
+    # Nobody reads them, so that they may be of any type.
+    others = {"deep": [{"a": [{"b": 1}]}] * len(table), "__index_level_0__": [7] * len(table)}
+    return pa.table(made | others)
+
+
+def contents(dataset: Path) -> dict[str, bytes]:
+    """Returns the columns and the dictionaries of a dataset."""
+    files = (path for path in dataset.rglob("*") if path.suffix in (".bin", ".yaml"))
+    return {str(path.relative_to(dataset)): path.read_bytes() for path in files}
+
+
+def schema_file(folder: Path, **changes: object) -> Path:
+    path = folder / "schema.yaml"
+    path.write_text(yaml.safe_dump(SCHEMA | changes))
+    return path
+
+
+SLOW = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@needs("compiled Criteo kernel")
+@SLOW
+@given(st.lists(rows(), min_size=1, max_size=25), st.integers(0, 2**32))
+def test_parquet_and_frames_give_the_bytes_of_the_reference(tmp_path_factory, table, seed):
+    """Also group and split of each row, whatever line ends, delimiters and zeros its cells hold."""
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("t")
+    schema = schema_file(folder)
+    parquet.write_table(table_of(table, rng), folder / "log.parquet", row_group_size=7)
+    wanted = prepare(folder / "log.parquet", schema, folder / "wanted", engine="reference")
+    assert sum(wanted.rows.values()) == len(table)
+    made = contents(folder / "wanted")
+    prepare(folder / "log.parquet", schema, folder / "native", engine="native")
+    assert contents(folder / "native") == made
+    clicks.prepare(table_of(table, rng), folder / "frame", schema=schema, **QUIET)
+    assert contents(folder / "frame") == made
+    notes = Counter(row.note.encode() for row in table if row.note is not None)
+    (keys, *_) = dictionaries_of_dataset(folder / "frame").load()
+    assert Counter(keys) == Counter(notes.keys())
+
+
+@needs("compiled Criteo kernel")
+@SLOW
+@given(
+    st.lists(rows(TEXT.map(lambda t: t.replace("\n", "_"))), min_size=1, max_size=25),
+    st.integers(0, 2**32),
+)
+def test_csv_and_tables_give_one_dataset(tmp_path_factory, table, seed):
+    """Where csv can hold the rows; the hash of a row that splits it is one, too."""
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("t")
+    schema = schema_file(folder)
+    (folder / "log.csv").write_bytes(csv_of(table, rng))
+    prepare(folder / "log.csv", schema, folder / "csv", engine="native")
+    made = contents(folder / "csv")
+    prepare(folder / "log.csv", schema, folder / "reference", engine="reference")
+    assert contents(folder / "reference") == made
+    clicks.prepare(table_of(table, rng), folder / "frame", schema=schema, **QUIET)
+    assert contents(folder / "frame") == made
+
+
+LOG = {
+    "label": {"column": "click"},
+    "defaults": {"frequency_limit": 1},
+    "columns": [
+        {"name": "note", "role": "categorical", "type": "string"},
+        {"name": "price", "role": "numerical", "type": "float"},
+    ],
+    "split": {"rows": [-1, 0, 0]},
+}
+
+
+def log_of(count: int) -> dict[str, list[object]]:
+    rng = random.Random(count)
+    return {
+        "click": [rng.randrange(2) for _ in range(count)],
+        "note": [rng.choice("xyz") for _ in range(count)],
+        "price": [round(rng.uniform(1, 9), 2) for _ in range(count)],
+    }
+
+
+def labels(dataset: Path, split: str = "train") -> list[int]:
+    return np.fromfile(dataset / split / "label.bin", np.uint8).tolist()
+
+
+def write_log_schema(folder: Path, **changes: object) -> Path:
+    path = folder / "log.yaml"
+    path.write_text(yaml.safe_dump(LOG | changes))
+    return path
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_line_end_in_a_cell_makes_no_row(tmp_path, engine):
+    """The text reads like the rest of its row and one more row, of another label."""
+    log = log_of(400)
+    log["click"][7], log["note"][7] = 0, "q\n1,f,5.5,z"
+    log["note"][90] = "\n"
+    schema = write_log_schema(tmp_path)
+    made = clicks.prepare(pa.table(log), tmp_path / "made", schema=schema, engine=engine, **QUIET)
+    assert labels(made) == log["click"]
+    notes = [*dictionaries_of_dataset(made).load()[0]]
+    assert {b"q\n1,f,5.5,z", b"\n"} <= {*notes}
+    reader = columns_of(made, "train")[1]
+    ids = dict(zip(notes, range(1, 9), strict=False))
+    assert reader.read(0, 400).categorical[0].tolist() == [ids[n.encode()] for n in log["note"]]
+
+
+@needs("compiled Criteo kernel")
+def test_predictions_name_the_row_of_the_table(tmp_path):
+    """A row after one with a line end, and after one that is refused."""
+    log, new = log_of(3000), log_of(500)
+    schema = write_log_schema(tmp_path, split={"fractions": [0.8, 0.1, 0.1]})
+    made = clicks.prepare(pa.table(log), tmp_path / "made", schema=schema, **QUIET)
+    flags = {"preset": "criteo_sample", "max_steps": 3, "base_device": "cpu"}
+    run = clicks.train(made, tmp_path / "run", **flags)
+    del new["click"]
+    new["note"][100], new["note"][200] = "a\nb\r\n", "x" * 1025
+    new["price"] = list(map(str, new["price"]))
+    parquet.write_table(pa.table(new), tmp_path / "new.parquet")
+    flags = {"dictionaries": made, "unlabelled": True, "max_bad_fraction": 0.5}
+    rows_of_new = clicks.prepare(tmp_path / "new.parquet", tmp_path / "new", **flags, **QUIET)
+    with (rows_of_new / "quarantine.csv").open(newline="") as file:
+        assert [row["line_number"] for row in csv.DictReader(file)] == ["202"]
+    new["note"][200] = "y"
+    answers = clicks.predict(pa.table(new), made, run)
+    assert answers["line"].to_pylist() == list(range(2, 502))
+
+
+@needs("compiled Criteo kernel")
+def test_served_fields_have_the_ids_of_the_table(tmp_path):
+    notes = [*NASTY, "größe"]
+    log = {"click": [0, 1] * len(notes), "note": notes * 2, "price": [1.5] * 2 * len(notes)}
+    schema = write_log_schema(tmp_path)
+    made = clicks.prepare(pa.table(log), tmp_path / "made", schema=schema, **QUIET)
+    write_feature_file(made, tmp_path / "features", "float32")
+    with LineTransform(tmp_path / "features") as transform:
+        served = transform.transform_fields([[note.encode(), b"1.5"] for note in notes])
+    stored = columns_of(made, "train")[1].read(0, len(notes)).categorical[0]
+    assert served.ids[:, 0].tolist() == stored.tolist()
+    assert len({*stored.tolist()}) == len(notes)
+    assert 0 not in stored
+
+
+def damage(path: Path, name: str) -> None:
+    """Overwrites a column of a parquet file."""
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    (column,) = (c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == name)
+    offset = column.dictionary_page_offset or column.data_page_offset
+    content = bytearray(path.read_bytes())
+    content[offset : offset + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+
+
+@needs("compiled Criteo kernel")
+def test_columns_without_use_are_not_read(tmp_path):
+    """Damaged, of a type that is not read, or an index; a damaged one that is used is named."""
+    log = log_of(50) | {
+        "deep": [{"a": 1}] * 50,
+        "__index_level_0__": [5] * 50,
+        "text": ["a\n"] * 50,
+    }
+    path, schema = tmp_path / "log.parquet", write_log_schema(tmp_path)
+    parquet.write_table(pa.table(log), path)
+    damage(path, "text")
+    flags = {"schema": schema, **QUIET}
+    assert labels(clicks.prepare(path, tmp_path / "made", **flags)) == log["click"]
+    damage(path, "price")
+    with pytest.raises(UserError, match=r"log\.parquet: column price "):
+        clicks.prepare(path, tmp_path / "other", **flags)
+
+
+@needs("compiled Criteo kernel")
+def test_the_index_of_a_frame_is_a_column_where_it_has_a_name(tmp_path):
+    """As pandas gives a frame: one without a name is no column, also in a draft."""
+    log = log_of(200)
+    nameless = pa.table(log | {"__index_level_0__": list(range(200))})
+    draft = clicks.infer(nameless, tmp_path / "draft.yaml").read_text()
+    assert [column["name"] for column in yaml.safe_load(draft)["columns"]] == ["note", "price"]
+    schema = write_log_schema(tmp_path)
+    assert labels(clicks.prepare(nameless, tmp_path / "a", schema=schema, **QUIET)) == log["click"]
+    named = pa.table({"click": log["click"], "price": log["price"], "note": log["note"]})
+    named = named.replace_schema_metadata({"pandas": '{"index_columns": ["note"]}'})
+    made = clicks.prepare(named, tmp_path / "b", schema=schema, **QUIET)
+    assert contents(made) == contents(tmp_path / "a")
+
+
+AT = datetime.datetime(2026, 3, 1, 23, 30)
+VALUES = {  # values, type, the column of the schema -> the keys of the dictionary
+    "dates": ([AT.date()], pa.date32(), {"type": "string"}, [b"2026-03-01"]),
+    "times": ([AT], pa.timestamp("ns"), {"type": "string"}, [b"2026-03-01 23:30:00"]),
+    "zone": ([AT], pa.timestamp("ms", "UTC"), {"type": "string"}, [b"2026-03-01 23:30:00Z"]),
+    "truths": ([True, True, False], pa.bool_(), {"type": "string"}, [b"true", b"false"]),
+    "truths as numbers": ([True, True, False], pa.bool_(), {"type": "int"}, [1, 0]),
+    "whole floats": ([1e15, None, float("nan")], pa.float64(), {"type": "int"}, [10**15]),
+    "floats": ([0.1], pa.float32(), {"type": "string"}, [b"0.1"]),
+    "decimals": ([Decimal("7.00")], pa.decimal128(9, 2), {"type": "int"}, [7]),
+    "binary": ([b"a\nb"], pa.binary(), {"type": "string"}, [b"a\nb"]),
+    "nothing": ([None, ""], pa.string(), {"type": "string"}, []),
+    "null": ([None], pa.null(), {"type": "string"}, []),
+    "bars": ([["a|b", "c\nd"], [], None], pa.list_(pa.string()), "list", [b"a|b", b"c\nd"]),
+    "long lists": ([[1.0, 2.0]], pa.large_list(pa.float64()), {"type": "int"}, [1, 2]),
+}
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("form", VALUES)
+def test_cells_are_read_by_their_types(tmp_path, form, engine):
+    values, kind, column, keys = VALUES[form]
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    rule = {"type": "string"} if column == "list" else column
+    role = {"name": "x", "role": "categorical_list" if is_list else "categorical"} | rule
+    schema = write_log_schema(tmp_path, columns=[role])
+    table = pa.table({"click": [1] * len(values), "x": pa.array(values, kind)})
+    made = clicks.prepare(table, tmp_path / "made", schema=schema, engine=engine, **QUIET)
+    assert list(dictionaries_of_dataset(made).load()[0]) == keys
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize(
+    ("kind", "hours"), [(None, [23]), ("UTC", [0]), ("Europe/Berlin", [0])], ids=str
+)
+def test_times_of_a_table_need_no_format(tmp_path, kind, hours):
+    """Those with a zone are instants; of others it is the zone of the schema."""
+    column = {"name": "at", "role": "timestamp", "format": "%d.%m.%Y", "time_zone": "+01:00"}
+    schema = write_log_schema(tmp_path, columns=[column | {"features": ["hour"]}])
+    table = pa.table({"click": [1], "at": pa.array([AT], pa.timestamp("us", kind))})
+    made = clicks.prepare(table, tmp_path / "made", schema=schema, **QUIET)
+    assert list(dictionaries_of_dataset(made).load()[0]) == hours
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize(
+    ("values", "role", "reason"),
+    [
+        ([["a", None]], {"role": "categorical_list", "type": "string"}, "list"),
+        ([b"\xff"], {"role": "categorical", "type": "string"}, "encoding"),
+        ([[b"a\xffb"]], {"role": "categorical_list", "type": "string"}, "encoding"),
+        ([1e17], {"role": "categorical", "type": "int"}, "integer"),
+        ([1.5], {"role": "numerical", "type": "int"}, "integer"),
+        ([float("inf")], {"role": "numerical", "type": "float"}, "number"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_refused_with_its_row(tmp_path, values, role, reason):
+    kind = pa.array(values).type
+    good = {"list": ["a"], "binary": b"a", "double": 1.0}
+    ok = next(value for name, value in good.items() if str(kind).startswith(name))
+    category = {"name": "note", "role": "categorical", "type": "string"}
+    schema = write_log_schema(tmp_path, columns=[{"name": "x", **role}, category])
+    column = pa.array([ok] * 4 + values + [ok] * 4, kind)
+    table = pa.table({"click": [1] * 9, "note": ["a"] * 9, "x": column})
+    for engine in ("native", "reference"):
+        output = tmp_path / engine
+        flags = {"schema": schema, "engine": engine, "max_bad_fraction": 1}
+        made = clicks.prepare(table, output, **flags, **QUIET)
+        with (made / "quarantine.csv").open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert (row["line_number"], row["reason"]) == ("6", reason)
+        assert len(labels(made)) == 8
+
+
+class Sparse:
+    """As a frame of pandas with sparse columns."""
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        raise TypeError("Sparse pandas data (column x) not supported.")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({}), "has no columns"),
+        (pa.table(log_of(3)).slice(0, 0), "no row"),
+        (pa.table(log_of(3)).drop_columns(["price"]), "'price'"),
+        (pa.table(log_of(3) | {"note": [["a"]] * 3}), "column note"),
+        (pa.table(log_of(3) | {"note": [{"a": 1}] * 3}), "column note"),
+        (Sparse(), "column x"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_told_without_paths(tmp_path, table, message):
+    with pytest.raises(UserError, match=message) as caught:
+        clicks.prepare(table, tmp_path / "x", schema=write_log_schema(tmp_path), **QUIET)
+    assert tempfile.gettempdir() not in str(caught.value).replace(str(tmp_path), "")
+    if message in ("has no columns", "no row", "column x"):
+        with pytest.raises(UserError, match=message) as caught:
+            clicks.infer(table, tmp_path / "draft.yaml")
+        assert tempfile.gettempdir() not in str(caught.value)
