@@ -157,12 +157,8 @@ class Config(abc.ABC):
             UserError: names the folder.
         """
         self.require_dataset()
-        path = self.run.load_checkpoint_path
-        if path is not None and not Path(path).exists():
-            raise UserError(
-                f"`load_checkpoint_path` {path}: no checkpoint here, nor a folder; give the folder "
-                "that the training run saved in"
-            )
+        if self.run.load_checkpoint_path is not None:
+            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every setting under its flag name, as plain values."""
@@ -176,3 +172,16 @@ class Config(abc.ABC):
             UserError: an unknown name, or a value that is refused.
         """
         return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
+
+
+def require_checkpoint(path: Path, setting_name: str) -> None:
+    """Refuses the path of a checkpoint where nothing is.
+
+    Raises:
+        UserError: names the setting and the path.
+    """
+    if not path.exists():
+        raise UserError(
+            f"`{setting_name}` {path}: no checkpoint here, nor a folder; give the folder that the "
+            "training run saved in"
+        )

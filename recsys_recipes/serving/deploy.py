@@ -40,6 +40,7 @@ from recsys.serve.reconfigure import (
 )
 from recsys.serve.repository import ModelRepository
 from recsys.settings import checked, declared, joined, section_from_dict, setting
+from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
@@ -132,6 +133,7 @@ def run(flag_values: flags.FlagValues) -> None:
             "`version_policy`"
         )
     elif values["checkpoint"] is not None:
+        require_checkpoint(values["checkpoint"], "checkpoint")
         from bert4rec.model.weights import is_bert4rec_checkpoint
 
         kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"

@@ -268,6 +268,7 @@ TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--load_checkpoint_
         ((*TRAIN, "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),
         (("predict", "--dataset={tmp}/none", "--predictions=x", f"{LOADED}=."), "--dataset"),
         (("train", "bert4rec", "--dataset_path={tmp}"), "--dataset_path"),
+        (("deploy", "--checkpoint={tmp}/none", "--repository={tmp}/models"), "--checkpoint"),
         (("recommend", "--dataset_path={tmp}", f"{LOADED}=."), "--dataset_path"),
         (
             ("tune", "dlrm", "--eval_split=validation", "--dataset={tmp}/none", "--study={tmp}/s",
