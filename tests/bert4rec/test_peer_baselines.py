@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EASE and the metrics of lists equal those recorded of RecTools on real ratings."""
+"""EASE and the metrics of lists on real ratings: those recorded of RecTools, and plain NumPy."""
 
 import json
 
 import numpy as np
 import pytest
 
-from bert4rec.train.baselines import fit_ease
+from bert4rec.data.split import validate_some_users
+from bert4rec.train.baselines import BASELINES, fit_ease, item_to_item_ranks
 from bert4rec.train.metrics import list_metrics, ranking_metrics
-from preproc import movielens
+from preproc import amazon, movielens
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from tests.bert4rec import peer_baselines as peer
 from tests.bert4rec.peer_splits import FILES, read_rows
@@ -50,3 +51,42 @@ def test_the_metrics_of_lists_are_rectools(prepared):
     ranking = ranking_metrics(ranks, [peer.LENGTH])
     for name, key in (("hr", f"hr@{peer.LENGTH}"), ("ndcg", f"ndcg@{peer.LENGTH}"), ("mrr", "mrr")):
         assert ranking[key] == pytest.approx(expected[name], rel=1e-6), name
+
+
+@pytest.mark.slow
+def test_both_forms_of_ease_on_the_electronics_sample(real_data, tmp_path):
+    """The figures of docs/bert4rec.md, those of Steck's form by plain NumPy too."""
+    source = real_data / "amazon_electronics_sample" / "electronics_sample.txt.gz"
+    require("real data", source.exists())
+    made = tmp_path / "made"
+    assert amazon.main(["amazon", f"--input={source}", f"--output={made}"]) == 0
+    sequences = validate_some_users(read_sequences(made), 1024, read_user_map(made).raw)
+    found = {}
+    for name in ("ease", "ease_recent"):
+        matrix, told = BASELINES[name].fit(sequences)
+        histories = BASELINES[name].histories(sequences, "test")
+        ranks = item_to_item_ranks(matrix, histories, sequences, "test", {})["full"]
+        metrics = ranking_metrics(ranks, [10])
+        found[name] = told, round(metrics["hr@10"], 4), round(metrics["ndcg@10"], 4)
+    assert found == {
+        "ease": ("lambda 50", 0.0700, 0.0525),
+        "ease_recent": ("lambda 500", 0.0763, 0.0551),
+    }
+
+    met = np.zeros((sequences.num_users, sequences.num_items))
+    known, truth, validating = met.copy(), [], set(sequences.validation_users.tolist())
+    for user in range(sequences.num_users):
+        *before, true = sequences[user].tolist()
+        trained = before[:-1] if user in validating else before
+        met[user, np.array(trained, int) - 1] = 1
+        known[user, np.array(before, int) - 1] = 1
+        truth.append(true - 1)
+    inverse = np.linalg.inv(met.T @ met + 50 * np.eye(sequences.num_items))
+    scores = known @ (np.eye(sequences.num_items) - inverse / np.diag(inverse))
+    of_truth = scores[np.arange(len(truth)), truth]
+    known[np.arange(len(truth)), truth] = 1  # no other item is ranked against itself
+    ranks = ((scores >= of_truth[:, None] - 1e-12) & (known == 0)).sum(1)
+    assert round((ranks < 10).mean(), 3) == round(found["ease"][1], 3)
+    assert np.where(ranks < 10, 1 / np.log2(ranks + 2), 0).mean() == pytest.approx(
+        found["ease"][2], abs=2e-4
+    )
