@@ -400,7 +400,10 @@ def _falls(present: dict[str, int]) -> bool:
 
     commonest = Counter(present).most_common(_COMMONEST)
     values = np.array([int(value) for value, _ in commonest])
-    return bool(spearmanr(values, [count for _, count in commonest]).statistic < -0.6)
+    counts = [count for _, count in commonest]
+    if len(set(counts)) == 1:  # which have no order
+        return False
+    return bool(spearmanr(values, counts).statistic < -0.6)
 
 
 def _percentage(count: int, cells: Counter[str]) -> str:
