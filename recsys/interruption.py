@@ -4,11 +4,9 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, TracebackType
 
 SAME_REQUEST_S = 5
@@ -16,9 +14,6 @@ SAME_REQUEST_S = 5
 
 Schedulers signal all processes of a job, and torchrun passes its own signal on to them.
 """
-
-_PROGRAMS = ("-m", "recsys-recipes")
-"""Names of a program while it is found and imported."""
 
 
 _stopping = threading.Event()
@@ -102,26 +97,3 @@ def interrupted_after() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
         if received:
             signal.raise_signal(signal.SIGINT)
-
-
-def end_plainly_while_importing() -> None:
-    """Has Ctrl-C end a program that imports its modules, without a traceback.
-
-    A package calls it first thing. Nothing changes where other software imports the package:
-    `python -m` shows itself by its argument, until it has found the module to run.
-    """
-    is_program = Path((sys.argv or [""])[0]).name in _PROGRAMS
-    if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end_plainly)
-
-
-def raise_interrupts() -> None:
-    """Has Ctrl-C raise KeyboardInterrupt again, once a program is there to take it."""
-    if signal.getsignal(signal.SIGINT) is _end_plainly:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _end_plainly(number: int, frame: FrameType | None) -> None:
-    del frame
-    os.write(2, b"interrupted\n")
-    os._exit(128 + number)  # nothing is begun; an exception would pass through imports of C

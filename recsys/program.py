@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from absl import flags
 
+from recsys.at_start import raise_interrupts
 from recsys.errors import (
     INPUT_REFUSED,
     INTERRUPTED,
@@ -26,7 +27,6 @@ from recsys.errors import (
     is_out_of_memory,
 )
 from recsys.flags import REMOVED, define_flags, help_text
-from recsys.interruption import raise_interrupts
 
 
 def print_line(line: str) -> None:
@@ -123,10 +123,7 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
         rest = [_renamed(text, {caller.module: caller.name}) for text in rest]
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
-    try:
-        print(*texts, sep="\n", flush=True)
-    except BrokenPipeError:  # `--help | head`
-        _discard_output()
+    print_line("\n".join(texts))
 
 
 def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:

@@ -3,8 +3,5 @@
 
 import _triton_shadow  # noqa: F401  (before torch: keeps triton/ from posing as the compiler)
 from recsys import __version__
-from recsys.interruption import end_plainly_while_importing
 
 __all__ = ["__version__"]
-
-end_plainly_while_importing()

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from recsys.program import Caller, called_by, fail
+from recsys.program import Caller, called_by, fail, print_line
 from recsys_recipes import __version__
 from recsys_recipes.commands import COMMANDS, Command, Program
 
@@ -91,10 +91,10 @@ def main() -> int:
     """Runs the command line of the process; returns the exit status."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in _HELP:
-        print(overview(), _FIRST_TRY, sep="\n", end="")
+        print_line(f"{overview()}\n{_FIRST_TRY}".rstrip("\n"))
         return 0
     if arguments[0] == "--version":
-        print(NAME, __version__)
+        print_line(f"{NAME} {__version__}")
         return 0
     word, *arguments = arguments
     command = COMMANDS.get(word)
@@ -106,7 +106,7 @@ def main() -> int:
     elif names and (names[0] in _HELP or not names[0].startswith("-")):
         if names[0] not in _HELP:
             return _refuse(f"there is no {names[0]!r} to {word}, only", command.programs, names[0])
-        print(choices(word, command))
+        print_line(choices(word, command))
     elif command.default is None:
         return _refuse(f"say what to {word}", command.programs)
     else:

@@ -17,7 +17,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,7 @@ def tune(search: Search, settings: TuneSettings) -> None:
     states = optuna.trial.TrialState
     with contextlib.ExitStack() as stack:
         stack.callback(held.let_go)
-        study = _open_study(settings.study, values)
+        study = _open_study(stack.enter_context(opened_storage(settings.study)), values)
         for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
             study.tell(trial.number, state=states.FAIL)
             study.enqueue_trial(trial.params)
@@ -209,24 +209,39 @@ def tune(search: Search, settings: TuneSettings) -> None:
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
         if left > 0:
             study.optimize(search, n_trials=left, catch=DivergenceError)
-    complete = study.get_trials(states=[states.COMPLETE])
-    if not complete:
-        raise DivergenceError("every trial diverged: search lower rates")
-    print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
+        complete = study.get_trials(states=[states.COMPLETE])
+        if not complete:
+            raise DivergenceError("every trial diverged: search lower rates")
+        print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
 
 
-def _open_study(file: Path, values: dict[str, Any]) -> Any:
-    """Opens a study of these settings, or begins one."""
+@contextlib.contextmanager
+def opened_storage(file: Path) -> Iterator[Any]:
+    """Opens the file of a study; closes its connections at the end.
+
+    Raises:
+        UserError: it is another file.
+    """
     import optuna
 
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) not in (b"", _SQLITE):
             raise UserError(f"`study` {file}: is another file; take a new one")
+    storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _open_study(storage: Any, values: dict[str, Any]) -> Any:
+    """Opens a study of these settings, or begins one."""
+    import optuna
+
+    file = storage.engine.url.database
     study = optuna.create_study(
-        study_name="study",
-        storage=f"sqlite:///{file}",
-        direction="maximize",
-        load_if_exists=True,
+        study_name="study", storage=storage, direction="maximize", load_if_exists=True
     )
     earlier = study.user_attrs.get("settings", values)
     for name in sorted(earlier.keys() | values.keys()):

@@ -2,13 +2,15 @@
 """`recsys-recipes tune`: what it searches, by which split, and how a study goes on."""
 
 import json
+import os
 import re
 import signal
+from pathlib import Path
 
 import optuna
 import pytest
 
-from recsys_recipes.tune import main
+from recsys_recipes.tune import main, opened_storage
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.recsys.train.tiny import TINY_DLRM
@@ -45,8 +47,13 @@ def tune(tuned, words):
 
 
 def of_study(tmp_path):
-    study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path / 'study.db'}")
-    return {state.name: study.get_trials(states=[state]) for state in optuna.trial.TrialState}
+    with opened_storage(tmp_path / "study.db") as storage:
+        study = optuna.load_study(study_name=None, storage=storage)
+        return {state.name: study.get_trials(states=[state]) for state in optuna.trial.TrialState}
+
+
+def opened_files():
+    return [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
 
 
 def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
@@ -59,6 +66,7 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
     best_of = max(found, key=lambda match: float(match[2]))
     assert best == f"Best of 4: --lr={best_of[3]} --norm={best_of[4]}"
     complete = of_study(tmp_path)["COMPLETE"]
+    assert not [name for name in opened_files() if "study.db" in name]
     assert len(complete) == 4
     assert all(1e-7 <= trial.params["lr"] <= 1e-2 for trial in complete)
     for number in range(4):

@@ -321,6 +321,12 @@ def test_headers_of_an_index_and_of_a_number_are_told(tmp_path):
         infer_schema(log)
 
 
+def test_integers_that_are_all_as_frequent_are_ids(tmp_path):
+    """Their counts have no rank correlation: a warning, and here an error."""
+    draft = draft_of(tmp_path, "click,shop", *(f"{i % 2},{7 * i}" for i in range(20)))
+    assert columns_of(draft)["shop"] == {"role": "categorical", "type": "int"}
+
+
 def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
     rows = "".join(f"{i % 2},{(i % 9 - 4) / 3:.3f},x\n" for i in range(200))
     (tmp_path / "log").write_text("click,delta,a\n" + rows)
