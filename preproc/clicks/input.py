@@ -88,7 +88,8 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
         raise PreprocError(
             f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz, .zst, .bz2, .xz; "
-            f"day_0.tsv is accepted too).{hint}"
+            "day_0.tsv is accepted too); a log of other columns takes a `schema`, which `infer` "
+            f"drafts.{hint}"
         )
     missing = sorted(set(range(max(days) + 1)) - days.keys())
     if missing:
