@@ -212,7 +212,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     """
     reasons = [reject_reason(row, row_format) for row in rows]
     number = first_of_other_encoding(rows)
-    if number is not None and "encoding" in reasons:
+    if number is not None and reasons.count("encoding") > job.max_bad_fraction * len(rows):
         line = number + 1 + row_format.has_header
         raise PreprocError(of_other_encoding(str(file.path), rows[number], line))
     if None in reasons:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 _READERS = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
+_DAMAGED = 0.001
+"""Fraction of the lines that may be damaged in a file of UTF-8."""
 _LETTERS = 20
 """Characters before and after a byte that a message shows."""
 
@@ -25,11 +27,12 @@ def is_other_encoding(line: bytes) -> bool:
 def first_of_other_encoding(lines: Sequence[bytes]) -> int | None:
     """Returns the number of the first line that is Windows-1252 in a file of it, from 0.
 
-    A file is one if most of its lines beyond ASCII are, and several; a row or two may be damaged.
+    A file is one if most of its lines beyond ASCII are, and some of all; a few may be damaged.
     """
     beyond_ascii = [number for number, line in enumerate(lines) if not line.isascii()]
     others = [number for number in beyond_ascii if is_other_encoding(lines[number])]
-    return others[0] if len(others) > max(1, len(beyond_ascii) / 2) else None
+    least = max(1, len(beyond_ascii) / 2, _DAMAGED * len(lines))
+    return others[0] if len(others) > least else None
 
 
 def of_other_encoding(name: str, line: bytes, number: int | None) -> str:
