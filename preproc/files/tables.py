@@ -30,6 +30,7 @@ ELEMENT_END = "\xff"
 """Between two elements of a list, a character of Latin-1: no byte of UTF-8."""
 
 _BATCH_ROWS = 10_000
+_LEAST_EXPONENT = 1e15
 _MOST_EXACT = 2**53
 """Up to here float64 tells whole numbers apart."""
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -392,20 +393,27 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
     import pyarrow.compute as pc
 
     values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
-    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    is_whole = pc.and_(
-        pc.equal(pc.trunc(values), values), pc.less_equal(pc.abs(values), float(_MOST_EXACT))
-    )
-    if is_id and pc.any(pc.invert(is_whole)).as_py():
-        row = pc.index(is_whole, value=False).as_py()
-        number = values[row].as_py()
+    numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
+    is_nothing = np.isnan(numbers)
+    is_whole = (np.trunc(numbers) == numbers) & (np.abs(numbers) <= _MOST_EXACT)
+    if is_id and not (is_whole | is_nothing).all():
+        row = int(np.argmin(is_whole | is_nothing))
         raise _RefusedCellError(
             row,
-            f"{number!r} is no whole number that float64 tells apart from its neighbours; give ids "
-            "as integers or texts (pandas: dtype Int64)",
+            f"{values[row].as_py()!r} is no whole number that float64 tells apart from its "
+            "neighbours; give ids as integers or texts (pandas: dtype Int64)",
         )
-    whole = pc.if_else(is_whole, values, pa.scalar(0.0, values.type)).cast(pa.int64())
-    return pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
+    texts = values.cast(pa.string())
+    if is_nothing.any():
+        texts = pc.if_else(pa.array(~is_nothing), texts, pa.scalar(None, pa.string()))
+    # Arrow gives these an exponent or a sign.
+    is_odd = is_whole & (
+        (np.abs(numbers) >= _LEAST_EXPONENT) | (np.signbit(numbers) & (numbers == 0))
+    )
+    if is_odd.any():
+        whole = pa.array(numbers[is_odd].astype(np.int64)).cast(pa.string())
+        texts = pc.replace_with_mask(texts, pa.array(is_odd), whole)
+    return texts
 
 
 def _texts_of_times(values: "pa.Array", column: TableColumn, *, has_fractions: bool) -> "pa.Array":
@@ -444,7 +452,8 @@ def _without_zeros(texts: "pa.Array") -> "pa.Array":
 
 def write_cells(columns: Sequence["pa.Array"]) -> bytes:
     """Writes rows of cells, as this module has them."""
-    return _rows_of([_replaced(cells, r"\A\\|[\t\n\r]", _escape) for cells in columns], b"\t")
+    pattern = r"\A\\|[\t\n\r]"
+    return _rows_of([_replaced(each, b"\t\n\r\\", pattern, _escape) for each in columns], DELIMITER)
 
 
 def _escape(texts: "pa.Array") -> "pa.Array":
@@ -460,7 +469,8 @@ def write_csv(columns: Sequence["pa.Array"]) -> bytes:
 
     A line end in a cell becomes a vertical tab, which no id may have.
     """
-    return _rows_of([_replaced(cells, r'[",\n\r]|\A | \z', _quote) for cells in columns], b",")
+    pattern = r'[",\n\r]|\A | \z'
+    return _rows_of([_replaced(each, b'",\n\r ', pattern, _quote) for each in columns], b",")
 
 
 def _quote(texts: "pa.Array") -> "pa.Array":
@@ -473,26 +483,36 @@ def _quote(texts: "pa.Array") -> "pa.Array":
 
 
 def _replaced(
-    cells: "pa.Array", pattern: str, replacement: Callable[["pa.Array"], "pa.Array"]
+    cells: "pa.Array", wanted: bytes, pattern: str, replacement: Callable[["pa.Array"], "pa.Array"]
 ) -> "pa.Array":
-    """Returns cells, those that match a pattern replaced."""
+    """Returns cells, those that match a pattern replaced; they have one of the wanted bytes."""
     import pyarrow.compute as pc
 
+    text = _text_of(cells)
+    if not any(byte in text for byte in wanted):
+        return cells
     chosen = pc.fill_null(pc.match_substring_regex(cells, pattern), False)
     if not pc.any(chosen).as_py():
         return cells
     return pc.replace_with_mask(cells, chosen, replacement(cells.filter(chosen)))
 
 
+def _text_of(cells: "pa.Array") -> bytes:
+    """Returns the bytes of all cells, one after the other."""
+    _, offsets, text = cells.buffers()
+    if text is None or not len(cells):
+        return b""
+    ends = np.frombuffer(offsets, np.int64)
+    first, last = int(ends[cells.offset]), int(ends[cells.offset + len(cells)])
+    return bytes(text[first:last].to_pybytes())
+
+
 def _rows_of(columns: Sequence["pa.Array"], delimiter: bytes) -> bytes:
     import pyarrow.compute as pc
 
-    cells = [column.fill_null(_scalar(b"")) for column in columns]
-    rows = pc.binary_join_element_wise(*cells, _scalar(delimiter))
-    rows = pc.binary_join_element_wise(rows, _scalar(b""), _scalar(b"\n"))
-    _, offsets, text = rows.buffers()
-    ends = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
-    return text[int(ends[0]) : int(ends[-1])].to_pybytes() if text is not None else b""
+    options = pc.JoinOptions(null_handling="replace", null_replacement="")
+    rows = pc.binary_join_element_wise(*columns, _scalar(delimiter), options=options)
+    return _text_of(pc.binary_join_element_wise(rows, _scalar(b""), _scalar(b"\n")))
 
 
 def _scalar(text: bytes) -> "pa.Scalar[Any]":
