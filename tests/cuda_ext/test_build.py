@@ -156,7 +156,8 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
         names = archive.namelist()
     preproc = "preproc/clicks/kernel/clicks_kernel.so"
     backend = "recsys/serve/server/libtriton_recsys.so"
-    assert {"cuda_ext/_kernels.so", preproc, backend} <= set(names)
+    private = "recsys/serve/server/libprivate.so"
+    assert {"cuda_ext/_kernels.so", preproc, backend, private} <= set(names)
     assert not [n for n in names if n.startswith(("triton/", "tests/", "shared/"))]
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:

@@ -138,7 +138,7 @@ def test_a_bad_request_does_not_harm_those_it_is_put_together_with(server, model
 def test_unknown_models_versions_and_servers(server, dlrm):
     for arguments, flag in ((("absent",), "model"), ((dlrm, "7"), "version")):
         with pytest.raises(EndpointError, match=f"; `{flag}` is one that the server") as refused:
-            Endpoint(server.grpc_url, *arguments)
+            Endpoint(f"grpc://{server.grpc_url}", *arguments)
         assert refused.value.status in ("NOT_FOUND", "UNAVAILABLE")
         with pytest.raises(EndpointError):
             Endpoint(server.http_url, *arguments, protocol="http")

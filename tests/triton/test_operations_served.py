@@ -44,7 +44,7 @@ def served(tmp_path_factory):
     command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
     (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
     with serving(folder / "models", *command["command"]) as served:
-        with Endpoint(served.grpc, "dlrm") as endpoint:
+        with Endpoint(served.http, "dlrm") as endpoint:
             for _ in range(20):
                 endpoint.predict(request)
         harness.wait_for(lambda: served.health()[1]["failures"], "the broken model", 60)
@@ -117,7 +117,7 @@ def test_probes_are_answered(served):
 
 @needs("nginx")
 def test_nginx_asks_for_a_token_and_logs_json(served, tmp_path):
-    port, http = harness.free_port(), re.search(r"HTTP http://(\S+)", served.said[0])[1]
+    port, http = harness.free_port(), served.http.removeprefix("http://")
     own = {"127.0.0.1:8000": http, "127.0.0.1:8001": served.grpc, "listen 8443": f"listen {port}"}
     own |= {"/etc/nginx/serving": str(tmp_path), "/var/log/nginx": str(tmp_path)}
     text = (OPERATIONS / "nginx.conf").read_text()

@@ -48,7 +48,7 @@ class HealthReport:
         status: ok; degraded, if a model or its newest version does not load; else not serving.
         models: name -> versions that answer.
         failures: version -> reason why it does not answer.
-        restarts: time and reason of each of the last restarts.
+        restarts: time and reason of each of the last restarts, of the server or of a model.
         num_restarts: restarts since the program began.
         probes: version -> monotonic time at which its recorded row was last answered right.
         listed: names of all models that the server was to load.
@@ -213,7 +213,7 @@ def _own_metrics(report: HealthReport) -> bytes:
     registry = CollectorRegistry()
     of_version = ("model", "version")
     serving = ("recsys_serving", "1 while the server answers requests, else 0")
-    restarts = ("recsys_server_restarts", "Times that the server was started again")
+    restarts = ("recsys_server_restarts", "Times that the server or a model was started again")
     ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
     failed = ("recsys_version_failed", "1 for each version with a failure", of_version)
     probed = ("recsys_probe_age_seconds", "Time since a right answer to the probe", of_version)
