@@ -175,7 +175,7 @@ def polled(tmp_path_factory):
             loads.look(1)
             list(loads.ended())
 
-    with Server(folder, threads=1) as server:
+    with Server(folder, poll_secs=1, threads=1) as server:
         looking = threading.Thread(target=look)
         looking.start()
         yield server

@@ -285,7 +285,7 @@ def test_rows_that_differ_are_refused(server, ask):
     with server.endpoint("native_unbatched") as own, pytest.raises(EndpointError) as refused:
         own.send(request)
     assert "any number of rows a request" in ask("--model=native_unbatched")
-    assert refused.value.status == "INVALID_ARGUMENT"
+    assert refused.value.status == "400"
     assert "inputs differ in their number of rows: numerical 2, categorical 4" in str(refused.value)
 
 

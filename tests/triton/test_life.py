@@ -178,9 +178,10 @@ class Life:
 
 RESTARTING = {
     Life.kill_server, Life.stop_server, Life.kill_supervisor, Life.stop_supervisor,
-    Life.kill_instance, Life.stop_instance, Life.hold_port, Life.take_repository_away,
+    Life.hold_port, Life.take_repository_away,
 }  # fmt: skip
 OTHERS = {
+    Life.kill_instance, Life.stop_instance,
     Life.deploy, Life.pin, Life.unpin, Life.roll_back, Life.move_log, Life.take_descriptors,
     Life.take_memory,
 }  # fmt: skip

@@ -43,11 +43,12 @@ def served(tmp_path_factory):
     write_version(folder / "models", "broken", 1, 1.0, "raise ValueError('weights are gone')")
     command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
     (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
-    with serving(folder / "models", *command["command"]) as served:
+    with serving(folder / "models", "--grpc_port=0", *command["command"]) as served:
         with Endpoint(served.http, "dlrm") as endpoint:
             for _ in range(20):
                 endpoint.predict(request)
         harness.wait_for(lambda: served.health()[1]["failures"], "the broken model", 60)
+        harness.wait_for(lambda: "recsys_probe_age" in served.metrics(), "the first probe", 60)
         yield served
 
 

@@ -228,6 +228,23 @@ def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
     assert LATE in capsys.readouterr().err
 
 
+def test_a_thread_that_asked_leaves_no_open_file(server):
+    def ask():
+        with server.endpoint("tiny") as endpoint:
+            endpoint.predict({"x": np.ones((1, 2), np.float32)})
+
+    def open_files():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    ask()
+    before = open_files()
+    for _ in range(10):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert open_files() <= before + 2
+
+
 @pytest.mark.parametrize("flag", ["metrics_port", "health_port"])
 def test_a_port_that_another_server_has_is_named(server, flag):
     """It would answer for the new server, and tell that its key is wrong."""
