@@ -78,7 +78,7 @@ def test_a_build_says_what_it_compiles_how_long_that_takes_and_what_it_lacks(sou
     said = python(sources, *build, **options).stdout.splitlines()
     heads = [line for line in said if line.startswith("Building ")]
     assert "Building cuda_ext/_kernels, some minutes" in heads[1]
-    assert len(heads) == 3
+    assert len(heads) == 4
     compiled = [line for line in said if re.fullmatch(r"  [\w/]+\.cpp: \d+ s", line)]
     assert len(compiled) + len(heads) == len(said) > 20
     for built in sources.rglob("*.so"):
