@@ -39,7 +39,9 @@ from setuptools.errors import ExecError
 CSRC = Path("cuda_ext/csrc")
 BACKEND_CSRC = Path("dlrm/serve/csrc")
 CRITEO_KERNEL = Path("preproc/clicks/kernel")
+SERVER = Path("recsys/serve/server")
 TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
+PRIVATE = "recsys.serve.server.libprivate"
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-Wno-psabi", "-fvisibility=hidden", "-g0"]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 OBJECTS = CACHE / "recsys-recipes" / "objects"
@@ -47,6 +49,7 @@ TIMES = {
     "preproc.clicks.kernel.clicks_kernel": "some seconds",
     TORCH_OPS: "some minutes, with CUDA kernels half an hour",
     BACKEND: "a minute or two",
+    PRIVATE: "a second",
 }
 """Library -> time that it takes to build on two cores."""
 KEPT_S = 30 * 24 * 3600
@@ -337,6 +340,13 @@ setup(
             language="c++",
             extra_link_args=["-Wl,-z,defs"],
             optional=True,  # no compiler: `--backend native` is refused, the others serve
+        ),
+        Extension(
+            PRIVATE,
+            sources=[str(SERVER / "csrc" / "private.cpp")],
+            language="c++",
+            extra_link_args=["-Wl,--as-needed,-z,defs"],
+            optional=True,  # no compiler: `serve` says that it needs it
         ),
     ],
     cmdclass={"build_ext": BuildSharedLibrary, "bdist_wheel": PythonIndependentWheel},

@@ -182,7 +182,7 @@ def print_next(folder: Path, *flags: str) -> None:
     models = f"--repository={folder}/models"
     deploy = shlex.join([f"--checkpoint={folder}/checkpoint", models, *flags])
     print(f"Next, deploy the model: {python} -m recsys_recipes deploy {deploy}")
-    print(f"and serve it: {python} -m recsys_recipes serve {shlex.quote(models)} --grpc_port=8001")
+    print(f"and serve it: {python} -m recsys_recipes serve {shlex.quote(models)} --http_port=8000")
 
 
 def main(argv: Sequence[str]) -> int:

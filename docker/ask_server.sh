@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Asks a server for the score of one row of the tiny model; fails unless the answer holds a number.
-#   ask_server.sh ADDRESS  host:port of gRPC
+#   ask_server.sh ADDRESS  host:port of HTTP
 #   PYTHON  interpreter (default: python3)
 set -euo pipefail
 

@@ -158,7 +158,7 @@ check_serving() {
     "$ENGINE" container inspect "$server" >/dev/null || fail "the server ended"
     sleep 1
   done
-  run --entrypoint docker/ask_server.sh "$image" "127.0.0.1:${ports[1]}"
+  run --entrypoint docker/ask_server.sh "$image" "127.0.0.1:${ports[0]}"
   "$ENGINE" stop "$server" >/dev/null
   server=
 }

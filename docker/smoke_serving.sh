@@ -30,6 +30,6 @@ until grep -q '^Ready' "$work/serve.out"; do
   fi
   sleep 0.2
 done
-address=$(sed -n 's/.*gRPC \([^ ]*\).*/\1/p' "$work/serve.out")
+address=$(sed -n 's/.*HTTP \([^ ]*\).*/\1/p' "$work/serve.out")
 "$steps/ask_server.sh" "$address"
 echo "smoke_serving.sh: this server answers"

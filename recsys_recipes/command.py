@@ -21,9 +21,9 @@ From nothing to a served recommendation (doctor tells what serve and ask need):
   recsys-recipes demo bert4rec
   recsys-recipes deploy --checkpoint demo/bert4rec/checkpoint \\
       --repository repo --raw_ids demo/bert4rec/dataset --titles
-  recsys-recipes serve --repository repo --grpc_port 8001 &
+  recsys-recipes serve --repository repo --http_port 8000 &
   echo '{"history": [["342", "171", "338"]]}' |
-      recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --request -
+      recsys-recipes ask --url 127.0.0.1:8000 --model bert4rec --request -
 """
 
 

@@ -215,14 +215,14 @@ COMMANDS: Mapping[str, Command] = {
     "serve": _single(
         "recsys_recipes.serving.serve",
         "Run a Triton server on such a repository",
-        "--repository data/models --grpc_port 8001",
-        "repository grpc_port http_port metrics_port health_port host models poll_secs threads "
+        "--repository data/models --http_port 8000",
+        "repository http_port grpc_port metrics_port health_port host models poll_secs threads "
         "log_file",
     ),
     "ask": _single(
         "recsys_recipes.serving.ask",
         "Ask a server, by requests or in a page; compare it, measure it",
-        "--url 127.0.0.1:8001 --model dlrm --mode page",
+        "--url 127.0.0.1:8000 --model dlrm --mode page",
         "url model mode request dataset checkpoint version protocol batch_sizes concurrency",
     ),
     "bench": _single(

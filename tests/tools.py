@@ -108,6 +108,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "Spark": _spark,
     "environment .venv": lambda: MAIN_PYTHON.exists(),
     "Python 3.11": lambda: sys.version_info[:2] == (3, 11) or bool(shutil.which("python3.11")),
+    "another user": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
     "curl": _programs("curl"),
     "nginx": _programs("nginx", "openssl"),
     "node": _programs("node"),

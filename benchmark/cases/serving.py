@@ -35,6 +35,7 @@ from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
 from recsys.serve.server.instances import InstanceMemory, instance_memory, process_memory
+from recsys.serve.server.process import TritonServer
 from recsys.settings import setting
 from recsys.train.measure.timing import LatencySummary
 
@@ -141,7 +142,7 @@ class Serving(Case):
         """Measures a server, and the model in this process beside it."""
         values: dict[Key, float] = {}
         is_load = self.measured == "load"
-        with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+        with deployed.serve(serving) as server, _endpoint(server) as endpoint:
             for rows in self.batch_sizes:
                 requests = deployed.draw_requests(rows)
                 use_python = self._program() == "python" or rows > _MOST_PERF_ANALYZER_ROWS
@@ -213,6 +214,10 @@ def run_in_process(served: ServedModel, requests: Sequence[Arrays], seconds: flo
     return durations
 
 
+def _endpoint(server: TritonServer) -> Endpoint:
+    return Endpoint(server.grpc_url, NAME, protocol="grpc")
+
+
 def measure_memory(deployed: DeployedDlrm, backend: Backend, instances: int, _seed: int) -> Values:
     """Measures instances that have each read all tables."""
     measured = _memory(deployed, backend, instances)
@@ -231,7 +236,7 @@ def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[In
     serving = ServingSettings(
         backend=backend, dynamic_batching=False, instances=instances, threads=threads
     )
-    with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+    with deployed.serve(serving) as server, _endpoint(server) as endpoint:
         requests = deployed.every_row()
         for _ in range(_MEMORY_ROUNDS):
             for _ in predict_in_order(endpoint, requests, concurrency=8):

@@ -73,9 +73,8 @@ class DeployedDlrm:
         """Starts a server with other settings, without deploying again."""
         text = config_text(NAME, self.signature, serving)
         (self.repository / NAME / CONFIG_FILE).write_text(text)
-        server = TritonServer(
-            ServerSettings(repository=self.repository), self.repository.parent / "server.log"
-        )
+        settings = ServerSettings(repository=self.repository, grpc_port=0)  # which is measured
+        server = TritonServer(settings, self.repository.parent / "server.log")
         try:
             server.wait_ready(600)
         except BaseException:

@@ -29,6 +29,8 @@ LARGEST_VERSION = (1 << 63) - 1
 """Triton reads the digits that a folder begins with into 64 bits; a larger number ends it."""
 CONFIGS = "configs"
 """Folder of a model with its configurations for other devices."""
+Stamp = frozenset[tuple[str, int, int, int]]
+"""Path, inode, size and time of each file of a model, and path and inode of each folder."""
 _STAGED_PREFIX = "new."
 """Prefix of a staged model's folder; Triton would take a name with a first digit for a version."""
 
@@ -97,6 +99,18 @@ class ModelRepository:
     def models(self) -> list[str]:
         """Returns the names of the models."""
         return sorted(file.parent.name for file in self.root.glob(f"[!.]*/{CONFIG_FILE}"))
+
+    def stamps(self) -> dict[str, "Stamp"]:
+        """Returns a stamp of each folder that Triton takes for a model.
+
+        It differs once a file of the model has changed.
+
+        Raises:
+            OSError: the repository cannot be listed.
+        """
+        with os.scandir(self.root) as entries:
+            names = sorted(e.name for e in entries if e.is_dir() and e.name[:1] != ".")
+        return {name: _stamp(self.root / name) for name in names}
 
     def versions(self, name: str) -> list[int]:
         """Returns a model's versions, ascending; empty without such a model."""
@@ -178,8 +192,7 @@ class ModelRepository:
         root = self.root.absolute()
         if root.parent.stat().st_dev == root.stat().st_dev and os.access(root.parent, os.W_OK):
             return root.with_name(f".{root.name}.staging")
-        # The repository is a mount of its own. To Triton this folder is a model without a version:
-        # a polling server warns at each poll and goes on.
+        # The repository is a mount of its own; no server loads a folder with such a name.
         return root / ".staging"
 
     def _clear_staging(self) -> None:
@@ -282,6 +295,19 @@ class StagedVersion:
             _move_configs(self._staged_model, self._model)
             durable_rename(self.folder, installed)
         return installed
+
+
+def _stamp(folder: Path) -> Stamp:
+    found = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]  # a server writes it
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            with contextlib.suppress(OSError):  # it goes meanwhile, or is a link to nothing
+                state = path.stat()
+                size, changed = (state.st_size, state.st_mtime_ns) if name in files else (0, 0)
+                found.add((str(path.relative_to(folder)), state.st_ino, size, changed))
+    return frozenset(found)
 
 
 def _write_configs(folder: Path, config: str, others: Mapping[str, str]) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Talks to a model on a Triton server, over gRPC or HTTP.
+r"""Talks to a model on a Triton server, over HTTP or gRPC.
 
-    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm
-    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --request request.json
-    recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --mode page --dataset /data/ml-1m
-    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode test \
+    recsys-recipes ask --url 127.0.0.1:8000 --model dlrm
+    recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --request request.json
+    recsys-recipes ask --url 127.0.0.1:8000 --model bert4rec --mode page --dataset /data/ml-1m
+    recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --mode test \
         --dataset /data/dlrm/binary_dataset --checkpoint /checkpoints/dlrm
-    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode load \
+    recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --mode load \
         --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
-    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode perf_input \
+    recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --mode perf_input \
         --dataset /data/dlrm/binary_dataset --perf_input rows.json
 
 Without --request it prints the model's inputs and outputs; with it, answers to a file of requests,
@@ -94,7 +94,7 @@ class ClientOptions:
         REQUIRED,
         "host:port, http://host:port or grpc://host:port, as `recsys-recipes serve` prints them",
     )
-    protocol: Protocol = setting("grpc", "Protocol of the requests")
+    protocol: Protocol = setting("http", "Protocol of the requests")
     model: str = setting("dlrm", "Name of the model on the server")
     version: str = setting("", "Version of the model; by default the one that is served")
     canary: float = setting(

@@ -3,9 +3,10 @@
 
     recsys-recipes serve --repository REPO
 
-It listens on free ports of 127.0.0.1 by default, prints them when the models are loaded, and the
-reason where one is not, and ends with Ctrl-C or SIGTERM. A server that dies, or has a dead
-instance, is started again. Arguments after -- are passed on to tritonserver.
+It listens for HTTP on a free port of 127.0.0.1 by default, prints its addresses when the models
+are loaded, and the reason where one is not, and ends with Ctrl-C or SIGTERM. A server that dies is
+started again, and a model with a dead instance loaded again. Arguments after -- are passed on to
+tritonserver.
 """
 
 import dataclasses
@@ -25,7 +26,12 @@ from recsys.serve.server.guard import Restarts, fork_watcher
 from recsys.serve.server.health import HealthEndpoint
 from recsys.serve.server.install import python_with_server
 from recsys.serve.server.ports import url_host
-from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.server.process import (
+    LOG_FOLDER_NAME,
+    ServerSettings,
+    TritonServer,
+    raise_file_limit,
+)
 from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
 from recsys.settings import section_from_dict, setting
 
@@ -62,11 +68,12 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
     if (python := python_with_server()) is not None:
         # Not from the current folder, which may hold modules of other names.
         os.execv(python, [str(python), "-P", "-m", "recsys_recipes", "serve", *words[1:]])
+    raise_file_limit()
     settings = settings.with_ports()  # of all servers that follow one another
     health = HealthEndpoint(settings.host, options.health_port)
     temporary = None
     if log_file is None:
-        temporary = Path(tempfile.mkdtemp(prefix="recipes-serve-"))
+        temporary = Path(tempfile.mkdtemp(prefix=LOG_FOLDER_NAME.format(pid=os.getpid())))
         log_file = temporary / "server.log"
     guard = os.getpid()
     with StopRequest() as stop:
@@ -85,15 +92,27 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
 
         def print_addresses(server: TritonServer) -> None:
             http = f"HTTP http://{server.http_url}  " if server.http_url else ""
+            grpc = f"gRPC {server.grpc_url}  " if server.grpc_url else ""
             program.print_line(
-                f"{http}gRPC {server.grpc_url}  metrics http://{server.metrics_url}/metrics  "
-                f"health {health_url}\nlog {server.log.file}\nReady. Ctrl-C stops it."
+                f"{http}{grpc}metrics http://{server.metrics_url}/metrics  health {health_url}"
             )
+            if grpc and is_ended_by_cancelled_calls(core := server.core()):
+                program.print_line(
+                    "warning: clients of gRPC that cancel calls, by a deadline say, can end this "
+                    f"server (core {core}; mended in 2.58, release 25.05); those of HTTP cannot"
+                )
+            program.print_line(f"log {server.log.file}\nReady. Ctrl-C stops it.")
 
         with health:
             supervisor = Supervisor(settings, options, log_file, health, restarts, say, stopped)
             supervisor.run(print_addresses)
     return 0
+
+
+def is_ended_by_cancelled_calls(core: str) -> bool:
+    """Tells if a version of Triton has the faults of gRPC that release 25.05 mended."""
+    numbers = core.split(".")
+    return all(map(str.isdecimal, numbers[:2])) and tuple(map(int, numbers[:2])) < (2, 58)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -203,6 +203,7 @@ def test_the_compiled_wheel_is_small_and_auditwheel_adds_no_library(compiled_whe
         "cuda_ext/_kernels.so",
         "preproc/clicks/kernel/clicks_kernel.so",
         "recsys/serve/server/libtriton_recsys.so",
+        "recsys/serve/server/libprivate.so",
     }
 
 

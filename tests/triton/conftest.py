@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from preproc.clicks.rules import ClicksSemantics
 from recsys.data.sequences.titles import write_titles
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.instances import processes
+from recsys.serve.server.loads import Loads
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
@@ -75,7 +77,7 @@ def ask(server, capsys):
 
     def run(*arguments, status=0, url=None):
         capsys.readouterr()
-        assert client([f"--url={url or server.grpc_url}", *map(str, arguments)]) == status
+        assert client([f"--url={url or server.url}", *map(str, arguments)]) == status
         said = capsys.readouterr()
         return said.out + said.err if status else said.out
 
@@ -116,7 +118,7 @@ def supervisor_of(program):
 
 
 class Server(TritonServer):
-    """A ready server whose models come and go by explicit calls.
+    """A ready server whose models come and go by explicit calls; it speaks both protocols.
 
     Args:
         folder: gets its repository and its log.
@@ -125,7 +127,7 @@ class Server(TritonServer):
 
     def __init__(self, folder, **settings):
         self.repository = folder / "models"
-        settings = ServerSettings(repository=self.repository, **settings)
+        settings = ServerSettings(repository=self.repository, **{"grpc_port": 0} | settings)
         super().__init__(settings, folder / "log")
         self.wait_ready(300)
 
@@ -136,32 +138,18 @@ class Server(TritonServer):
             self.load(name)
         return name
 
-    def endpoint(self, model, protocol="grpc"):
+    def endpoint(self, model, protocol="http"):
         url = self.grpc_url if protocol == "grpc" else self.http_url
         return Endpoint(url, model, protocol=protocol)
 
-    def load(self, model):
-        """Loads a model, or its newest version; those before complete the requests in flight."""
-        self._admin("load_model", model)
-
-    def unload(self, model):
-        self._admin("unload_model", model)
-
     def is_ready(self, model, version=""):
-        return self._admin("is_model_ready", model, str(version))
+        return self._ask("is_model_ready", model, str(version))
 
     def add_backend(self, name, model):
         """Adds a backend that is a `model.py` on the Python backend."""
         folder = Path(self._folder.name) / name
         folder.mkdir(exist_ok=True)
         shutil.copy2(model, folder / "model.py")
-
-    def _admin(self, method, *arguments):
-        from tritonclient import grpc
-
-        headers = {"triton-grpc-protocol-recipes-admin-key": self._key}
-        with grpc.InferenceServerClient(self.grpc_url) as client:
-            return getattr(client, method)(*arguments, headers=headers)
 
 
 @pytest.fixture(scope="session")
@@ -179,8 +167,20 @@ def polled(tmp_path_factory):
     """A server that looks for new models and versions each second."""
     folder = tmp_path_factory.mktemp("polled")
     (folder / "models").mkdir()
+    stopped = threading.Event()
+
+    def look():
+        loads = Loads(server)
+        while not stopped.wait(0.1):
+            loads.look(1)
+            list(loads.ended())
+
     with Server(folder, poll_secs=1, threads=1) as server:
+        looking = threading.Thread(target=look)
+        looking.start()
         yield server
+        stopped.set()
+        looking.join()
         server.stop(at_once=True)
 
 

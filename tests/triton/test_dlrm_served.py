@@ -138,7 +138,7 @@ def test_a_bad_request_does_not_harm_those_it_is_put_together_with(server, model
 def test_unknown_models_versions_and_servers(server, dlrm):
     for arguments, flag in ((("absent",), "model"), ((dlrm, "7"), "version")):
         with pytest.raises(EndpointError, match=f"; `{flag}` is one that the server") as refused:
-            Endpoint(server.grpc_url, *arguments)
+            Endpoint(f"grpc://{server.grpc_url}", *arguments)
         assert refused.value.status in ("NOT_FOUND", "UNAVAILABLE")
         with pytest.raises(EndpointError):
             Endpoint(server.http_url, *arguments, protocol="http")
@@ -285,7 +285,7 @@ def test_rows_that_differ_are_refused(server, ask):
     with server.endpoint("native_unbatched") as own, pytest.raises(EndpointError) as refused:
         own.send(request)
     assert "any number of rows a request" in ask("--model=native_unbatched")
-    assert refused.value.status == "INVALID_ARGUMENT"
+    assert refused.value.status == "400"
     assert "inputs differ in their number of rows: numerical 2, categorical 4" in str(refused.value)
 
 

@@ -31,8 +31,7 @@ def ask(server, language, *arguments, status=0):
     if language != "py":
         require(program)
     command = [EXAMPLES / "ask.sh"] if language == "sh" else [program, EXAMPLES / f"ask.{language}"]
-    address = server.grpc_url if language == "py" else server.http_url
-    done = harness.run(*command, address, *arguments, status=None)
+    done = harness.run(*command, server.http_url, *arguments, status=None)
     assert (done.returncode != 0) == bool(status), done.stdout + done.stderr
     if status:
         return done.stdout + done.stderr

@@ -150,7 +150,7 @@ class Life:
 
             harness.wait_for(bound, "the server's port")
             other.listen()
-            self._served.wait_for(f"--grpc_port {self._port}: cannot listen")
+            self._served.wait_for(f"--http_port {self._port}: cannot listen")
 
     def take_repository_away(self):
         away = self._repository.with_name("away")
@@ -178,9 +178,10 @@ class Life:
 
 RESTARTING = {
     Life.kill_server, Life.stop_server, Life.kill_supervisor, Life.stop_supervisor,
-    Life.kill_instance, Life.stop_instance, Life.hold_port, Life.take_repository_away,
+    Life.hold_port, Life.take_repository_away,
 }  # fmt: skip
 OTHERS = {
+    Life.kill_instance, Life.stop_instance,
     Life.deploy, Life.pin, Life.unpin, Life.roll_back, Life.move_log, Life.take_descriptors,
     Life.take_memory,
 }  # fmt: skip
@@ -192,10 +193,10 @@ def test_a_life_has_no_wrong_answer_and_goes_on_by_itself(generations, tmp_path)
     write_version(repository, "broken", 1, 2.0, "raise ValueError('no')")
     for checkpoint in generations.checkpoints[:2]:
         deploy(checkpoint, repository, "--instances=2")
-    flags = "--poll_secs=1", f"--grpc_port={port}", f"--log_file={log}", "--max_restarts=1000"
+    flags = "--poll_secs=1", f"--http_port={port}", f"--log_file={log}", "--max_restarts=1000"
     with (
         serving(repository, *flags) as served,
-        Clients([(served.grpc, "dlrm")] * 3, generations) as clients,
+        Clients([(served.http, "dlrm")] * 3, generations) as clients,
     ):
         life = Life(served, repository, generations, log, port)
 

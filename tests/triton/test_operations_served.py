@@ -50,11 +50,12 @@ def served(tmp_path_factory):
     write_version(folder / "models", "broken", 1, 1.0, "raise ValueError('weights are gone')")
     command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
     (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
-    with serving(folder / "models", *command["command"]) as served:
-        with Endpoint(served.grpc, "dlrm") as endpoint:
+    with serving(folder / "models", "--grpc_port=0", *command["command"]) as served:
+        with Endpoint(served.http, "dlrm") as endpoint:
             for _ in range(20):
                 endpoint.predict(request)
         harness.wait_for(lambda: served.health()[1]["failures"], "the broken model", 60)
+        harness.wait_for(lambda: "recsys_probe_age" in served.metrics(), "the first probe", 60)
         yield served
 
 
@@ -177,8 +178,8 @@ class Proxy:
 def proxy(served, tmp_path_factory):
     require("nginx")
     folder = tmp_path_factory.mktemp("nginx")
-    port, of_http = harness.free_port(), re.search(r"HTTP http://(\S+)", served.said[0])[1]
-    own = {"127.0.0.1:8000": of_http, "127.0.0.1:8001": served.grpc}
+    port, http = harness.free_port(), served.http.removeprefix("http://")
+    own = {"127.0.0.1:8000": http, "127.0.0.1:8001": served.grpc}
     own |= {"listen 8443": f"listen {port}"}
     own |= {"/etc/nginx/serving": str(folder), "/var/log/nginx": str(folder)}
     text = (OPERATIONS / "nginx.conf").read_text()

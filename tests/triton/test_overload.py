@@ -67,11 +67,11 @@ def test_requests_above_the_queue_s_size_are_refused_at_once(server, request_, p
 
 def test_requests_that_wait_for_too_long_are_refused(server, request_):
     configure(server, "--max_queue_size=0", "--timeout_us=0")
-    unlimited = ask_at_once((server.grpc_url, "slow"), request_)
+    unlimited = ask_at_once((server.http_url, "slow"), request_)
     assert not any(error for error, _ in unlimited)
     whole = max(after for _, after in unlimited)
     configure(server, f"--timeout_us={round(whole / 5 * 1e6)}")
-    outcomes = ask_at_once((server.grpc_url, "slow"), request_)
+    outcomes = ask_at_once((server.http_url, "slow"), request_)
     refused = [pair for pair in outcomes if pair[0]]
     assert 0 < len(refused) < CLIENTS
     for error, _ in refused:
@@ -79,19 +79,10 @@ def test_requests_that_wait_for_too_long_are_refused(server, request_):
         assert "waited for too long (`timeout_us` of the deployment" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("flags", "limit", "message"),
-    [
-        ([f"--timeout_us={600 * 1_000_000}"], {"timeout": 100_000}, "Request timeout expired"),
-        (["--timeout_us=0"], {"client_timeout": 0.1}, "Deadline Exceeded"),
-    ],
-    ids=["bounded", "unbounded"],
-)
-def test_a_request_s_own_timeout_holds(server, request_, flags, limit, message):
-    """The first is the protocol's, which servers with a bounded queue read; the other the client's,
-    after which the server forgets the request."""
-    configure(server, "--max_queue_size=0", *flags)
-    library = importlib.import_module("tritonclient.grpc")
+def test_a_request_s_own_timeout_holds(server, request_):
+    """That of the protocol, which servers with a bounded queue read."""
+    configure(server, "--max_queue_size=0", f"--timeout_us={600 * 1_000_000}")
+    library = importlib.import_module("tritonclient.http")
     refused = importlib.import_module("tritonclient.utils").InferenceServerException
     one = []
     for name, array in request_.items():
@@ -102,14 +93,14 @@ def test_a_request_s_own_timeout_holds(server, request_, flags, limit, message):
         one.append(tensor)
     with (
         server.endpoint("slow") as endpoint,
-        library.InferenceServerClient(server.grpc_url) as client,
+        library.InferenceServerClient(server.http_url) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         answered = endpoint.times().requests
-        flood = pool.submit(ask_at_once, (server.grpc_url, "slow"), request_)
+        flood = pool.submit(ask_at_once, (server.http_url, "slow"), request_)
         harness.wait_for(lambda: endpoint.times().requests > answered, "the first answer")
-        with pytest.raises(refused, match=message):
-            client.infer("slow", one, **limit)
+        with pytest.raises(refused, match="Request timeout expired"):
+            client.infer("slow", one, timeout=100_000)
         others_wait = not flood.done()
         outcomes = flood.result()
         # The native backend counts a request after it was answered.

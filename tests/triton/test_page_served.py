@@ -44,7 +44,7 @@ def lines(clicks):
 @contextlib.contextmanager
 def page_program(server, *arguments, quiet=("--no_browser",)):
     """Starts `ask --mode page`; yields the address that it prints and the process."""
-    command = ("-m", "recsys_recipes", "ask", f"--url={server.grpc_url}", "--mode=page")
+    command = ("-m", "recsys_recipes", "ask", f"--url={server.http_url}", "--mode=page")
     with harness.started(*command, *quiet, *arguments) as process:
         line = harness.wait_for_line(process, lambda line: "http://" in line)
         yield line.split()[-1], process
@@ -494,7 +494,7 @@ def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_p
         server.stop()
         add(page, "4")
         page.wait_for_selector("#error")
-        assert f"bert4rec at {server.grpc_url}: " in page.inner_text("#error")
+        assert f"bert4rec at {server.http_url}: " in page.inner_text("#error")
         assert page.is_hidden("#next")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

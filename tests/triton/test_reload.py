@@ -68,7 +68,7 @@ class Flow:
 
 
 def addresses(server, model):
-    return [(server.grpc_url, model)] * 2 + [(server.http_url, model, "", "http")]
+    return [(server.http_url, model)] * 2 + [(server.grpc_url, model, "", "grpc")]
 
 
 def test_no_request_fails_while_versions_and_models_change(server, generations):

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -125,6 +126,23 @@ def test_models_that_do_not_load_end_a_program_without_another(tmp_path):
     assert "Ready" not in said.stdout
 
 
+def test_a_limit_of_files_is_raised_or_named(repository):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+
+    with serving(repository, preexec_fn=few) as served, contextlib.ExitStack() as stack:
+        for _ in range(300):  # each sends a half of a request
+            host, _, port = served.http.removeprefix("http://").partition(":")
+            connection = stack.enter_context(socket.create_connection((host, int(port)), 30))
+            connection.sendall(b"POST /v2/models/tiny/infer HTTP/1.1\r\nContent-Length: 100\r\n")
+        served.answers()
+        assert served.health()[0] == 200
+    command = f"ulimit -n 64; exec {sys.executable} triton/serve.py --repository '{repository}'"
+    refused = harness.run("bash", "-c", command, status=1)
+    assert "ulimit" in refused.stderr
+    assert "Loading" not in refused.stdout
+
+
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
     (tmp_path / "m").mkdir()
     with serving(tmp_path / "m", "--poll_secs=1") as served:
@@ -152,14 +170,14 @@ def test_the_chosen_models_alone_are_loaded_and_a_stopped_server_leaves_nothing(
 
 def test_addresses_as_the_server_prints_them(server, capsys):
     http, grpc = server.http_url, server.grpc_url
-    for url in (f"http://{http}", f"http://{http}/", f"grpc://{grpc}", grpc, f"ipv4:{grpc}"):
+    for url in (f"http://{http}", f"http://{http}/", http, f"grpc://{grpc}", f"ipv4:{grpc}"):
         assert client([f"--url={url}", "--model=tiny"]) == 0, capsys.readouterr().err
     assert "takes x: float32 [rows, 2]" in capsys.readouterr().out
     free = f"127.0.0.1:{harness.free_port()}"
     nobody = "is `recsys-recipes serve` running? it prints its addresses"
     for url, remedy in (
-        (http, f"port of HTTP: give --protocol http, or --url http://{http}"),
-        (f"http://{grpc}", f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}"),
+        (f"grpc://{http}", f"port of HTTP: give --protocol http, or --url http://{http}"),
+        (grpc, f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}"),
         (f"http://{free}", nobody),
         (free, nobody),
     ):
@@ -227,6 +245,23 @@ def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
     assert LATE in capsys.readouterr().err
 
 
+def test_a_thread_that_asked_leaves_no_open_file(server):
+    def ask():
+        with server.endpoint("tiny") as endpoint:
+            endpoint.predict({"x": np.ones((1, 2), np.float32)})
+
+    def open_files():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    ask()
+    before = open_files()
+    for _ in range(10):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert open_files() <= before + 2
+
+
 @pytest.mark.parametrize("flag", ["metrics_port", "health_port"])
 def test_a_port_that_another_server_has_is_named(server, flag):
     """It would answer for the new server, and tell that its key is wrong."""
@@ -243,7 +278,7 @@ def test_a_port_that_another_server_has_is_named(server, flag):
         ("--http-port=9", "--http-port after --: give --http_port before it instead"),
         ("--grpc-addr=::1", "--grpc-addr after --: give --host before it instead"),
         ("--load-model=tiny", "--load-model after --: give --models before it instead"),
-        ("--allow-grpc=false", "--allow-grpc after --: this program asks the server over gRPC"),
+        ("--allow-grpc=true", "--allow-grpc after --: give --grpc_port before it instead"),
         ("--nonsense", "refuses an argument after --: unrecognized option '--nonsense'\n"),
         ("--log-verbose=x", 'after --: Bad option: "--log-verbose". Invalid option value. Got x\n'),
     ],

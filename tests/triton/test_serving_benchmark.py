@@ -56,7 +56,7 @@ def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
 def test_clients_of_perf_analyzer_count_what_the_server_counts(tmp_path):
     deployed = DeployedDlrm.make(tmp_path, (100, 200))
     plain = ServingSettings(threads=1, dynamic_batching=False)
-    with deployed.serve(plain) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+    with deployed.serve(plain) as server, Endpoint(server.grpc_url, NAME, "", "grpc") as endpoint:
         for rows, clients in ((1, 1), (8, 3)):
             requests = deployed.draw_requests(rows)
             loaded = perf_analyzer.measure_load(endpoint, requests, clients, 0.6)

@@ -43,8 +43,10 @@ class Served:
     def __init__(self, process, said):
         self.process = process
         self.said = [said]
-        self.grpc = re.search(r"gRPC (\S+)", said)[1]
+        found = {p: re.search(rf"\b{p} (\S+)  ", said) for p in ("HTTP", "gRPC")}
+        self.http, self.grpc = (address and address[1] for address in found.values())
         self.health_url = re.search(r"health (http\S+)$", said, re.MULTILINE)[1]
+        self.log = re.search(r"^log (\S+)$", said, re.MULTILINE)[1]
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
@@ -74,7 +76,7 @@ class Served:
 
     def answers(self):
         """Asks the model `tiny`."""
-        with Endpoint(self.grpc, "tiny") as endpoint:
+        with Endpoint(self.http or f"grpc://{self.grpc}", "tiny") as endpoint:
             answer = endpoint.predict({"x": np.ones((3, 2), np.float32)})
         assert answer["y"].tolist() == [[2, 2]] * 3
 
@@ -82,6 +84,9 @@ class Served:
         """Returns the text of /metrics."""
         with urllib.request.urlopen(self.health_url.replace("/healthz", "/metrics")) as response:
             return response.read().decode()
+
+    def wait_for_answers(self, model):
+        harness.wait_for(lambda: self.health(f"/{model}")[0] == 200, f"{model}: {self.said}", 120)
 
     def wait_for_restart(self, number):
         def restarted():
@@ -127,8 +132,8 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         (instance, _) = find_instances(served.server_pid)
         os.kill(instance.pid, signal.SIGKILL)
         served.wait_for(f"restart 2: instance {instance.name} (process {instance.pid}) died")
-        assert served.health()[0] == 503
-        served.wait_for_restart(2)
+        assert served.health("/tiny")[0] == 503
+        served.wait_for_answers("tiny")
         served.answers()
         os.kill(served.server_pid, signal.SIGKILL)
         served.wait_for("restart 3: the server ended with signal SIGKILL")
@@ -173,14 +178,20 @@ def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path, killed):
             return not any(files())
 
         harness.wait_for(removed, "removal", 30)
+        logs = f"recipes-serve-{served.process.pid}-*"
+        assert list(Path("/tmp").glob(logs))
+        served.process.wait()
+        remove_leftovers()  # as the next server does
+        assert not list(Path("/tmp").glob(logs))
 
 
 def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path):
     """The alarm is what it sets itself, before each look at the server. None listens for HTTP."""
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     port = harness.free_port()
-    with serving(tmp_path / "models", "--no_http", f"--http_port={port}") as served:
-        assert "HTTP" not in served.said[0]
+    arguments = ("--no_http", "--grpc_port=0", f"--http_port={port}")
+    with serving(tmp_path / "models", *arguments) as served:
+        assert served.http is None
         for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM), 1):
             supervisor, before = served.pid, served.server_pid
             os.kill(supervisor, number)
@@ -201,7 +212,7 @@ def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path):
 def test_faults_of_the_surroundings_are_waited_out(tmp_path):
     models, log, port = tmp_path / "models", tmp_path / "logs" / "log", harness.free_port()
     write_version(models, "tiny", 1, 2.0)
-    with serving(models, f"--log_file={log}", f"--grpc_port={port}") as served:
+    with serving(models, f"--log_file={log}", f"--http_port={port}") as served:
         log.rename(tmp_path / "moved")
         served.wait_for(f"{log} was moved or deleted")
         log.parent.rmdir()
@@ -209,10 +220,11 @@ def test_faults_of_the_surroundings_are_waited_out(tmp_path):
         os.kill(served.server_pid, signal.SIGKILL)
         served.wait_for(f"restart 2: --repository: {models} is not a folder")
         with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             other.bind(("127.0.0.1", port))
             other.listen()
             (tmp_path / "away").rename(models)
-            served.wait_for(f": --grpc_port {port}: cannot listen")
+            served.wait_for(f": --http_port {port}: cannot listen")
             assert served.health()[0] == 503
         harness.wait_for(lambda: served.health()[0] == 200, f"health: {served.said}", 120)
         served.answers()
@@ -420,12 +432,11 @@ def test_health_is_not_ok_while_the_repository_is_away(tmp_path, polls):
 
 def test_an_address_of_ipv6(tmp_path, capsys):
     write_version(tmp_path, "tiny", 1, 2.0)
-    with serving(tmp_path, "--host=::1") as served:
-        url = re.search(r"HTTP http://(\S+)", served.said[0])[1]
+    with serving(tmp_path, "--host=::1", "--grpc_port=0") as served:
         assert served.grpc.startswith("[::1]:")
         assert served.health()[0] == 200
-        assert client([f"--url={served.grpc}", "--model=tiny"]) == 0
-        assert client([f"--url={url}", "--protocol=http", "--model=tiny"]) == 0
+        assert client([f"--url={served.grpc}", "--protocol=grpc", "--model=tiny"]) == 0
+        assert client([f"--url={served.http}", "--model=tiny"]) == 0
         assert capsys.readouterr().out.count("gives y: float32 [rows, 2]") == 2
 
 

@@ -37,7 +37,7 @@ def test_a_polled_server_rolls_back_and_serves_the_next_deployment(
         flags = (f"--name={name}", "--backend=native", "--max_queue_delay_us=50")
         deploy(checkpoint, folder, *flags)
     wait_for_versions(polled, name, 2)
-    with Flow([(polled.grpc_url, name)] * 2, generations.request) as flow:
+    with Flow([(polled.http_url, name)] * 2, generations.request) as flow:
         flow.wait_for_more()
         said = change("--rollback", f"--name={name}", repository=folder)
         assert said == f"{name}: version 2 -> 1, until the next deployment or --version_policy\n"
@@ -74,14 +74,14 @@ def test_two_versions_side_by_side_and_a_pin(polled, generations, change, ask, t
         deploy(checkpoint, folder, *flags)
     wait_for_versions(polled, name, 1, 2)
     for version, expected in (("1", 0), ("2", 1), ("", 1)):
-        with Endpoint(polled.grpc_url, name, version) as endpoint:
+        with Endpoint(polled.http_url, name, version) as endpoint:
             answer = endpoint.predict(generations.request)["logit"]
         np.testing.assert_allclose(answer, generations.logits[expected], atol=1e-6)
     exports = [DlrmExport(checkpoint) for checkpoint in generations.checkpoints[:2]]
     check_canary(
         exports,
         tmp_path,
-        lambda *flags, **status: ask(*(f"--model={name}", *flags), url=polled.grpc_url, **status),
+        lambda *flags, **status: ask(*(f"--model={name}", *flags), url=polled.http_url, **status),
     )
     output = change("--version_policy=specific:1", f"--name={name}", repository=folder)
     assert output == f"--version_policy: latest:2 -> specific:1\n{name}: serves version 1\n"

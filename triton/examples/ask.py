@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model over gRPC, with `tritonclient[grpc]` and NumPy alone.
+"""Asks a model over HTTP, with `tritonclient[http]` and NumPy alone.
 
-    python triton/examples/ask.py 127.0.0.1:8001 dlrm features 0.5,1.25,... 3,17,...
-    python triton/examples/ask.py 127.0.0.1:8001 dlrm line "$(head -1 day_23 | cut -f2-)"
-    python triton/examples/ask.py 127.0.0.1:8001 bert4rec history 50,181,172
-    python triton/examples/ask.py 127.0.0.1:8001 bert4rec ids B00001,B00007
+    python triton/examples/ask.py 127.0.0.1:8000 dlrm features 0.5,1.25,... 3,17,...
+    python triton/examples/ask.py 127.0.0.1:8000 dlrm line "$(head -1 day_23 | cut -f2-)"
+    python triton/examples/ask.py 127.0.0.1:8000 bert4rec history 50,181,172
+    python triton/examples/ask.py 127.0.0.1:8000 bert4rec ids B00001,B00007
 
 A row as the dataset holds it, a line of the log (--raw), item numbers, or raw ids (--raw_ids).
 """
@@ -13,20 +13,20 @@ import json
 import sys
 
 import numpy as np
-import tritonclient.grpc as grpc
+import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
 
-def tensor(name: str, values: list[object], kind: str) -> grpc.InferInput:
+def tensor(name: str, values: list[object], kind: str) -> http.InferInput:
     """Returns an input of one row; a request may have many."""
     dtypes = {"FP32": np.float32, "INT64": np.int64, "BYTES": np.object_}
     array = np.array([values], dtypes[kind])  # [rows, columns]
-    made = grpc.InferInput(name, list(array.shape), kind)
+    made = http.InferInput(name, list(array.shape), kind)
     made.set_data_from_numpy(array)
     return made
 
 
-def inputs_of(kind: str, values: list[str]) -> list[grpc.InferInput]:
+def inputs_of(kind: str, values: list[str]) -> list[http.InferInput]:
     """Returns the inputs of a request."""
     if kind == "features":
         numbers, ids = values
@@ -51,16 +51,17 @@ def main(arguments: list[str]) -> int:
         return 2
     address, model, kind, *values = arguments
     # A program keeps its client: a connection of its own for each request costs more than most
-    # requests. One client may be used by several threads.
-    with grpc.InferenceServerClient(address) as client:
+    # requests; each thread has its own. The timeout is in seconds.
+    with http.InferenceServerClient(address, network_timeout=10.0) as client:
         try:
-            # Outputs that are not named are all given; the timeout is in seconds.
-            result = client.infer(model, inputs_of(kind, values), client_timeout=10.0)
+            # Outputs that are not named are all given.
+            result = client.infer(model, inputs_of(kind, values))
         except InferenceServerException as error:  # says row, feature, value and range
             print(f"ask.py: {error}", file=sys.stderr)
             return 1
     # Strings come as UTF-8 bytes.
-    reply = {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+    names = [output["name"] for output in result.get_response()["outputs"]]
+    reply = {name: result.as_numpy(name) for name in names}
     print(json.dumps({name: array.tolist() for name, array in reply.items()}, default=bytes.decode))
     return 0
 

@@ -47,12 +47,14 @@ class OverloadedError(EndpointError):
     """A server refuses a request because too many wait."""
 
 
+_here = threading.local()
+"""Of each thread the number of open connections over HTTP."""
 _SCHEMES: Mapping[str, Protocol] = {"http://": "http", "grpc://": "grpc"}
 _OF_GRPC = ("dns:///", "ipv4:", "ipv6:", "unix:")
 """Addresses in gRPC's own spelling, which it resolves."""
 
 
-def address(url: str, protocol: Protocol = "grpc") -> tuple[str, Protocol]:
+def address(url: str, protocol: Protocol = "http") -> tuple[str, Protocol]:
     """Returns host:port of a URL, and its protocol, by default that given.
 
     Raises:
@@ -72,7 +74,7 @@ def address(url: str, protocol: Protocol = "grpc") -> tuple[str, Protocol]:
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= float(port) < 1 << 16:
         raise EndpointError(
-            f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8001; "
+            f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8000; "
             "`recsys-recipes serve` prints its addresses"
         )
     return host_port, protocol
@@ -143,7 +145,7 @@ class Endpoint:
         url: str,
         model: str,
         version: str = "",
-        protocol: Protocol = "grpc",
+        protocol: Protocol = "http",
         timeout_s: float = 60.0,
     ) -> None:
         url, protocol = address(url, protocol)
@@ -166,6 +168,8 @@ class Endpoint:
             self._deadline: Callable[[], contextlib.AbstractContextManager[Any]] = lambda: (
                 gevent.Timeout(timeout_s, self._late())
             )
+            self._thread = threading.get_ident()
+            _here.connections = getattr(_here, "connections", 0) + 1
         else:
             limits, self._as_json = {}, {"as_json": True}
             self._timeout = {"client_timeout": timeout_s}
@@ -206,6 +210,12 @@ class Endpoint:
     def close(self) -> None:
         """Closes the connection; an open one delays a stopping server."""
         self._client.close()
+        if self.protocol == "http" and self._thread == threading.get_ident():
+            self._thread = 0
+            _here.connections -= 1
+            if not _here.connections and threading.current_thread() is not threading.main_thread():
+                # It has two descriptors for each thread, which it would keep after its end.
+                importlib.import_module("gevent").get_hub().destroy()
 
     def _query(self, method: str) -> Any:
         return self._call(getattr(self._client, method), self.model, self.version, **self._as_json)

@@ -28,7 +28,7 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class Restarts:
-    """Restarts within ten minutes, with a longer pause before each.
+    """Restarts of the server or of a model within ten minutes.
 
     Attributes:
         reasons: time and reason of each of the last ones.
@@ -60,11 +60,15 @@ class Restarts:
                 "(`max_restarts`)"
             )
 
+    def tell(self, what: str) -> None:
+        """Says why the last one came, and what it does."""
+        when, _, reason = self.reasons[-1].partition(" ")
+        self._say(f"{when} restart {self.number}: {reason}; {what}")
+
     def pause(self) -> None:
         """Says why the next one comes, and waits for it or `stopped`."""
         pause = min(2.0 ** (len(self._recent) - 1) - 1, _LONGEST_PAUSE_S)
-        when, _, reason = self.reasons[-1].partition(" ")
-        self._say(f"{when} restart {self.number}: {reason}; starting again in {pause:.0f} s")
+        self.tell(f"starting again in {pause:.0f} s")
         deadline = time.monotonic() + pause
         while time.monotonic() < deadline and not self._stopped():
             time.sleep(TICK_S)

@@ -52,7 +52,7 @@ class HealthReport:
         fault: why that look failed; empty if it did not.
         models: name -> versions that answer.
         failures: version -> reason why it does not answer.
-        restarts: time and reason of each of the last restarts.
+        restarts: time and reason of each of the last restarts, of the server or of a model.
         num_restarts: restarts since the program began.
         probes: version -> monotonic time at which its recorded row was last answered right.
         failed_probes: version -> number of times that it was not.
@@ -237,7 +237,7 @@ def _own_metrics(report: HealthReport) -> bytes:
     of_version = ("model", "version")
     serving = ("recsys_serving", "1 while the server answers requests, else 0")
     degraded = ("recsys_degraded", "1 while /healthz says degraded, else 0")
-    restarts = ("recsys_server_restarts", "Times that the server was started again")
+    restarts = ("recsys_server_restarts", "Times that the server or a model was started again")
     ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
     failed = ("recsys_version_failed", "1 for each version with a failure", of_version)
     probed = ("recsys_probe_age_seconds", "Time since a right answer to the probe", of_version)

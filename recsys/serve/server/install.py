@@ -18,7 +18,7 @@ from pathlib import Path
 
 from recsys.errors import FAILED, UserError
 from recsys.installation import IS_CHECKOUT, ROOT, command_for
-from recsys.serve.server import native_backend
+from recsys.serve.server import native_backend, private
 
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
@@ -61,14 +61,16 @@ def find_server(backends: Path) -> ServerInstall:
     """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
 
     Args:
-        backends: empty folder that receives the backends of nvidia-pytriton's server.
+        backends: empty folder that receives the backends of nvidia-pytriton's server, and what
+            every server loads.
 
     Raises:
         ServerError: there is none, or it does not fit this Python.
     """
+    loaded = {"LD_PRELOAD": _preloaded(backends)}
     on_path = shutil.which("tritonserver")
     if on_path is not None:
-        return ServerInstall(binary=Path(on_path))
+        return ServerInstall(binary=Path(on_path), environment=loaded)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         python = python_with_server()
@@ -83,7 +85,8 @@ def find_server(backends: Path) -> ServerInstall:
     return ServerInstall(
         binary=root / "bin" / "tritonserver",
         arguments=(f"--backend-directory={backends}",),
-        environment={
+        environment=loaded
+        | {
             # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
             "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),
             "LD_LIBRARY_PATH": os.pathsep.join(
@@ -91,6 +94,17 @@ def find_server(backends: Path) -> ServerInstall:
             ),
         },
     )
+
+
+def _preloaded(folder: Path) -> str:
+    """Returns the value of LD_PRELOAD, with a copy of our library: a path in it has no blanks."""
+    if not private.LIBRARY.is_file():
+        raise ServerError(
+            f"{private.LIBRARY}, which keeps requests and the server's key from other users of "
+            f"this machine, was not built: {command_for('kernels')}"
+        )
+    copy = shutil.copy2(private.LIBRARY, folder)
+    return ":".join(filter(None, (str(copy), os.getenv("LD_PRELOAD"))))
 
 
 def _fill_backends(root: Path, backends: Path) -> None:

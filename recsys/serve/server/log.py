@@ -4,7 +4,6 @@
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 _REASON_LINES = 12
@@ -12,10 +11,12 @@ _ERROR_LINE = re.compile(r"E\d{4} |error: ")
 _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
 """Messages of the server on every machine without a GPU."""
 _LOADED = re.compile(r"successfully loaded '(.+?)'")
-_REFUSED = re.compile(r"^E.*\"(Poll failed for model directory '(.+?)'.*)\"$", re.MULTILINE)
-"""Line that a polling server repeats at each poll."""
 _USAGE = re.compile(r"^Usage: .*^\t[^\n]*\n", re.MULTILINE | re.DOTALL)
 """Printed before or after the argument that is refused."""
+
+
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class ServerLog:
@@ -33,10 +34,8 @@ class ServerLog:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
             file.replace(self._earlier)
-        self._opened = file.open("a+b")
+        self._opened = open(file, "a+b", opener=_for_this_user)  # noqa: SIM115
         self.writer = self._opened.fileno()
-        self._read = 0
-        self._refused: dict[str, tuple[str, float]] = {}
 
     @property
     def _earlier(self) -> Path:
@@ -54,23 +53,15 @@ class ServerLog:
         """Moves a log that is too large to FILE.1, under its writer."""
         if os.fstat(self.writer).st_size > most_bytes:
             self._opened.seek(0)
-            with self._earlier.open("wb") as earlier:
+            self._earlier.unlink(missing_ok=True)
+            with open(self._earlier, "wb", opener=_for_this_user) as earlier:
                 shutil.copyfileobj(self._opened, earlier)
             self._opened.truncate(0)
-            self._read = 0
 
-    def text(self, start: int = 0) -> str:
-        """Returns the log from a byte on."""
+    def text(self) -> str:
+        """Returns the whole log."""
         size = os.fstat(self.writer).st_size
-        return os.pread(self.writer, max(size - start, 0), start).decode(errors="replace")
-
-    def refused_models(self, newest_s: float) -> dict[str, str]:
-        """Returns models whose folder was refused within some seconds, with the reason."""
-        now = time.monotonic()
-        new = self.text(self._read)
-        self._read += new.rfind("\n") + 1
-        self._refused |= {model: (reason, now) for reason, model in _REFUSED.findall(new)}
-        return {model: why for model, (why, at) in self._refused.items() if now - at < newest_s}
+        return os.pread(self.writer, size, 0).decode(errors="replace")
 
     def loaded_models(self) -> set[str]:
         """Returns the models that were loaded, before the server answers."""

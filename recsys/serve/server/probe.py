@@ -140,7 +140,7 @@ class Prober:
             if due:
                 probe.sent, probe.under_way = now, True
                 try:
-                    call = (server.grpc_url, version)
+                    call = (server.url, version)
                     threading.Thread(target=probe.ask, args=call, daemon=True).start()
                 except RuntimeError:  # no thread is left
                     probe.asked, probe.under_way = None, False

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Triton server as a child process.
 
-It listens on loopback by default. Endpoints that run uploaded code, write files or map memory
-(model repository, trace, logging, shared memory) need a random key, which stays in this process.
+It listens for HTTP on loopback by default, and for gRPC where that is asked for. Models are loaded
+and the server's state is asked over gRPC, by default through a socket in a folder of this user.
+Endpoints that run uploaded code, write files or map memory (model repository, trace, logging,
+shared memory) need a random key, which only this user's processes can read.
 """
 
 import contextlib
 import dataclasses
 import http.client
 import importlib
+import json
 import os
 import re
+import resource
 import secrets
 import shutil
 import signal
@@ -24,6 +28,7 @@ from typing import Any, Self, cast
 
 from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
+from recsys.serve.server import private
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.ports import check_port, free_ports, port_taken, url_host
@@ -31,11 +36,23 @@ from recsys.settings import REQUIRED, require_threads, setting
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
+_KEY_VARIABLE = "RECIPES_ADMIN_KEY"
+_SOCKET = "grpc"
+"""Name of the socket for gRPC that nobody asked for, in the server's folder."""
+_LONGEST_SOCKET = 100
+"""Bytes of the path of a socket; the kernel takes 107."""
+_OTHERS_MAY_NOTHING = 0o077
+_RENEWED = "recipes_renewed"
+"""Parameter of a configuration that differs from the loaded one in it alone."""
 _SHM = Path("/dev/shm")
 _SHM_NAME = "recipes_{pid}_{token}_"
 _FOLDER_NAME = "recipes-triton-{pid}-"
-_LEFTOVER = re.compile(r"recipes_(\d+)_|recipes-triton-(\d+)-")
+LOG_FOLDER_NAME = "recipes-serve-{pid}-"
+"""Folder of a log that the user gave no place."""
+_LEFTOVER = re.compile(r"recipes_(\d+)_|recipes-(?:triton|serve)-(\d+)-")
 """Shared memory or a folder of a server, by the process that started it."""
+_LEAST_FILES, _MOST_FILES = 256, 65_536
+"""Open files without which a server stands still, and with which it has enough."""
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 """Paths that the Python backend can take: it starts an instance by a line of shell."""
 _EXIT_TIMEOUT_S = 20
@@ -49,6 +66,7 @@ _OF_FLAGS = {
     **dict.fromkeys(("model-control-mode", "repository-poll-secs"), "poll_secs"),
     **dict.fromkeys(("model-repository", "model-store"), "repository"),
     "allow-http": "no_http",
+    "allow-grpc": "grpc_port",
     "load-model": "models",
 }
 """Arguments of the server -> the setting that they would contradict unseen."""
@@ -68,7 +86,11 @@ class ServerSettings:
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: is every network")
     no_http: bool = setting(False, "Do not listen for HTTP, whose parser a request can crash")
     http_port: int = setting(0, "0 takes a free one")
-    grpc_port: int = setting(0, "0 takes a free one")
+    grpc_port: int | None = setting(
+        None,
+        "Listen for gRPC too; 0 takes a free one. Before core 2.58 (release 25.05) clients that "
+        "cancel calls, by a deadline say, end the server",
+    )
     metrics_port: int = setting(0, "0 takes a free one; for Prometheus")
     models: tuple[str, ...] = setting(
         (), "Names to load, with commas between; by default all; not with `poll_secs`"
@@ -85,11 +107,13 @@ class ServerSettings:
                 "one"
             )
         for name in _PORTS:
-            if not 0 <= getattr(self, name) < 1 << 16:
+            if not 0 <= (getattr(self, name) or 0) < 1 << 16:
                 raise ServerError(
                     f"`{name}` must lie in 1 to 65535, or be 0 for a free one, got "
                     f"{getattr(self, name)}"
                 )
+        if self.no_http and self.grpc_port is None:
+            raise ServerError("`no_http` leaves clients no protocol: give `grpc_port` besides")
         if self.models and self.poll_secs:
             raise ServerError("`models` and `poll_secs` exclude each other: polling loads all")
         for name in self.models:
@@ -101,8 +125,6 @@ class ServerSettings:
             full = next((name for name in _OF_FLAGS if begun and name.startswith(begun)), "")
             if full and option != begun:
                 raise ServerError(f"{option} after --: give `{_OF_FLAGS[full]}` before it instead")
-            if option == "--allow-grpc":
-                raise ServerError(f"{option} after --: this program asks the server over gRPC")
         require_threads(self, "threads")
         try:
             ModelRepository(self.repository).require_models(later=self.poll_secs > 0)
@@ -111,7 +133,7 @@ class ServerSettings:
 
     def with_ports(self) -> Self:
         """Returns them with free ports in the place of 0."""
-        unset = [name for name in _PORTS if not getattr(self, name)]
+        unset = [name for name in _PORTS if getattr(self, name) == 0]
         return dataclasses.replace(self, **cast(Any, free_ports(self.host, unset)))
 
 
@@ -125,7 +147,9 @@ class TritonServer:
     Attributes:
         settings: the settings, with the ports that were free.
         http_url: host:port, empty without HTTP; `grpc_url` and `metrics_url` alike.
+        url: that of clients, with the protocol: HTTP, unless it does not listen for that.
         names: the models that it was started for.
+        stamps: those of all models just before.
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
@@ -137,11 +161,11 @@ class TritonServer:
         self.settings = settings = settings.with_ports()
         shown = url_host(settings.host)
         self.http_url = "" if settings.no_http else f"{shown}:{settings.http_port}"
-        self.grpc_url = f"{shown}:{settings.grpc_port}"
+        self.grpc_url = "" if settings.grpc_port is None else f"{shown}:{settings.grpc_port}"
+        self.url = f"http://{self.http_url}" if self.http_url else f"grpc://{self.grpc_url}"
         self.metrics_url = f"{shown}:{settings.metrics_port}"
-        folders = sorted(p.name for p in settings.repository.iterdir() if p.is_dir())
-        staged = "."  # begins their names
-        self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
+        self.stamps = ModelRepository(settings.repository).stamps()
+        self.names = settings.models or tuple(self.stamps)
         remove_leftovers()
         if not _PLAIN_PATH.fullmatch(temporary := tempfile.gettempdir()):
             raise ServerError(
@@ -149,12 +173,22 @@ class TritonServer:
                 "than letters of ASCII, digits and ./+_-; set another one"
             )
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER_NAME.format(pid=os.getpid()))
+        if len(os.fsencode(self._socket)) > _LONGEST_SOCKET:
+            raise ServerError(
+                f"TMPDIR {temporary}: its path is too long for a socket; set a shorter one"
+            )
+        # The server adds a port to the address, here to the name of the socket.
+        self._control_url = self.grpc_url or f"unix:{self._socket}:1"
         install = find_server(Path(self._folder.name))
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
             ModelRepository(settings.repository).remove_leftovers()
         self.log = ServerLog(log_file)
         self._process = self._start(install)
         self.pid = self._process.pid
+
+    @property
+    def _socket(self) -> Path:
+        return Path(self._folder.name) / _SOCKET
 
     def _plain_repository(self) -> Path:
         """Returns a path of the repository that the Python backend can take."""
@@ -167,28 +201,28 @@ class TritonServer:
 
     def _start(self, install: ServerInstall) -> "subprocess.Popen[bytes]":
         settings = self.settings
-        if settings.poll_secs:
-            control = ["--model-control-mode=poll", f"--repository-poll-secs={settings.poll_secs}"]
-        else:
-            control = ["--model-control-mode=explicit"]
-            control += [f"--load-model={name}" for name in self.names or ("*",)]
         arguments = [str(install.binary), f"--model-repository={self._plain_repository()}"]
         if setpriv := shutil.which("setpriv"):  # of util-linux; ends the server with this process
             arguments = [setpriv, "--pdeathsig=KILL", *arguments]
         host = settings.host
-        for name in _PORTS:
-            kind = name.removesuffix("_port")
-            of_http = f"ipv6:{host}" if ":" in host else host  # the spelling of libevent
-            address = url_host(host) if kind == "grpc" else of_http
-            arguments += [f"--{kind}-address={address}", f"--{kind}-port={getattr(settings, name)}"]
+        of_http = f"ipv6:{host}" if ":" in host else host  # the spelling of libevent
+        addresses = {"http": of_http, "grpc": url_host(host), "metrics": of_http}
+        ports = {kind: getattr(settings, f"{kind}_port") for kind in addresses}
+        if settings.grpc_port is None:
+            addresses["grpc"], _, ports["grpc"] = self._control_url.rpartition(":")
+        for kind, address in addresses.items():
+            arguments += [f"--{kind}-address={address}", f"--{kind}-port={ports[kind]}"]
+        key = f"{_GUARDED}:{_KEY_NAME}={private.from_environment(_KEY_VARIABLE)}"
         arguments += [
             f"--allow-http={str(not settings.no_http).lower()}",
             "--exit-on-error=false",  # a model that does not load leaves the others
             *install.arguments,
-            *control,
+            # Polling, the server would load a version that fails again and again, and wait for it.
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in self.names),
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            f"--http-restricted-api={_GUARDED}:{_KEY_NAME}={self._key}",
-            f"--grpc-restricted-protocol={_GUARDED}:{_KEY_NAME}={self._key}",
+            f"--http-restricted-api={key}",
+            f"--grpc-restricted-protocol={key}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             # The server stays ready if a model fails to load later.
             "--strict-readiness=false",
@@ -200,7 +234,13 @@ class TritonServer:
             stdin=subprocess.DEVNULL,
             stdout=self.log.writer,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": threads,
+                _KEY_VARIABLE: self._key,
+                **install.environment,
+            },
+            umask=_OTHERS_MAY_NOTHING,
             process_group=0,  # a Ctrl-C reaches this process, which then stops it
         )
 
@@ -253,19 +293,33 @@ class TritonServer:
         except (OSError, http.client.HTTPException, ServerError):
             return False
 
-    def _ask(self, method: str, *arguments: str) -> Any:
+    def _ask(
+        self,
+        method: str,
+        *arguments: str,
+        timeout_s: float | None = _ANSWER_S,
+        **options: Any,
+    ) -> Any:
         # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
             "tritonclient.utils"
         ).InferenceServerException
         headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
-        with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
+        with contextlib.closing(library.InferenceServerClient(self._control_url)) as client:
             try:
                 call = getattr(client, method)
-                return call(*arguments, headers=headers, client_timeout=_ANSWER_S)
+                return call(*arguments, headers=headers, client_timeout=timeout_s, **options)
             except refused as error:
                 raise ServerError(f"{method}: {error}") from error
+
+    def core(self) -> str:
+        """Returns the version of the server.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        return str(self._ask("get_server_metadata").version)
 
     def models(self) -> list[dict[str, Any]]:
         """Lists the versions in the repository: name, version, state and reason.
@@ -293,6 +347,34 @@ class TritonServer:
         """
         statistics = self._ask("get_inference_statistics", model, version).model_stats
         return sum(int(of_version.execution_count) for of_version in statistics)
+
+    def load(self, model: str) -> None:
+        """Loads a model, as far as its files changed; waits for it.
+
+        Raises:
+            ServerError: a version does not load, or the server does not answer.
+        """
+        self._ask("load_model", model, timeout_s=None)
+
+    def unload(self, model: str) -> None:
+        """Unloads a model.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        self._ask("unload_model", model, timeout_s=None)
+
+    def renew(self, model: str) -> None:
+        """Loads a model whose files did not change into new instances; waits for them.
+
+        The old ones answer until then.
+
+        Raises:
+            ServerError: a version does not load, or the server does not answer.
+        """
+        config = self._ask("get_model_config", model, as_json=True)["config"]
+        config.setdefault("parameters", {})[_RENEWED] = {"string_value": secrets.token_hex(3)}
+        self._ask("load_model", model, timeout_s=None, config=json.dumps(config))
 
     def stop(self, *, at_once: bool = False) -> int:
         """Stops the server and cleans up; returns its exit code.
@@ -331,9 +413,26 @@ def threads_per_instance(repository: Path) -> int:
     return max(1, available_cores() // max(instances, 1))
 
 
+def raise_file_limit() -> None:
+    """Raises the limit of open files, for this process and its server, as far as it may.
+
+    Raises:
+        ServerError: a server would not find enough for itself.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < _LEAST_FILES:
+        raise ServerError(
+            f"this process may have {most} open files (`ulimit -Hn`), and a server needs "
+            f"{_LEAST_FILES} and one for each connection: set a higher limit, such as {_MOST_FILES}"
+        )
+
+
 def remove_leftovers() -> None:
     """Removes what servers left whose parent process has ended."""
-    for left in (*_SHM.glob("recipes_*"), *Path(tempfile.gettempdir()).glob("recipes-triton-*")):
+    for left in (*_SHM.glob("recipes_*"), *Path(tempfile.gettempdir()).glob("recipes-*-*")):
         named = _LEFTOVER.match(left.name)
         if named and not Path(f"/proc/{named[1] or named[2]}").exists():
             with contextlib.suppress(OSError):  # another user's

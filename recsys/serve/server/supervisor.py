@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps a Triton server serving: watches it and starts it again.
 
-Triton's own health endpoints stay 200 when a Python instance has died, and a version that never
-ends loading keeps a polling server from every later one. Both are seen from outside here.
+Triton's own health endpoints stay 200 when a Python instance has died; that is seen from outside
+here, and the instances of that model alone are replaced.
 """
 
 import collections
@@ -22,6 +22,7 @@ from recsys.serve.server.guard import TICK_S, Restarts, exit_text, sign_of_life
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status, Version, version_text
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance, find_instances, read_process
+from recsys.serve.server.loads import Loads
 from recsys.serve.server.probe import SILENCE_S, Prober
 from recsys.serve.server.process import NotReadyError, ServerSettings, TritonServer
 from recsys.serve.version_policy import is_handwritten, policy_of, served_versions
@@ -29,6 +30,7 @@ from recsys.settings import setting
 
 _LONGEST_TICKS = 16
 """Most ticks from a look that failed to the next one."""
+_CANCELLED = " one that its client cancelled may have"
 _UNLOADED = "unloaded"
 """Reason that Triton gives for a version that another one replaced."""
 
@@ -87,6 +89,7 @@ class Supervisor:
         self._metrics_url = ""
         self._states: dict[Version, str] = {}
         self._failures: dict[Version, str] = {}
+        self._told: dict[Version, str] = {}
         self._wrong: dict[Version, str] = {}
         self._log_fault = ""
         self._fault = ""
@@ -103,7 +106,7 @@ class Supervisor:
             sign_of_life()
             try:
                 with TritonServer(self._settings, self._log_file) as server:
-                    self._metrics_url = server.metrics_url
+                    self._metrics_url, self._loads = server.metrics_url, Loads(server)
                     self._load(server)
                     if not self._stopped() and not self._served:
                         on_ready(server)
@@ -182,12 +185,16 @@ class Supervisor:
         self._limit_log(server)
         now = time.monotonic()
         if (code := server.poll()) is not None:
-            raise ServerError(f"the server ended with {exit_text(code)}{_blame(code)}")
+            raise ServerError(f"the server ended with {exit_text(code)}{self._blame(code)}")
         if read_process(server.pid).state == "T":
             raise ServerError("the server was stopped by a signal")
         instances = find_instances(server.pid)
         if server.responds():
             watched.answered = now
+            with contextlib.suppress(OSError):  # its index says that the repository is away
+                self._loads.look(self._settings.poll_secs)
+            for model in self._loads.ended():
+                watched.end_replaced(model, now + SILENCE_S)
             try:
                 for line in self._observe(server):
                     self._say(line)
@@ -195,7 +202,8 @@ class Supervisor:
                 self._report("degraded", str(error))
             self._prober.look(server, (v for v, state in self._states.items() if state == "READY"))
         elif now - watched.answered > SILENCE_S:
-            raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s")
+            blame = f"; over gRPC{_CANCELLED} caused it" if self._settings.grpc_port else ""
+            raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s{blame}")
         else:
             since = time.monotonic() - watched.answered
             self._report("degraded", f"the server has not answered for {since:.0f} s")
@@ -204,10 +212,40 @@ class Supervisor:
         earlier, watched.faulty = watched.faulty, {i.pid: i.fault for i in instances if i.fault}
         # An instance that ends in order is dead for a moment only.
         for pid, fault in watched.faulty.items():
-            if pid in earlier and self._is_ready(seen.get(pid)):
-                name = seen[pid].name if pid in seen else "of a model"
-                raise ServerError(f"instance {name} (process {pid}) {fault}")
+            if pid in earlier and pid not in watched.replaced and self._is_ready(seen.get(pid)):
+                self._replace(watched, pid, fault)
         self._end_hung_loads(watched.loading, instances, now)
+        left = {i.pid: i for i in instances if i.pid in watched.replaced}
+        watched.replaced = {pid: watched.replaced[pid] for pid in left}
+        for pid, instance in left.items():  # kept by a request that nobody will answer, say
+            if now > watched.replaced[pid] and instance.name:
+                os.kill(pid, signal.SIGKILL)
+
+    def _replace(self, watched: "_Watched", pid: int, fault: str) -> None:
+        """Replaces the instances of a model of which one does not work."""
+        instance = watched.seen.get(pid)
+        reason = f"instance {instance.name if instance else 'of a model'} (process {pid}) {fault}"
+        if instance is None:
+            raise ServerError(reason)
+        if self._loads.is_loading(instance.model):
+            return
+        self._restarts.note(reason)
+        self._restarts.tell(f"{instance.model} is loaded again, the other models go on")
+        self._loads.renew(instance.model)
+        watched.replace(instance.model)
+        self._add_renewing()
+        self._report("degraded")
+
+    def _add_renewing(self) -> None:
+        renewing, why = self._loads.renewing(), "new instances are loaded: one does not work"
+        self._failures |= {version: why for version in self._states if version[0] in renewing}
+
+    def _blame(self, code: int) -> str:
+        """Returns the usual cause of a signal of the server's own."""
+        if code not in (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV):
+            return ""
+        blame = f", over gRPC{_CANCELLED}" if self._settings.grpc_port else ""
+        return f"; a request may have caused it{blame} (Security in docs/deployment.md)"
 
     def _limit_log(self, server: TritonServer) -> None:
         """Keeps the log small; faults of its disk are said alone."""
@@ -244,6 +282,9 @@ class Supervisor:
         for version in list(loading):
             if self._states.get(version) != "LOADING":
                 del loading[version]
+        for model, spent in self._loads.renewing().items():
+            if spent > self._options.ready_timeout_s:
+                raise ServerError(f"the load of new instances of {model} does not end")
         for version, state in self._states.items():
             if state != "LOADING":
                 continue
@@ -267,6 +308,7 @@ class Supervisor:
         """Reads and reports the models' states; returns lines of the news."""
         news: list[str] = []
         states: dict[Version, str] = {}
+        told: dict[Version, str] = {}
         listed, fault = self._list(server)
         for model in listed:
             version = (model["name"], model.get("version", ""))
@@ -277,9 +319,9 @@ class Supervisor:
                 if self._states.get(version) != "READY":
                     news.append(f"  {version_text(version)}: READY")
             elif model["state"] == "UNAVAILABLE" and reason and reason != _UNLOADED:
-                if self._failures.get(version) != reason:
+                if self._told.get(version) != reason:
                     news.append(f"  {version_text(version)}: does not load: {reason.rstrip()}")
-                self._failures[version] = reason
+                told[version] = self._failures[version] = reason
             elif reason == _UNLOADED:
                 self._failures.pop(version, None)
         newest = {name: int(v) for (name, v), state in states.items() if state == "READY"}
@@ -289,12 +331,13 @@ class Supervisor:
             if (name, v) in states
             and (not v or (int(v) > newest.get(name, -1) and self._is_chosen(name, int(v))))
         }
-        self._states = states
+        self._states, self._told = states, told
         for version, why in self._prober.faults.items():
             if version not in self._wrong:
                 news.append(f"  {version_text(version)}: {why}")
         self._wrong = self._prober.faults
         self._failures |= self._wrong
+        self._add_renewing()
         self._had_ready |= bool(newest)
         if self._had_ready and not newest and not fault:
             fault = "no version answers any more"
@@ -318,14 +361,11 @@ class Supervisor:
             listed, fault = [], f"the server cannot list {repository}: {error}"
         known = {(model["name"], model.get("version", "")) for model in listed}
         if not fault:
-            missing = set(server.names) - {name for name, _ in known}
-            refused = server.log.refused_models(
-                3 * self._settings.poll_secs + 5 if polls else math.inf
-            )
+            missing = self._loads.names - {name for name, _ in known}
             # Its configuration cannot be read, or it has no version.
-            for name in sorted(missing | refused.keys()):
+            for name in sorted(missing | self._loads.refused.keys()):
                 if (repository / name).is_dir():
-                    reason = refused.get(name) or server.log.model_error(name)
+                    reason = self._loads.refused.get(name) or server.log.model_error(name)
                     listed.append({"name": name, "state": "UNAVAILABLE", "reason": reason})
         away = {v for v, state in self._states.items() if state == "READY"} - known
         if away and (fault or not polls):
@@ -378,22 +418,29 @@ class _Watched:
     Attributes:
         seen: process id -> instance, of all that ever lived.
         faulty: process id -> fault, at the last look.
+        replaced: process id -> time at which it is to end, of instances that others replace.
         loading: version -> time from which it was seen to load.
         answered: time of the last answer.
     """
 
     seen: dict[int, Instance]
     faulty: dict[int, str] = dataclasses.field(default_factory=dict)
+    replaced: dict[int, float] = dataclasses.field(default_factory=dict)
     loading: dict[Version, float] = dataclasses.field(default_factory=dict)
     answered: float = dataclasses.field(default_factory=time.monotonic)
+
+    def replace(self, model: str) -> None:
+        """Notes that others will replace all instances of a model."""
+        of_model = [pid for pid, instance in self.seen.items() if instance.model == model]
+        self.replaced = dict.fromkeys(of_model, math.inf) | self.replaced
+
+    def end_replaced(self, model: str, when: float) -> None:
+        """Notes when the replaced instances of a model are to have ended."""
+        for pid, end in self.replaced.items():
+            if self.seen[pid].model == model:
+                self.replaced[pid] = min(end, when)
 
 
 def _text(error: Exception) -> str:
     """Returns an error for readers; others than our own with their type."""
     return str(error) if isinstance(error, ServerError) else f"{type(error).__name__}: {error}"
-
-
-def _blame(code: int) -> str:
-    """Returns the usual cause of a signal of the server's own."""
-    own = (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV)
-    return "; a request may have caused it (Security in docs/deployment.md)" if code in own else ""

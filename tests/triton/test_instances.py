@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads of a running server: one for each change, and new instances for those that died."""
+
+import contextlib
+import itertools
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from recsys.serve.client.connection import Endpoint, EndpointError
+from recsys.serve.server.instances import find_instances
+from recsys.serve.version_policy import with_policy
+from tests import harness
+from tests.tools import needs
+from tests.triton.conftest import deploy
+from tests.triton.test_reload import Flow
+from tests.triton.test_supervisor import serving
+from tests.triton.tiny_model import write_version
+
+pytestmark = [pytest.mark.triton_server, pytest.mark.slow]
+
+
+def instances_of(served, model):
+    return [i for i in find_instances(served.server_pid) if i.model == model]
+
+
+def ask(served, model, timeout_s=60):
+    with Endpoint(served.http, model, timeout_s=timeout_s) as endpoint:
+        return endpoint.predict({"x": np.ones((1, 2), np.float32)})["y"].tolist()
+
+
+@needs("compiled Triton backend")
+@pytest.mark.parametrize("protocols", [[], ["--grpc_port=0"]], ids=["http", "both"])
+def test_an_instance_that_dies_takes_no_other_model_away(generations, tmp_path, protocols):
+    repository = tmp_path / "models"
+    deploy(generations.checkpoints[0], repository, "--backend=native")
+    write_version(repository, "tiny", 1, 2.0, instances=2)
+    write_version(repository, "other", 1, 3.0)
+    with serving(repository, *protocols) as served:
+        server, (other,) = served.server_pid, instances_of(served, "other")
+        replaced = set()
+        with Flow([(served.http, "dlrm")] * 3, generations.request) as flow:
+            for number, deadly in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+                now = [i for i in instances_of(served, "tiny") if i.pid not in replaced]
+                assert len(now) == 2
+                replaced |= {i.pid for i in now}
+                hit = now[0]
+                os.kill(hit.pid, deadly)
+                for _ in range(4):  # the dead one may keep one
+                    with contextlib.suppress(EndpointError):
+                        ask(served, "tiny", timeout_s=1)
+                served.wait_for(f"restart {number}: instance {hit.name} (process {hit.pid}) ")
+                assert served.health()[0] == 200
+                served.wait_for_answers("tiny")
+                assert [ask(served, "tiny") for _ in range(6)] == [[[2.0, 2.0]]] * 6
+                flow.wait_for_more()
+            assert ask(served, "other") == [[3.0, 3.0]]
+        assert flow.failures == []
+        assert generations.of(flow.answers[0]) == [0]
+        assert (served.server_pid, instances_of(served, "other")) == (server, [other])
+        code, body = served.health()
+        assert (code, body["status"], len(body["restarts"])) == (200, "ok", 2)
+        harness.wait_for(
+            lambda: not replaced & {i.pid for i in instances_of(served, "tiny")}, "their end", 90
+        )
+        assert [ask(served, "tiny") for _ in range(6)] == [[[2.0, 2.0]]] * 6
+        assert len(served.health()[1]["restarts"]) == 2
+
+
+@needs("compiled Triton backend")
+def test_a_version_that_fails_is_loaded_and_told_once_for_each_change(generations, tmp_path):
+    repository, log = tmp_path / "models", tmp_path / "log"
+    for checkpoint in generations.checkpoints[:2]:
+        deploy(checkpoint, repository, "--backend=native")
+    with (repository / "dlrm" / "2" / "weights.safetensors").open("r+b") as weights:
+        weights.seek(-64, os.SEEK_END)
+        weights.write(b"damaged")
+    gone = "raise ValueError(f'weights are gone {id(self)} {__import__(\"os\").getpid()}')"
+    write_version(repository, "tiny", 1, 2.0)
+    write_version(repository, "broken", 1, 2.0)
+    write_version(repository, "broken", 2, 2.0, gone)
+    with serving(repository, "--poll_secs=1", f"--log_file={log}") as served:
+        names = (f"seen{number}" for number in itertools.count())
+
+        def look():
+            """Waits for two looks at the repository."""
+            for name in itertools.islice(names, 2):
+                write_version(repository, name, 1, 2.0)
+                served.wait_for(f"{name} version 1: READY")
+
+        def told():
+            said, logged = "".join(served.said), log.read_text()
+            return [
+                [said.count(f"{name} version 2: does not load") for name in ("broken", "dlrm")],
+                [logged.count(f"failed to load '{name}' version 2") for name in ("broken", "dlrm")],
+            ]
+
+        look()
+        assert told() == [[1, 1], [1, 1]]
+        write_version(repository, "broken", 3, 2.0, gone)
+        served.wait_for("broken version 3: does not load")
+        look()
+        assert told() == [[1, 1], [1, 1]]
+        assert "".join(served.said).count("broken version 3: does not load") == 1
+        config = repository / "broken" / "config.pbtxt"
+        config.write_text(with_policy(config.read_text(), "specific:1"))
+        served.wait_for("broken version 1: READY")
+        look()
+        assert told() == [[1, 1], [1, 1]]
+        assert served.health("/broken")[0] == 200
+        assert list(served.health()[1]["failures"]) == ["dlrm version 2"]
+        with pytest.raises(EndpointError):
+            ask(served, "dlrm")
+        config.write_text("backend: [")
+        served.wait_for("broken: does not load")
+        look()
+        assert "".join(served.said).count("broken: does not load") == 1
+        assert log.read_text().count("Poll failed for model directory 'broken'") == 1
+        assert ask(served, "broken") == [[2.0, 2.0]]
