@@ -135,7 +135,7 @@ class InputFile:
         Raises:
             PreprocError: compressed data are damaged or end early, or it is a table.
         """
-        if self.is_table:
+        if self.compression in ("parquet", "arrow"):
             raise PreprocError(f"{self.path}: is a table ({self.compression}); give a file of text")
         if self.compression != "none":
             yield from unpack(self.path, self.compression)
