@@ -30,7 +30,7 @@ ELEMENT_END = "\xff"
 """Between two elements of a list, a character of Latin-1: no byte of UTF-8."""
 
 _BATCH_ROWS = 10_000
-_LEAST_EXPONENT = 1e15
+_LEAST_EXPONENT = 1e7
 _MOST_EXACT = 2**53
 """Up to here float64 tells whole numbers apart."""
 _INDEX = re.compile(r"__index_level_\d+__")
