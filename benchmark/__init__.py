@@ -2,4 +2,4 @@
 """Benchmarks and demos: speed, memory and quality, beside other software."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)
-import recsys  # noqa: F401  (first, for recsys.at_start)
+import recsys  # noqa: F401  (first, see there)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from absl import flags
 
-from recsys.at_start import raise_interrupts
+from recsys import raise_interrupts
 from recsys.errors import (
     INPUT_REFUSED,
     INTERRUPTED,

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from recsys.at_start import is_own_program
+from recsys import is_own_program
 from recsys.flags import REMOVED
 from recsys.program import new_flags, run_command
 from recsys_recipes.commands import COMMANDS
