@@ -16,13 +16,13 @@ from preproc.clicks.schema.row_format import (
     RowFormat,
     criteo_format,
 )
-from preproc.files.blank_end import row_blocks
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, refuse_utf8_mark
-from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
+from preproc.files.raw.blank_end import row_blocks
+from preproc.files.raw.parts import told
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100

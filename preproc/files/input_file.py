@@ -13,7 +13,7 @@ import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
-from preproc.files.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
+from preproc.files.raw.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa

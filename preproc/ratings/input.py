@@ -11,10 +11,10 @@ from typing import cast
 import numpy as np
 
 from preproc.files.as_csv import ConvertedFile, as_csv
-from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile, refuse_utf8_mark
-from preproc.files.parts import parts_of
+from preproc.files.raw.blank_end import WHITESPACE
+from preproc.files.raw.parts import parts_of
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,

@@ -21,7 +21,7 @@ from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.parts import parts_of
+from preproc.files.raw.parts import parts_of
 
 SAMPLE_BYTES = 4 * 2**20
 """Text of the sample: half from the head of a file, the rest from middle and tail."""

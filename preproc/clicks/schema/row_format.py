@@ -5,7 +5,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
-from preproc.files.blank_end import LINE_ENDS
+from preproc.files.raw.blank_end import LINE_ENDS
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
