@@ -24,8 +24,8 @@ from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, seman
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.infer import infer_schema
 from preproc.files.errors import PreprocError
-from preproc.files.parts import parts_of, told
 from preproc.files.progress import ProgressReporter
+from preproc.files.raw.parts import parts_of, told
 from preproc.spark.settings import SparkSettings
 from recsys.durable import write_whole_file
 from recsys.flags import define_flags as define_settings

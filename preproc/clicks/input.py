@@ -9,7 +9,7 @@ from preproc.clicks.schema.schema import Schema
 from preproc.files.as_csv import as_utf8
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
-from preproc.files.parts import parts_of
+from preproc.files.raw.parts import parts_of
 
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.(?:gz|zst|bz2|xz))?")
 

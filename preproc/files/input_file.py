@@ -14,7 +14,7 @@ import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
-from preproc.files.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
+from preproc.files.raw.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet", "arrow"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import IO
 
 from preproc.files.errors import PreprocError
-from preproc.files.parts import is_part
 from preproc.files.progress import Progress, ProgressReporter
+from preproc.files.raw.parts import is_part
 from preproc.files.workspace import atomic_file, settings_key
 from recsys.sizes import format_bytes
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from preproc.files.blank_end import row_blocks
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
+from preproc.files.raw.blank_end import row_blocks
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -10,9 +10,9 @@ from typing import Any
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.parts import told
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
+from preproc.files.raw.parts import told
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat

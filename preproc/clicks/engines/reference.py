@@ -31,10 +31,10 @@ from preproc.clicks.rules import (
 )
 from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
 from preproc.clicks.schema.row_format import Column, RowFormat
-from preproc.files.blank_end import row_blocks
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.raw.blank_end import row_blocks
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import ListColumn

@@ -26,7 +26,7 @@ from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.lists_in_text import SEPARATORS, WEIGHTED, list_separator
-from preproc.files.parts import parts_of
+from preproc.files.raw.parts import parts_of
 from preproc.files.spelled_numbers import spelling_remedy
 
 SAMPLE_BYTES = 4 * 2**20

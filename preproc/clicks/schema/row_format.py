@@ -5,7 +5,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
-from preproc.files.blank_end import LINE_ENDS
+from preproc.files.raw.blank_end import LINE_ENDS
 from preproc.files.tables import unescaped
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]

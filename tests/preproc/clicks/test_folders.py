@@ -9,7 +9,7 @@ import fsspec
 import pytest
 import yaml
 
-from preproc.files.parts import parts_of
+from preproc.files.raw.parts import parts_of
 from recsys.data.manifest import Manifest
 from tests.preproc.programs import called
 from tests.tools import needs

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preproc.files import blank_end, input_file
-from preproc.files.blank_end import LINE_ENDS, WHITESPACE, end_of_rows, row_blocks
+from preproc.files import input_file
 from preproc.files.input_file import InputFile
+from preproc.files.raw import blank_end
+from preproc.files.raw.blank_end import LINE_ENDS, WHITESPACE, end_of_rows, row_blocks
 
 
 @pytest.mark.parametrize("blank", [LINE_ENDS, WHITESPACE])

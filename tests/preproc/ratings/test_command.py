@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from preproc.files import input_file
-from preproc.files.blank_end import WHITESPACE
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
+from preproc.files.raw.blank_end import WHITESPACE
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings import command as ratings_command
 from preproc.ratings import pipeline as ratings_pipeline

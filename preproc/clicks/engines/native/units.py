@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 from preproc.clicks.engine import EngineJob
 from preproc.clicks.kernel import binding
 from preproc.clicks.schema.row_format import RowFormat
-from preproc.files.blank_end import end_of_rows, row_blocks
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, open_fd
+from preproc.files.raw.blank_end import end_of_rows, row_blocks
 
 Counts = TypeVar("Counts", covariant=True)
 

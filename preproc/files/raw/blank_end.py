@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from preproc.files.input_file import InputFile
-from preproc.files.streams import BLOCK_BYTES
+from preproc.files.raw.streams import BLOCK_BYTES
 
 LINE_ENDS = b"\r\n"
 WHITESPACE = b" \t\r\n\v\f"

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw files as they come: parts of a folder, compressed streams, blank ends."""
