@@ -86,8 +86,9 @@ def check_rejected_rows(
     if bad <= max_bad_fraction * most_rows:
         return
     shown = [*itertools.islice(examples, EXAMPLES)]
-    if shown and all(is_other_encoding(row.row) for row in shown):
-        first = shown[0]
+    others = [row for row in shown if row.reason == "encoding" and is_other_encoding(row.row)]
+    if len(others) > len(shown) / 2:
+        first = others[0]
         raise TooManyRejectedRowsError(
             f"{bad} bad rows; {of_other_encoding(first.file, first.row, first.line_number)}"
         )
