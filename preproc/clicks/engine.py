@@ -23,7 +23,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, excerpt
-from preproc.files.spelled_numbers import spelling_remedy
+from preproc.files.raw.spelled_numbers import spelling_remedy
 from preproc.files.workspace import Workspace, settings_key
 
 WORK_VERSION = 2

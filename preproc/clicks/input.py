@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from preproc.clicks.schema.schema import Schema
-from preproc.files.as_csv import as_utf8
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
+from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.parts import parts_of
 
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.(?:gz|zst|bz2|xz))?")

@@ -19,14 +19,14 @@ from preproc.clicks.schema.row_format import (
     criteo_format,
 )
 from preproc.files.disk import DiskNeeds
-from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.raw.blank_end import row_blocks
+from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.raw.parts import told
-from preproc.files.tables import open_table, table_schema, write_cells
+from preproc.files.raw.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file: text, perhaps compressed, or a table (see preproc.files.tables)."""
+"""A raw input file: text, perhaps compressed, or a table (see preproc.files.raw.tables)."""
 
 import contextlib
 import dataclasses

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from preproc.files.encoding import is_other_encoding, of_other_encoding
 from preproc.files.errors import TooManyRejectedRowsError
+from preproc.files.raw.encoding import is_other_encoding, of_other_encoding
 from preproc.files.workspace import atomic_file
 from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
 

@@ -12,7 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
-from preproc.files.spelled_numbers import spelling_remedy
+from preproc.files.raw.spelled_numbers import spelling_remedy
 
 Column = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"

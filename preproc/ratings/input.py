@@ -11,13 +11,13 @@ from typing import cast
 
 import numpy as np
 
-from preproc.files.as_csv import ConvertedFile, as_csv
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
-from preproc.files.lists_in_text import list_separator
+from preproc.files.raw.as_csv import ConvertedFile, as_csv
 from preproc.files.raw.blank_end import WHITESPACE
+from preproc.files.raw.lists_in_text import list_separator
 from preproc.files.raw.parts import parts_of
-from preproc.files.tables import TableColumn, TableFile, open_table, table_schema, write_csv
+from preproc.files.raw.tables import TableColumn, TableFile, open_table, table_schema, write_csv
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preproc.files.as_csv import position
-from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.raw.as_csv import position
 from preproc.files.raw.blank_end import WHITESPACE
+from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import (
     IGNORED,

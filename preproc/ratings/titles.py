@@ -15,7 +15,7 @@ from pathlib import Path
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.tables import TableColumn, open_table, table_schema, write_csv
+from preproc.files.raw.tables import TableColumn, open_table, table_schema, write_csv
 from preproc.ratings.format import show
 from preproc.ratings.job import MOVIELENS, RatingsJob
 

@@ -21,13 +21,13 @@ from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
 from preproc.clicks.schema.table_sample import sample_table
 from preproc.clicks.schema.time_rule import show_time
 from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
-from preproc.files.as_csv import as_utf8
-from preproc.files.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.lists_in_text import SEPARATORS, WEIGHTED, list_separator
+from preproc.files.raw.as_csv import as_utf8
+from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
+from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
 from preproc.files.raw.parts import parts_of
-from preproc.files.spelled_numbers import spelling_remedy
+from preproc.files.raw.spelled_numbers import spelling_remedy
 
 SAMPLE_BYTES = 4 * 2**20
 """Text of the sample: half from the head of a file, the rest from middle and tail."""

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.raw.blank_end import LINE_ENDS
-from preproc.files.tables import unescaped
+from preproc.files.raw.tables import unescaped
 
 Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -158,7 +158,7 @@ class RowFormat:
     Attributes:
         delimiter: one byte between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
-        is_table: fields are cells of a table, see preproc.files.tables; the quote escapes them.
+        is_table: fields are cells of a table, see preproc.files.raw.tables; the quote escapes them.
         columns: of the fields, in their order.
         numbers: of each field, that of its first feature among those of the role; 0 without one.
         bin_numbers: of each field with bins, the number of their categorical feature.

@@ -20,9 +20,9 @@ from preproc.clicks.schema.row_format import (
     split_fields,
 )
 from preproc.clicks.schema.time_rule import TimeRule
-from preproc.files import tables
 from preproc.files.errors import PreprocError
-from preproc.files.tables import TableColumn
+from preproc.files.raw import tables
+from preproc.files.raw.tables import TableColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa

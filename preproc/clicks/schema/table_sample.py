@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from preproc.files import tables
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.tables import TableColumn
+from preproc.files.raw import tables
+from preproc.files.raw.tables import TableColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from preproc.clicks.kernel import shared_library
 from preproc.files.errors import KernelError, PreprocError
-from preproc.files.tables import escaped
+from preproc.files.raw.tables import escaped
 from recsys.errors import BadRowError
 from recsys.installation import command_for
 
