@@ -14,7 +14,13 @@ import xxhash
 from isal import isal_zlib
 
 from preproc.files.errors import PreprocError
-from preproc.files.raw.streams import BLOCK_BYTES, SKIPPABLE_MAGICS, ZSTD_MAGIC, unpack
+from preproc.files.raw.streams import (
+    BLOCK_BYTES,
+    SKIPPABLE_MAGICS,
+    ZSTD_MAGIC,
+    StreamFormat,
+    unpack,
+)
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet", "arrow"]
 
@@ -135,10 +141,10 @@ class InputFile:
         Raises:
             PreprocError: compressed data are damaged or end early, or it is a table.
         """
-        if self.compression in ("parquet", "arrow"):
+        if self.is_table:
             raise PreprocError(f"{self.path}: is a table ({self.compression}); give a file of text")
-        if self.compression != "none":
-            yield from unpack(self.path, self.compression)
+        if not self.is_plain:
+            yield from unpack(self.path, cast("StreamFormat", self.compression))
             return
         with self.path.open("rb") as file:
             while block := file.read(BLOCK_BYTES):
