@@ -2,8 +2,8 @@
 """What the fields of a row say, however they are written.
 
 The hashes that split and group rows are of these values, so that a row has the same ones in csv,
-in parquet and in a table of Python: quotes, the order of the columns, columns without use, 5.0 for
-5 and true for 1 make no difference.
+in parquet and in a table of Python: quotes, the order of the columns, 5.0 for 5 and true for 1 make
+no difference.
 """
 
 import struct
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 from preproc.clicks.rules import shuffle_keys
-from preproc.clicks.schema.grammar import read_category, read_list, shorten_number
+from preproc.clicks.schema.grammar import is_decimal, read_category, read_list, shorten_number
 from preproc.clicks.schema.row_format import Column, RowFormat
 
 
@@ -23,10 +23,10 @@ def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | No
 
     They are, of a label 1 or 0; of a number the bits of the float64; of a category the number, or
     the XXH64 of the text, also where it is hashed to a bucket; of a time the milliseconds since
-    1970 UTC; of a column without a role the XXH64 of the text, for a whole number such as 5.0
-    without the point and the zeros. Of a list they are the number of its elements, then the output
-    with this number of SplitMix64 with the number so far as its state, for each element's category
-    (its bucket where there are some) and for the bits of its weight as float32.
+    1970 UTC; of a column without a role see `_value_of_any`. Of a list they are the number of its
+    elements, then the output with this number of SplitMix64 with the number so far as its state,
+    for each element's category (its bucket where there are some) and for the bits of its weight as
+    float32.
     """
     if column.role == "label":
         return int(field in row_format.positive)
@@ -47,22 +47,39 @@ def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | No
         return value
     if column.role == "categorical":
         return _hash(read_category(field, column.type, 0))
-    whole = shorten_number(field) is not None
-    return xxhash.xxh64_intdigest(field.partition(b".")[0] if whole else field)
+    return _value_of_any(field)
+
+
+def _value_of_any(field: bytes) -> int:
+    """Returns 64 bits for a truth value, a number or a text, however a program writes it.
+
+    They are the bits of the float64 of a decimal number, else the XXH64 of the text: `true` for
+    True and TRUE, and likewise `false`; of a whole number such as 5.0 or 1e+15, up to 2**53, its
+    digits.
+    """
+    if field in (b"True", b"TRUE", b"False", b"FALSE"):
+        return xxhash.xxh64_intdigest(field.lower())
+    if shorten_number(field) is not None:
+        return xxhash.xxh64_intdigest(field.partition(b".")[0])
+    if not is_decimal(field):
+        return xxhash.xxh64_intdigest(field)
+    number = float(field)
+    if number.is_integer() and abs(number) <= 2**53:
+        return xxhash.xxh64_intdigest(str(int(number)).encode())
+    return int.from_bytes(struct.pack("<d", number + 0.0), "little")
 
 
 def row_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.uint64]:
-    """Returns 64 bits for what each valid row says in the columns with a role.
+    """Returns 64 bits for what each valid row says.
 
     They are the sum, modulo 2**64, over the columns that are not missing: of SplitMix64 with the
     XXH64 of the column's name as its state, the output with the number of what the column says.
     """
     sums = np.zeros(len(rows), np.uint64)
     for number, column in enumerate(row_format.columns):
-        if column.role != "ignored":
-            values, is_there = _values(rows, number, row_format)
-            name = xxhash.xxh64_intdigest(column.name.encode()[:255])
-            sums[is_there] += shuffle_keys(name, values[is_there])
+        values, is_there = _values(rows, number, row_format)
+        name = xxhash.xxh64_intdigest(column.name.encode()[:255])
+        sums[is_there] += shuffle_keys(name, values[is_there])
     return sums
 
 

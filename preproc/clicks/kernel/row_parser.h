@@ -400,7 +400,7 @@ CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, cons
       value = category;
       break;
     default:
-      value = TextHash::of(field, without_zeros(field, length));
+      value = value_of_any(field, length);
   }
   return true;
 }
@@ -420,8 +420,7 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
     hash = value;
   } else {
     for (uint32_t f = 0; f < format.num_fields; ++f) {
-      if (format.fields[f].role == kIgnored || !has_value(f)) continue;
-      hash += shuffle_key(format.name_hashes[f], value);
+      if (has_value(f)) hash += shuffle_key(format.name_hashes[f], value);
     }
   }
   batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;

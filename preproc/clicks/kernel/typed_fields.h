@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <string_view>
 
 #include "digits.h"
+#include "number.h"
 #include "row_format.h"
 #include "text_hash.h"
 #include "wide_keys.h"
@@ -41,6 +43,33 @@ inline uint32_t without_zeros(const uint8_t* field, uint32_t length) {
   int64_t number;
   if (!read_whole_number(field, length, number)) return length;
   return static_cast<uint32_t>(std::find(field, field + length, '.') - field);
+}
+
+// What a field of a column without a role says: a truth value, a number or a text, however a
+// program writes it; see `_value_of_any` of preproc/clicks/engines/row_values.py.
+inline uint64_t value_of_any(const uint8_t* field, uint32_t length) {
+  constexpr double kMostExact = 9007199254740992;
+  const auto is_one_of = [&](std::string_view first, std::string_view second) {
+    const std::string_view text(reinterpret_cast<const char*>(field), length);
+    return text == first || text == second;
+  };
+  const auto hash_of = [](std::string_view text) {
+    return TextHash::of(reinterpret_cast<const uint8_t*>(text.data()),
+                        static_cast<uint32_t>(text.size()));
+  };
+  if (is_one_of("True", "TRUE")) return hash_of("true");
+  if (is_one_of("False", "FALSE")) return hash_of("false");
+  int64_t whole;
+  double number;
+  if (read_whole_number(field, length, whole) || !parse_number(field, length, number)) {
+    return TextHash::of(field, without_zeros(field, length));
+  }
+  if (std::trunc(number) == number && std::fabs(number) <= kMostExact) {
+    return hash_of(std::to_string(static_cast<int64_t>(number)));
+  }
+  uint64_t bits;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return bits;
 }
 
 // Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.

@@ -58,6 +58,12 @@ def shorten_number(field: bytes) -> bytes | None:
     return str(number).encode() if -(2**63) <= number < 2**63 else None
 
 
+def is_decimal(field: bytes) -> bool:
+    """Returns True for a decimal number within float32."""
+    fits = len(field) <= MAX_NUMBER_BYTES and DECIMAL.fullmatch(field) is not None
+    return fits and abs(float(field)) < FLOAT32_END
+
+
 def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
     """Returns the category of a valid field: a text, else a number."""
     if kind == "hex":
@@ -155,7 +161,6 @@ def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason |
     if role == "categorical":
         return None if _HEXADECIMAL.fullmatch(field) else "hex"
     if kind == "float":
-        fits = len(field) <= MAX_NUMBER_BYTES and DECIMAL.fullmatch(field)
-        return None if fits and abs(float(field)) < FLOAT32_END else "number"
+        return None if is_decimal(field) else "number"
     is_integer = _INTEGER.fullmatch(field) and INT32_MIN <= int(field) <= INT32_MAX
     return None if is_integer else "integer"

@@ -226,6 +226,7 @@ class Schema:
             for column in self.columns
             if (column.role != "ignored" and not (unlabelled and column.role == "label"))
             or (self._is_used(column) and (column.name in types or not unlabelled))
+            or (self.split == "random" and not unlabelled and _tells_rows_apart(column, types))
         ]
         lacking = [column.name for column in used if column.name not in types]
         if lacking:
@@ -327,6 +328,12 @@ class Schema:
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
         )
+
+
+def _tells_rows_apart(column: Column, types: Mapping[str, "pa.DataType"]) -> bool:
+    """Returns True if a column without a role is part of the hash of a row, as in csv."""
+    kind = types.get(column.name)
+    return column.role == "ignored" and tables.is_read(kind) and not tables.is_list(kind)
 
 
 def _of_table(column: Column, kind: "pa.DataType") -> Column:

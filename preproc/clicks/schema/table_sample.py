@@ -5,15 +5,11 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.raw import tables
 from preproc.files.raw.tables import TableColumn
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SAMPLE_ROWS = 60_000
 """Rows of the sample: half from the head of a table, the rest from middle and end."""
@@ -51,7 +47,7 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
     import pyarrow as pa
 
     types = tables.table_schema(file)
-    unread = {field.name: str(field.type) for field in types if not _is_read(field.type)}
+    unread = {field.name: str(field.type) for field in types if not tables.is_read(field.type)}
     names = [name for name in types.names if name not in unread]
     if not names:
         raise PreprocError(f"{file.path}: has no column of a type that is read")
@@ -78,13 +74,3 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
             floats.append(name)
         columns[name] = Counter(texts)
     return TableSample(columns, len(sample), chosen, tuple(floats), unread)
-
-
-def _is_read(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    try:
-        tables.texts_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=tables.is_list(kind)))
-    except (TypeError, pa.ArrowException):
-        return False
-    return True

@@ -353,6 +353,19 @@ def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
     return values if is_binary else values.cast(pa.large_string())
 
 
+def is_read(kind: "pa.DataType | None") -> bool:
+    """Returns True if texts stand for the cells of a type, or for the elements of its lists."""
+    import pyarrow as pa
+
+    if kind is None:
+        return False
+    try:
+        texts_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=is_list(kind)))
+    except (TypeError, pa.ArrowException):
+        return False
+    return True
+
+
 def is_list(kind: "pa.DataType") -> bool:
     """Returns True if cells of a type are lists."""
     import pyarrow as pa

@@ -219,7 +219,8 @@ def test_parquet_and_frames_give_the_bytes_of_the_reference(tmp_path_factory, ta
     made = contents(folder / "wanted")
     prepare(folder / "log.parquet", schema, folder / "native", engine="native")
     assert contents(folder / "native") == made
-    clicks.prepare(table_of(table, rng), folder / "frame", schema=schema, **QUIET)
+    frame = table_of(table, rng)
+    clicks.prepare(frame, folder / "frame", schema=schema, shuffle_seed="none", **QUIET)
     assert contents(folder / "frame") == made
     notes = Counter(row.note.encode() for row in table if row.note is not None)
     (keys, *_) = dictionaries_of_dataset(folder / "frame").load()
@@ -241,7 +242,8 @@ def test_csv_and_tables_give_one_dataset(tmp_path_factory, table, seed):
     made = contents(folder / "csv")
     prepare(folder / "log.csv", schema, folder / "reference", engine="reference")
     assert contents(folder / "reference") == made
-    clicks.prepare(table_of(table, rng), folder / "frame", schema=schema, **QUIET)
+    frame = table_of(table, rng)
+    clicks.prepare(frame, folder / "frame", schema=schema, shuffle_seed="none", **QUIET)
     assert contents(folder / "frame") == made
 
 
@@ -472,3 +474,52 @@ def test_a_table_that_cannot_be_read_is_told_without_paths(tmp_path, table, mess
         with pytest.raises(UserError, match=message) as caught:
             clicks.infer(table, tmp_path / "draft.yaml")
         assert tempfile.gettempdir() not in str(caught.value)
+
+
+SPREAD = {
+    "label": {"column": "click"},
+    "columns": [
+        {"name": "site", "role": "categorical", "type": "string"},
+        *({"name": name, "role": "ignored"} for name in ("id", "weight", "seen", "note")),
+    ],
+    "split": {"random": {"fractions": [0.6, 0.2, 0.2], "seed": 7}},
+}
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_ignored_columns_tell_rows_apart_in_a_random_split(tmp_path, engine):
+    """The rows say the same elsewhere; csv spells floats and truth values as pandas does."""
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(SPREAD))
+    rows = 1500
+    ids = [*range(1000), *(10**15 + i for i in range(rows - 1000))]
+    weights = [i / 8 for i in range(rows)]
+    table = pa.table(
+        {
+            "click": pa.array([i % 2 for i in range(rows)]),
+            "site": pa.array(["s"] * rows),
+            "id": pa.array(ids).cast(pa.float64()),
+            "weight": pa.array(weights),
+            "seen": pa.array([i % 3 == 0 for i in range(rows)]),
+            "note": pa.array([f"n,{i % 7}" for i in range(rows)]),
+        }
+    )
+    lines = (
+        f'{i % 2},s,{float(ids[i])!r},{weights[i]!r},{i % 3 == 0},"n,{i % 7}"\n'
+        for i in range(rows)
+    )
+    (tmp_path / "log.csv").write_text("click,site,id,weight,seen,note\n" + "".join(lines))
+    parquet.write_table(table, tmp_path / "log.parquet")
+    made = [
+        prepare(
+            tmp_path / name,
+            tmp_path / "schema.yaml",
+            tmp_path / name.partition(".")[2],
+            engine=engine,
+        )
+        for name in ("log.csv", "log.parquet")
+    ]
+    assert made[0].rows == made[1].rows
+    assert contents(tmp_path / "csv") == contents(tmp_path / "parquet")
+    fractions = {split: count / rows for split, count in made[0].rows.items()}
+    assert fractions == pytest.approx({"train": 0.6, "validation": 0.2, "test": 0.2}, abs=0.04)
