@@ -21,7 +21,7 @@ bad:
 
 def groups(folder, target, status):
     (folder / "Makefile").write_text(GROUPS.replace("{repository}", str(harness.REPOSITORY)))
-    done = harness.run("make", target, folder=folder, status=status, MAKEFLAGS=None)
+    done = harness.run("make", target, folder=folder, status=status, MAKEFLAGS=None, MAKELEVEL=None)
     lines = done.stdout.splitlines()
     verdicts = [line.split(" after ")[0] for line in lines if " after " in line or ": not" in line]
     return lines, verdicts, done.stderr

@@ -253,7 +253,6 @@ def test_a_schema_of_criteos_columns_makes_criteos_bytes(tmp_path, missing):
         ("weight", "n.a.", r'n.a. is refused \(number\); .* missing: \["n.a."\] says so'),
         ("sku", "7x", r"7x is refused \(integer\); integers have .* where `type` string does\n"),
         ("bought", "maybe", r"maybe is refused \(label\); the label has neither"),
-        ("shop", "\udc85", r"\\x85 is refused \(encoding\); texts are UTF-8"),
     ],
 )
 def test_a_refused_row_tells_its_column(engine, column, value, message, tmp_path):

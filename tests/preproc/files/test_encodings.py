@@ -103,7 +103,7 @@ def test_chunks_begin_after_a_mark(tmp_path):
     for text in (MARK + b"a\nbc\n", MARK + b"a\nbc", MARK):
         (tmp_path / "text").write_bytes(text)
         for chunk_bytes in (1, 4, 99):
-            chunks = [*read_chunks(InputFile.open(tmp_path / "text"), chunk_bytes, "a text")]
+            chunks = [*read_chunks(InputFile.open(tmp_path / "text"), chunk_bytes, "a text", b"")]
             rows = [chunk.row(i) for chunk in chunks for i in range(chunk.num_lines)]
             assert rows == ([b"a", b"bc"] if len(text) > 3 else [])
             assert [chunk.offset for chunk in chunks][:1] == [3] * (len(text) > 3)

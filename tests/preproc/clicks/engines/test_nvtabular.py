@@ -138,7 +138,11 @@ def test_the_script_and_a_missing_environment(tmp_path):
     prepare = RUN_SCRIPT.with_name("prepare_dataset.sh")
     progress = script("2", "CPU", "NVTabular", "--progress=json", path=prepare, status=0)
     *stages, _ = (json.loads(line) for line in progress.splitlines())
-    assert list(dict.fromkeys(s["stage"] for s in stages))[:3] == ["read", "count", "encode"]
+    assert list(dict.fromkeys(s["stage"] for s in stages if "stage" in s))[:3] == [
+        "read",
+        "count",
+        "encode",
+    ]
     assert stages[-1]["bytes_done"] == stages[-1]["bytes_total"]
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.engine["version"].startswith("23.08")
