@@ -62,6 +62,7 @@ def served(tmp_path_factory):
 @pytest.fixture(scope="module")
 def live(served):
     """Samples of the server, as Prometheus keeps them."""
+    harness.wait_for(lambda: "recsys_probe_age_seconds{" in served.metrics(), "the first probe")
     kind, text = get(served.health_url.replace("/healthz", "/metrics"))
     assert kind.startswith("text/plain; version=0.0.4")
     return [(name, labels | OF_THE_SCRAPE) for name, labels in promql.samples(text)]

@@ -41,7 +41,7 @@ def shop(server, tmp_path_factory):
         f"--dataset={dataset}", f"--save_checkpoint_path={folder / 'run'}", *RAW_MODEL, "--lr=.01"
     )
     assert program.exit_code == 0
-    server.serve("shop", folder / "run", "--raw", f"--dataset={dataset}", "--split=test")
+    server.serve("schema_page", folder / "run", "--raw", f"--dataset={dataset}", "--split=test")
     return dataset, rows
 
 
@@ -49,7 +49,7 @@ def shop(server, tmp_path_factory):
 def url(server, shop, request):
     dataset, _ = shop
     with (
-        server.endpoint("shop", request.param) as endpoint,
+        server.endpoint("schema_page", request.param) as endpoint,
         PageServer(clicks_view(endpoint, dataset), 0) as page,
     ):
         yield page.url
@@ -87,7 +87,7 @@ def test_the_example_has_each_value_under_its_column(url, shop, server):
     assert (example["shop"], example["words"]) == ("", "")  # in buckets
     assert example["when"] == "15.01.2024 10:30"  # an hour east of UTC
     scored = answer(url, "score", fields=model["example"])
-    with server.endpoint("shop") as endpoint:
+    with server.endpoint("schema_page") as endpoint:
         fields = np.array([[text.encode() for text in model["example"]]], np.object_)
         assert scored["logit"] == endpoint.predict({"fields": fields})["logit"].item()
 
@@ -97,7 +97,7 @@ def test_a_line_is_split_as_the_schema_has_it(url, shop, server):
     quoted = [row for row in rows if ";" in row["brand"] or '"' in row["brand"]]
     assert len(quoted) > 9
     assert any("," in line_of(row) or "|" in line_of(row) for row in quoted)
-    with server.endpoint("shop") as endpoint:
+    with server.endpoint("schema_page") as endpoint:
         for row in (*quoted[:10], *rows[:10]):
             fields = answer(url, "split", line=line_of(row))["fields"]
             assert fields == [row[name] for name in FEATURES]
