@@ -23,7 +23,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
-from preproc.files.raw.blank_end import row_blocks
+from preproc.files.raw.blank_end import LINE_ENDS, row_blocks
 from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.raw.parts import told
 from preproc.files.raw.tables import open_table, table_schema, write_cells
@@ -105,6 +105,8 @@ def _opened(
                 continue
             raise PreprocError(f"{file.path}: holds no row; get the file again")
         row_format = of_table or job.semantics.row_format(file.path, rows[0] if rows else b"")
+        if is_all and row_format.blank != LINE_ENDS:  # a blank line of one column is a row
+            rows, _ = _sample(opened, row_format.blank)
         if are_parts and is_all and len(rows) == row_format.has_header:
             continue
         with_rows.append(opened)
@@ -142,9 +144,9 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
     return open_table(file, columns, write_cells), row_format, others
 
 
-def _sample(file: InputFile) -> tuple[list[bytes], bool]:
+def _sample(file: InputFile, blank: bytes = LINE_ENDS) -> tuple[list[bytes], bool]:
     """Returns up to `SAMPLE_ROWS` rows from the start of a file, and whether these are all."""
-    text, (_, blocks) = b"", without_mark(row_blocks(file))
+    text, (_, blocks) = b"", without_mark(row_blocks(file, blank))
     for block in blocks:  # the first ones of a gzip file may end in the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
@@ -211,7 +213,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         PreprocError: names the reason of the first rows.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
-    number = first_of_other_encoding(rows)
+    number = None if row_format.is_table else first_of_other_encoding(rows)
     if number is not None and reasons.count("encoding") > job.max_bad_fraction * len(rows):
         line = number + 1 + row_format.has_header
         raise PreprocError(of_other_encoding(str(file.path), rows[number], line))

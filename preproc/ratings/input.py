@@ -87,7 +87,14 @@ def _opened_parts(job: RatingsJob, folder: Path) -> tuple[InputFile, ...]:
     parts = tuple(part for part in parts_of(folder) if part.stat().st_size)
     if not parts:
         raise PreprocError(f"`input` {folder}: none of its files holds a row")
-    return tuple(_opened(job, part) for part in parts)
+    files = [_opened(job, part) for part in parts]
+    if any(isinstance(file, TableFile) and file.has_fractions for file in files):
+        # Times are written alike in all parts.
+        files = [
+            dataclasses.replace(file, has_fractions=True) if isinstance(file, TableFile) else file
+            for file in files
+        ]
+    return tuple(files)
 
 
 def _opened(job: RatingsJob, path: Path) -> InputFile:

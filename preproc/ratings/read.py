@@ -31,6 +31,7 @@ from preproc.ratings.format import (
     USER,
     Fault,
     RatingsFormat,
+    show,
 )
 from preproc.ratings.input import RATINGS_FILE
 from preproc.ratings.job import RatingsJob
@@ -131,6 +132,12 @@ def read_ratings(
     with reporter.stage("read", text_bytes, lambda: (done, read.num_rows)):
         for number, chunk in chunks:
             has_header = chunk.first_line == 1 and layout.is_header(chunk.row(0))
+            if chunk.first_line == 1 and layout.needs_header and not has_header:
+                raise PreprocError(
+                    f"{files[number].path}: its first line is {show(chunk.row(0))}, but the header "
+                    f"of the largest file is {layout.headers[0].decode()}; write all parts with "
+                    "the same columns in the same order"
+                )
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
                 _reject(job, files[number], layout, chunk, bad_lines, read.rejected)
@@ -215,7 +222,9 @@ def _reject(
 
 
 def _refuse_other_encoding(file: InputFile, chunk: Chunk) -> None:
-    """Refuses a file of which most lines beyond ASCII are not UTF-8."""
+    """Refuses a text of which most lines beyond ASCII are not UTF-8."""
+    if file.is_table:
+        return
     lines = [chunk.row(i) for i in range(min(chunk.num_lines, _LOOKED_AT))]
     first = first_of_other_encoding(lines)
     if first is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import InputFile, without_mark
 from preproc.files.raw.tables import TableColumn, open_table, table_schema, write_csv
 from preproc.ratings.format import show
 from preproc.ratings.job import MOVIELENS, RatingsJob
@@ -82,7 +82,7 @@ def _read(file: InputFile) -> Titles:
 
 def _rows(file: InputFile) -> Iterator[tuple[int, str, str]]:
     """Yields (line number, raw id, title); the first line tells the format."""
-    head, _, _ = next(file.blocks(), b"").partition(b"\n")
+    head, _, _ = next(without_mark(file.blocks())[1], b"").partition(b"\n")
     first_line = head.decode("latin-1")
     separator = _FIRST_FIELD.match(first_line)
     if separator is not None:
@@ -95,7 +95,7 @@ def _rows(file: InputFile) -> Iterator[tuple[int, str, str]]:
 
 
 def _separated_rows(file: InputFile, separator: str) -> Iterator[tuple[int, str, str]]:
-    text = b"".join(file.blocks())
+    text = b"".join(without_mark(file.blocks())[1])
     try:
         lines = text.decode().split("\n")
     except UnicodeDecodeError:

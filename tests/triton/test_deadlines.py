@@ -19,6 +19,7 @@ import pytest
 
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint, EndpointError
+from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint, logits_of
 from tests.tools import needs
 from tests.triton.conftest import deploy
@@ -112,6 +113,7 @@ def test_clients_that_drop_connections_over_http_end_no_server(tmp_path):
         print(clients.counts)
         assert (clients.refused, clients.wrong) == ([], [])
         assert min(clients.counts.values()) > CLIENTS
+        harness.wait_for(lambda: served.health()[1]["status"] == "ok", "health after the load")
         code, body = served.health()
         assert (code, body["status"], body["restarts"]) == (200, "ok", [])
         assert served.server_pid == server

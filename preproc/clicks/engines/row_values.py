@@ -59,6 +59,8 @@ def _value_of_any(field: bytes) -> int:
     """
     if field in (b"True", b"TRUE", b"False", b"FALSE"):
         return xxhash.xxh64_intdigest(field.lower())
+    if field in (b"-0", b"-0.0"):
+        return xxhash.xxh64_intdigest(b"0")
     if shorten_number(field) is not None:
         return xxhash.xxh64_intdigest(field.partition(b".")[0])
     if not is_decimal(field):

@@ -61,6 +61,7 @@ inline uint64_t value_of_any(const uint8_t* field, uint32_t length) {
   if (is_one_of("False", "FALSE")) return hash_of("false");
   int64_t whole;
   double number;
+  if (is_one_of("-0", "-0.0")) return hash_of("0");
   if (read_whole_number(field, length, whole) || !parse_number(field, length, number)) {
     return TextHash::of(field, without_zeros(field, length));
   }

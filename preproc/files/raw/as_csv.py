@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from preproc.files.errors import PreprocError
@@ -60,7 +61,7 @@ def as_utf8(file: InputFile) -> InputFile:
         return file
     head = next(file.blocks(), b"")
     if head.startswith(_UTF16_MARKS):
-        return as_utf8(_converted(file, _from_utf16, ""))
+        return as_utf8(_converted(file, functools.partial(_from_utf16, file.path), ""))
     if b"\r" in head and b"\n" not in head:
         return _converted(file, _with_line_feeds, "")
     return file
@@ -124,11 +125,17 @@ def _conversion(
     return functools.partial(_from_delimiter, delimiter), delimiter
 
 
-def _from_utf16(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-    for block in blocks:
-        yield decoder.decode(block).encode()
-    yield decoder.decode(b"", final=True).encode()
+def _from_utf16(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    decoder, read = codecs.getincrementaldecoder("utf-16")(), 0
+    try:
+        for block in itertools.chain(blocks, [b""]):
+            text = decoder.decode(block, final=not block)
+            read += len(block)
+            yield text.encode()
+    except UnicodeError as error:
+        raise PreprocError(
+            f"{path}: the UTF-16 text is damaged after byte {read} ({error}); get the file again"
+        ) from error
 
 
 def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -197,7 +204,9 @@ def _csv_of(rows: Iterable[Iterable[object]]) -> Iterator[bytes]:
     while several := list(itertools.islice(rows, _ROWS)):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([str(v).translate(_LINE_ENDS) for v in row] for row in several)
+        # A blank line stays one: a row of one empty field would get quotes.
+        written = ([str(v).translate(_LINE_ENDS) for v in row] for row in several)
+        writer.writerows([] if row == [""] else row for row in written)
         yield text.getvalue().encode(errors="surrogateescape")
 
 

@@ -50,7 +50,8 @@ def _refuse_folders(folder: Path, names: Sequence[str]) -> None:
 
 def told(folder: Path, parts: Sequence[Path], num_empty: int = 0) -> str:
     """Returns a line that names count, first and last of the files that are read, and others."""
-    names = [path.relative_to(folder).as_posix() for path in parts]
+    paths = (path.relative_to(folder) if path.is_relative_to(folder) else path for path in parts)
+    names = [path.as_posix() for path in paths]
     files = f"1 file, {names[0]}"
     if len(names) > 1:
         files = f"{len(names):,} files, from {names[0]} to {names[-1]}"

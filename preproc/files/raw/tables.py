@@ -215,9 +215,13 @@ def _has_fractions(table: TableFile) -> bool:
 
     kinds = table_schema(table)
     names = [column.name for column in table.columns if column.in_seconds]
-    names = [name for name in names if pa.types.is_timestamp(kinds.field(name).type)]
+    names = [name for name in names if is_time(kinds.field(name).type)]
     for _, batch in _batches(table, names) if names else ():
-        for values in batch.columns:
+        for column in batch.columns:
+            is_dictionary = pa.types.is_dictionary(column.type)
+            values = column.dictionary_decode() if is_dictionary else column
+            if not pa.types.is_timestamp(values.type):
+                continue  # days have no fractions
             units = values.cast(pa.int64())
             whole = pc.multiply(
                 pc.divide(units, _UNITS[values.type.unit]), _UNITS[values.type.unit]
@@ -315,6 +319,8 @@ def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = F
         return texts_of(values.storage, column, has_fractions=has_fractions)
     if types.is_run_end_encoded(kind):
         return texts_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
+    if types.is_dictionary(kind) and column.is_id:
+        return texts_of(values.dictionary_decode(), column, has_fractions=has_fractions)
     if types.is_dictionary(kind):
         texts = texts_of(values.dictionary, column, has_fractions=has_fractions)
         return texts.take(values.indices)

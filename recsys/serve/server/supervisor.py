@@ -219,7 +219,8 @@ class Supervisor:
         watched.replaced = {pid: watched.replaced[pid] for pid in left}
         for pid, instance in left.items():  # kept by a request that nobody will answer, say
             if now > watched.replaced[pid] and instance.name:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _replace(self, watched: "_Watched", pid: int, fault: str) -> None:
         """Replaces the instances of a model of which one does not work."""
@@ -229,9 +230,9 @@ class Supervisor:
             raise ServerError(reason)
         if self._loads.is_loading(instance.model):
             return
+        self._loads.renew(instance.model)  # first: it needs a thread
         self._restarts.note(reason)
         self._restarts.tell(f"{instance.model} is loaded again, the other models go on")
-        self._loads.renew(instance.model)
         watched.replace(instance.model)
         self._add_renewing()
         self._report("degraded")

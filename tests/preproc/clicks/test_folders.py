@@ -193,3 +193,30 @@ def test_names_with_several_numbers(tmp_path):
         *("9", "10", "a.csv", "d2.csv"),
         *("d02_h9.csv", "d2_h9.csv", "d2_h10.csv", "d10_h1.csv"),
     ]
+
+
+def test_files_of_a_split_may_lie_elsewhere(tmp_path, parts, schema):
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.write_text(HEADER + rows_of(0))
+    files = {"train": HOURS[1:], "validation": [], "test": [str(elsewhere)]}
+    schema.write_text(yaml.safe_dump(SCHEMA | {"split": {"files": files}}))
+    made, _ = prepared(parts, schema)
+    assert made.rows == {"train": 220, "validation": 0, "test": 20}
+
+
+def test_a_part_of_one_column_may_hold_missing_rows_alone(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_text("click,site\n" + "1,a\n0,b\n" * 30)
+    columns = [{"name": "site", "role": "categorical", "type": "string"}]
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(yaml.safe_dump(SCHEMA | {"columns": columns}))
+    prepared(folder, schema)
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "a.csv").write_text("site\na\n")
+    (new / "b.csv").write_text("site\n\n\n")
+    output = tmp_path / "rows"
+    words = (f"--input={new}", f"--output={output}", f"--dictionaries={tmp_path / 'made'}")
+    called("clicks", *words, "--unlabelled")
+    assert Manifest.load(output).rows["test"] == 3

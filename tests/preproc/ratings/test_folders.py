@@ -105,3 +105,45 @@ def test_folders_within_a_folder_are_refused(tmp_path, name):
     (tmp_path / "parts" / "part_0.csv").write_bytes(as_csv(ROWS))
     words = (f"--input={tmp_path / 'parts'}", f"--output={tmp_path / 'made'}")
     assert name in called("movielens", *words, status=2)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+def test_parts_with_their_columns_in_another_order_are_refused(tmp_path, ending):
+    """They would be read with users as items."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    swapped = [",".join(row.split(",")[i] for i in (1, 0)) + "\n" for row in ROWS[:5]]
+    if ending == ".csv":
+        (folder / "a.csv").write_text("userId,movieId\n" + "".join(ROWS).replace(",4.0", ""))
+        (folder / "b.csv").write_text("movieId,userId\n" + "".join(swapped))
+    else:
+        pairs = [row.split(",")[:2] for row in ROWS]
+        straight = "".join(json.dumps({"userId": u, "movieId": i}) + "\n" for u, i in pairs)
+        turned = "".join(json.dumps({"movieId": i, "userId": u}) + "\n" for u, i in pairs[:5])
+        (folder / "a.json").write_text(straight)
+        (folder / "b.json").write_text(turned)
+    words = (f"--input={folder}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
+    columns = "--columns=user=userId,item=movieId"
+    errors = called("movielens", *words, columns, "--id_type=string", status=2)
+    assert f"b{ending}" in errors
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_times_of_parts_are_read_alike_if_one_has_fractions(tmp_path, is_dictionary):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    users, items = zip(*(row.split(",")[:2] for row in ROWS), strict=True)
+    for number, shift in enumerate((0, 500)):
+        times = [1000 * i + shift * (i == 7) for i in range(len(ROWS) >> number)]
+        stamps = pyarrow.array(times, pyarrow.timestamp("ms"))
+        table = {
+            "userId": pyarrow.array([*map(int, users)])[: len(times)],
+            "movieId": pyarrow.array([*map(int, items)])[: len(times)],
+            "timestamp": stamps.dictionary_encode() if is_dictionary else stamps,
+        }
+        pyarrow.parquet.write_table(pyarrow.table(table), folder / f"part_{number}.parquet")
+    words = (f"--input={folder}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
+    called("movielens", *words, "--columns=user=userId,item=movieId,timestamp=timestamp")
+    manifest = Manifest.load(tmp_path / "made")
+    assert [source["rows"] for source in manifest.source_files] == [len(ROWS), len(ROWS) // 2]

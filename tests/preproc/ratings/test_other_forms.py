@@ -280,3 +280,22 @@ def test_decimal_commas_of_ratings_are_told(tmp_path):
     (tmp_path / "log.csv").write_bytes(lines(HEADER, *rows, separator=";"))
     call = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'made'}")
     assert "docs/own_clicks.md" in called("movielens", *call, status=3)
+
+
+@pytest.mark.parametrize("end", ["\n", "\n\n", " \n"])
+@pytest.mark.parametrize("form", ["tabs", "objects"])
+def test_blank_lines_at_the_end_of_a_converted_file_are_no_rows(tmp_path, form, end):
+    text = "\n".join("\t".join(row) for row in TABLE)
+    if form == "objects":
+        text = "\n".join(json.dumps(dict(zip(HEADER, row, strict=True))) for row in ROWS)
+    (tmp_path / "log").write_text(text + "\n" + end)
+    words = (f"--input={tmp_path / 'log'}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
+    called("movielens", *words, ALL_NAMED.replace(" ", "=").removesuffix("$"))
+    assert Manifest.load(tmp_path / "made").source_files[0]["rows"] == len(ROWS)
+
+
+def test_utf16_that_is_cut_off_is_damaged(tmp_path):
+    (tmp_path / "log").write_bytes("".join(lines(*TABLE).decode()).encode("utf-16")[:-1])
+    words = (f"--input={tmp_path / 'log'}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
+    errors = called("movielens", *words, status=2)
+    assert "log: the UTF-16 text is damaged" in errors

@@ -39,7 +39,7 @@ def program(folder, *more, name="dlrm"):
     """Returns a module and flags of an endless training that saves in a folder."""
     words, folder_flag = PROGRAMS[name]
     saved = (f"--{folder_flag}={folder / 'run'}", f"--log_path={folder / 'log'}")
-    return [*words, *saved, "--save_freq=2", "--process_timeout=5", *more]
+    return [*words, *saved, "--save_freq=2", "--process_timeout=30", *more]
 
 
 def job(words, launcher=None):
