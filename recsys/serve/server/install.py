@@ -10,6 +10,7 @@ native one where that is built.
 import dataclasses
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -97,14 +98,16 @@ def find_server(backends: Path) -> ServerInstall:
 
 
 def _preloaded(folder: Path) -> str:
-    """Returns the value of LD_PRELOAD, with a copy of our library: a path in it has no blanks."""
+    """Returns the value of LD_PRELOAD: our library, or a copy if its path has a blank or colon."""
     if not private.LIBRARY.is_file():
         raise ServerError(
             f"{private.LIBRARY}, which keeps requests and the server's key from other users of "
             f"this machine, was not built: {command_for('kernels')}"
         )
-    copy = shutil.copy2(private.LIBRARY, folder)
-    return ":".join(filter(None, (str(copy), os.getenv("LD_PRELOAD"))))
+    library = private.LIBRARY
+    if re.search(r"[\s:]", str(library)):
+        library = Path(shutil.copy2(library, folder))
+    return ":".join(filter(None, (str(library), os.getenv("LD_PRELOAD"))))
 
 
 def _fill_backends(root: Path, backends: Path) -> None:
