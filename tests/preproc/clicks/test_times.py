@@ -106,10 +106,12 @@ def test_features_of_times_and_splits_by_them(form, tmp_path):
 
 
 def row_value(line: str) -> int:
-    """Adds up SplitMix64 of what the columns with a role say, each from the hash of its name."""
-    time, _, item, click = line.split(",")
+    """Adds up SplitMix64 of what the columns say, each from the hash of its name."""
+    time, user, item, click = line.split(",")
     moment = TimeRule("iso8601").milliseconds(time.encode())
     said = {"ts": moment, "item": xxhash.xxh64_intdigest(item.encode()), "click": int(click)}
+    if user not in ("", "u7"):
+        said["user"] = xxhash.xxh64_intdigest(user.encode())
     return (
         sum(
             int(
