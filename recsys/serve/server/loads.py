@@ -75,6 +75,11 @@ class Loads:
         """The models that are to be served and for which no load is under way."""
         return {*(self._server.settings.models or self._stamps)} - self._loads.keys()
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether a model is being loaded or unloaded."""
+        return bool(self._loads)
+
     def is_loading(self, name: str) -> bool:
         """Tells if a load of a model is under way."""
         return name in self._loads

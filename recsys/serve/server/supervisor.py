@@ -209,7 +209,13 @@ class Supervisor:
             self._report("degraded", f"the server has not answered for {since:.0f} s")
         seen = watched.seen
         seen |= {instance.pid: instance for instance in instances if instance.model}
-        earlier, watched.faulty = watched.faulty, {i.pid: i.fault for i in instances if i.fault}
+        # A load starts and ends processes of its own, dead for a moment.
+        faults = {
+            i.pid: i.fault
+            for i in instances
+            if i.fault and (i.pid in seen or not self._loads.are_under_way)
+        }
+        earlier, watched.faulty = watched.faulty, faults
         # An instance that ends in order is dead for a moment only.
         for pid, fault in watched.faulty.items():
             if pid in earlier and pid not in watched.replaced and self._is_ready(seen.get(pid)):
