@@ -61,6 +61,12 @@ class ModelConfig:
     dropout: float = setting(
         0.0, "Fraction of activations dropped after each hidden layer of the top MLP in training"
     )
+    embedding_init: float | None = setting(
+        None,
+        "Standard deviation of the normal distribution that embeddings start from. By default "
+        "each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do: values of "
+        "features with few categories are then large, which costs quality on many logs",
+    )
     batch_norm: bool = setting(False, "Normalise each hidden layer of the MLPs over the batch")
 
     def __post_init__(self) -> None:
@@ -93,6 +99,8 @@ class ModelConfig:
                 f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
                 f"not {self.embedding_type}"
             )
+        if self.embedding_init is not None and not self.embedding_init > 0:
+            raise UserError(f"`embedding_init` must be positive, got {self.embedding_init}")
         if not 0 <= self.dropout < 1:
             raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
 

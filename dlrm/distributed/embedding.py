@@ -36,6 +36,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         embedding_type: type of the rank's joint tables.
         storage: storage of the rank's joint tables.
         has_lists: features may be lists; the tables are of `joint_fused`.
+        init_std: see `Embeddings`.
 
     Attributes:
         placement: as given.
@@ -55,6 +56,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         storage: EmbeddingStorage = "float32",
         *,
         has_lists: bool = False,
+        init_std: float | None = None,
     ) -> None:
         super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
         self.placement = placement
@@ -75,6 +77,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         self._replicated_features: Tensor
         features = torch.tensor(replicated, dtype=torch.int64)
         self.register_buffer("_replicated_features", features, persistent=False)
+        self.init_std = init_std
         self.reset_parameters()
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:

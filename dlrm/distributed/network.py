@@ -45,6 +45,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
             config.embedding_type,
             config.embedding_storage,
             has_lists=has_lists,
+            init_std=config.embedding_init,
         )
         super().__init__(config, sharded.table_sizes, lambda _sizes: sharded)
         self.sharded = sharded

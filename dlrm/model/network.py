@@ -164,6 +164,7 @@ class Dlrm(DlrmNetwork[Any]):
                 config.embedding_dim,
                 config.hash_indices,
                 config.embedding_storage,
+                init_std=config.embedding_init,
             )
 
         super().__init__(config, table_sizes, build_tables)

@@ -125,6 +125,7 @@ class BaggedEmbedding(JointTable[Bags]):
         """Builds the tables of a model, with random values."""
         dim, sizes = config.embedding_dim, config.capped(table_sizes)
         tables = cls(sizes, dim, config.hash_indices, config.embedding_storage)
+        tables.init_std = config.embedding_init
         tables.reset_parameters()
         return tables
 

@@ -66,6 +66,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         hash_indices: take ids modulo the table size.
 
     Attributes:
+        init_std: deviation of the values that rows start from; None takes the table's size.
         trainable: keep what an update needs.
         finds_overflow: look for infinite row gradients in backward, where that costs no pass.
     """
@@ -74,6 +75,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         super().__init__()
         self.table_sizes = tuple(table_sizes)
         self._unknown_is_zero = False
+        self.init_std: float | None = None
         self.embedding_dim = embedding_dim
         self.hash_indices = hash_indices
         self.trainable = True
@@ -136,17 +138,22 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draws each table from U(-sqrt(1 / rows), sqrt(1 / rows)).
+        """Draws each table from N(0, init_std^2) or U(-sqrt(1 / rows), sqrt(1 / rows)).
 
-        Source: facebookresearch/dlrm, create_emb. Row 0 is zero after `start_unknown_at_zero`.
+        Source of the latter: facebookresearch/dlrm, create_emb. Row 0 is zero after
+        `start_unknown_at_zero`.
         """
         stored = self.stored_tables()
         for feature, shard in self.shards().items():
-            view, bound = shard.view(stored), math.sqrt(1 / self.table_sizes[feature])
-            if view.dtype == torch.float32:
-                view.uniform_(-bound, bound)
+            view = shard.view(stored)
+            is_float32 = view.dtype == torch.float32
+            drawn = view if is_float32 else torch.empty_like(view, dtype=torch.float32)
+            if self.init_std is None:
+                bound = math.sqrt(1 / self.table_sizes[feature])
+                drawn.uniform_(-bound, bound)
             else:
-                drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
+                drawn.normal_(0, self.init_std)
+            if not is_float32:
                 _store(self, shard, drawn)
         if self._unknown_is_zero:
             self.start_unknown_at_zero()
@@ -446,6 +453,7 @@ def build_embeddings(
     hash_indices: bool,
     storage: EmbeddingStorage = "float32",
     *,
+    init_std: float | None = None,
     draws: bool = True,
 ) -> Embeddings[Tensor]:
     """Builds embeddings of a type and storage.
@@ -456,6 +464,7 @@ def build_embeddings(
         embedding_dim: D.
         hash_indices: take ids modulo the table size.
         storage: of `joint_fused`.
+        init_std: see `Embeddings`.
         draws: draw random values; shards leave it to who knows the size of the whole tables.
     """
     tables: Embeddings[Tensor]
@@ -463,6 +472,7 @@ def build_embeddings(
         tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
     else:
         tables = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
+    tables.init_std = init_std
     if draws:
         tables.reset_parameters()
     return tables

@@ -223,6 +223,15 @@ def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
         assert values.mean().abs() < 5 * bound / (3 * len(values)) ** 0.5  # standard deviations
 
 
+def test_shards_start_with_the_deviation_asked_for():
+    sizes = (1000, 3, 400)
+    placed = placement_of(4, sizes, ("rows", "replicate", 3))
+    for rank in range(4):
+        tables = ShardedEmbeddings(placed, rank, 32, "joint_fused", init_std=0.02)
+        for rows in read_tables(tables).values():
+            assert float(rows.std()) == pytest.approx(0.02, rel=0.3)
+
+
 def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
     placed = placement("mixed", 2)
 

@@ -240,6 +240,20 @@ def test_initial_values_follow_the_recipe():
     assert float(bias.std()) == pytest.approx((1 / 64) ** 0.5, rel=0.3)
 
 
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_every_table_starts_with_the_deviation_asked_for(embedding_type):
+    changes = {"embedding_dim": 64, "bottom_mlp_sizes": (64,), "embedding_type": embedding_type}
+    model = build(sizes=(100, 10_000), embedding_init=0.01, **changes)
+    drawn = []
+    for _ in range(2):
+        tables = [table.clone() for table in read_tables(model.embeddings).values()]
+        assert [float(table.std()) for table in tables] == pytest.approx([0.01] * 2, rel=0.05)
+        assert all(table.abs().max() > 0.02 for table in tables)
+        drawn.append(tables[0])
+        model.reset_embeddings()
+    assert not torch.equal(*drawn)
+
+
 def test_dropout_acts_in_training_only():
     model = build(dropout=0.5)
     data = batch()
