@@ -411,7 +411,7 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+    values = values.cast(pa.float64()) if pa.types.is_float16(values.type) else values
     numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
     is_nothing = np.isnan(numbers)
     is_whole = (np.trunc(numbers) == numbers) & (np.abs(numbers) <= _MOST_EXACT)
