@@ -53,7 +53,8 @@ def find_inputs(
         if file.stat().st_size == 0 and not may_be_empty:
             last = ", or leave it out if it is the last day" if by_days else ""
             raise PreprocError(f"{file}: is empty; get the file again{last}")
-    return tuple(as_utf8(InputFile.open(f)) for f in files)
+    folder = path if path.is_dir() else None
+    return tuple(as_utf8(InputFile.open(f, folder)) for f in files)
 
 
 def has_parts(path: Path, schema: Schema | None) -> bool:

@@ -24,7 +24,7 @@ from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.raw.blank_end import LINE_ENDS, row_blocks
-from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
+from preproc.files.raw.encoding import encoding_fault
 from preproc.files.raw.parts import told
 from preproc.files.raw.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
@@ -213,10 +213,10 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         PreprocError: names the reason of the first rows.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
-    number = None if row_format.is_table else first_of_other_encoding(rows)
-    if number is not None and reasons.count("encoding") > job.max_bad_fraction * len(rows):
-        line = number + 1 + row_format.has_header
-        raise PreprocError(of_other_encoding(str(file.path), rows[number], line))
+    if reasons.count("encoding") > job.max_bad_fraction * len(rows):
+        first = 1 + row_format.has_header
+        if fault := encoding_fault(file, rows, range(first, first + len(rows))):
+            raise PreprocError(fault)
     if None in reasons:
         return
     if not rows:

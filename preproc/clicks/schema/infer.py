@@ -24,7 +24,7 @@ from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_r
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.raw.as_csv import as_utf8
-from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
+from preproc.files.raw.encoding import encoding_fault
 from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
 from preproc.files.raw.parts import parts_of
 from preproc.files.raw.spelled_numbers import spelling_remedy
@@ -252,9 +252,8 @@ def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
         is_whole = number == 0 and len(text) == whole_size
         # A line may be cut at either end of a sample.
         lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
-        if (first := first_of_other_encoding(lines)) is not None:
-            line = first + 1 if number == 0 else None
-            raise PreprocError(of_other_encoding(str(file.path), lines[first], line))
+        if fault := encoding_fault(file, lines, () if number else range(1, len(lines) + 1)):
+            raise PreprocError(fault)
         decoded = (line.decode("utf-8-sig", "replace") for line in lines)
         samples.append([line.removesuffix("\r") for line in decoded if line])
     return samples
