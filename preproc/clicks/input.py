@@ -3,7 +3,6 @@
 
 import re
 from pathlib import Path
-from typing import Any, cast
 
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
@@ -59,12 +58,12 @@ def find_inputs(
 
 def has_parts(path: Path, schema: Schema | None) -> bool:
     """Returns True for a folder whose files are parts of one log, some perhaps without rows."""
-    return schema is not None and schema.split != "files" and path.is_dir()
+    return schema is not None and not schema.named_files and path.is_dir()
 
 
 def _find_files(path: Path, schema: Schema) -> list[Path]:
-    if schema.split == "files":
-        return [path / str(name) for names in schema.values for name in cast("Any", names)]
+    if schema.named_files:
+        return [path / name for name in schema.named_files]
     return parts_of(path) if path.is_dir() else [path]
 
 
