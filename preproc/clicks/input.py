@@ -56,6 +56,19 @@ def find_inputs(
     return tuple(as_utf8(InputFile.open(f, folder)) for f in files)
 
 
+def refuse_json(path: Path, first_line: bytes) -> None:
+    """Refuses a log whose first line is one of JSON.
+
+    Raises:
+        PreprocError: it is; the message says how to write csv or parquet.
+    """
+    if re.match(rb'\s*(\{\s*("|$)|\[\s*(\{|$))', first_line):
+        raise PreprocError(
+            f"{path}: JSON is not read here; write it as csv or parquet, such as "
+            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
+        )
+
+
 def has_parts(path: Path, schema: Schema | None) -> bool:
     """Returns True for a folder whose files are parts of one log, some perhaps without rows."""
     return schema is not None and not schema.named_files and path.is_dir()

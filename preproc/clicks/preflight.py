@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from preproc.clicks.engine import explained
-from preproc.clicks.input import find_inputs, has_parts
+from preproc.clicks.input import find_inputs, has_parts, refuse_json
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
@@ -127,6 +127,8 @@ def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
             return None
         raise PreprocError(f"{file.path}: holds no row; get the file again")
     first = next(iter(_first_rows(text, is_whole=is_whole)), b"")
+    if schema is not None:
+        refuse_json(file.path, first)
     row_format = of_table or job.semantics.row_format(file.path, first)
     rows = _first_rows(text, row_format.blank, is_whole=is_whole)
     if is_part and is_whole and len(rows) == row_format.has_header:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
+from preproc.files.raw.as_csv import position
 from preproc.files.raw.encoding import encoding_fault
 from preproc.files.workspace import atomic_file
 from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
@@ -88,16 +89,17 @@ def check_rejected_rows(
     if bad <= max_bad_fraction * most_rows:
         return
     shown = [*itertools.islice(examples, EXAMPLES)]
-    for file in files:
-        rows = [row for row in shown if row.file == file.name and row.reason == "encoding"]
+    by_name = {file.name: file for file in files}
+    for name, file in by_name.items():
+        rows = [row for row in shown if row.file == name and row.reason == "encoding"]
         numbers = [row.line_number for row in rows]
         fault = encoding_fault(file, [row.row for row in rows], numbers)
         if fault and len(rows) > len(shown) / 2:
             raise TooManyRejectedRowsError(f"{bad} bad rows; {fault}")
     lines = []
     for row in shown:
-        where = f"{row.file}, line {row.line_number}, byte {row.byte_offset}"
-        lines.append(f"  {where}: {explained(row)}")
+        where = position(by_name[row.file], row.line_number, row.byte_offset)
+        lines.append(f"  {row.file}, {where}: {explained(row)}")
     raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from preproc.clicks.input import refuse_json
 from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.number_scale import bins_of, is_count, is_scale
 from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
@@ -89,26 +90,23 @@ def infer_schema(path: Path) -> str:
 
 def _draft_of_table(file: InputFile, what: str) -> str:
     sample = sample_table(file, SEPARATORS)
-    kinds = dict.fromkeys(sample.unread, "ignored")
-    remarks = {name: f"of type {kind}, which no role reads" for name, kind in sample.unread.items()}
-    for name, separator in sample.separators.items():
-        kinds[name] = _kind_of_lists(sample.columns[name], separator)
+    kinds = {
+        name: _kind_of_lists(sample.columns[name], separator)
+        for name, separator in sample.separators.items()
+    }
+    kinds |= dict.fromkeys(sample.unread, "ignored")
     for name in sample.floats:
         if all(map(_FLOAT.fullmatch, sample.columns[name])):
             kinds[name] = "numerical, type: float"
     dialect = Dialect(delimiter=",", has_header=True, has_quotes=True)
-    return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, remarks))
+    return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, sample.unread))
 
 
 def _draft_of_text(path: Path, files: list[InputFile]) -> str:
     sampled, (head, *others) = _samples(path, files)
     if not head:
         raise PreprocError(f"{path}: holds no line")
-    if head[0].startswith(("{", "[")):
-        raise PreprocError(
-            f"{path}: JSON is not read here; write it as csv or parquet, such as "
-            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
-        )
+    refuse_json(path, head[0].encode())
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
@@ -126,6 +124,12 @@ def _draft_of_text(path: Path, files: list[InputFile]) -> str:
         rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
     names = first if has_header else [f"c{number}" for number in range(len(first))]
     columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
+    if not columns and len(lines) > 1:
+        count = len(_fields(lines[1], delimiter))
+        raise PreprocError(
+            f"{path}: the header has {len(first)} fields, and the row after it {count}; correct "
+            "the header, or take a delimiter at the end of the rows off"
+        )
     if not columns:
         raise PreprocError(f"{path}: has a header and no row")
     # In a log of numbers alone a quote is an error in any case.
@@ -303,7 +307,7 @@ def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, s
         i: (no, yes)
         for i, cells in enumerate(columns)
         for no, yes in _BINARY
-        if set(cells) <= {no, yes}
+        if cells and set(cells) <= {no, yes}
     }
     pairs = [i for i, cells in enumerate(columns) if {c.lower() for c in cells} in _PAIRS]
     candidates = sorted({*binary, *pairs})
