@@ -414,6 +414,19 @@ def test_what_cannot_be_told_is_refused(text, message, tmp_path):
         infer_schema(tmp_path / "log")
 
 
+@pytest.mark.parametrize("rows_of_csv", [40, 40_000])
+def test_a_folder_of_csv_and_parquet_is_drafted_from_the_larger_part(rows_of_csv, tmp_path):
+    """A dataset is made of both; either is drafted alone, as the names and values are the same."""
+    folder, schema = tmp_path / "log", tmp_path / "schema.yaml"
+    folder.mkdir()
+    rows = {"click": [0, 1] * 2000, "shop": ["a", "b", "c", "d"] * 1000}
+    parquet.write_table(pa.table(rows), folder / "p1.parquet")
+    (folder / "p2.csv").write_text("shop,click\n" + "a,0\nb,1\n" * (rows_of_csv // 2))
+    schema.write_text(infer_schema(folder))
+    assert columns_of(schema.read_text())["shop"] == {"role": "categorical", "type": "string"}
+    assert sum(prepare(folder, schema, tmp_path / "data").rows.values()) == 4000 + rows_of_csv
+
+
 def test_json_is_refused_with_the_same_remedy_as_by_a_schema(tmp_path):
     """A header of it would otherwise be said to lack columns."""
     log, schema = tmp_path / "log", tmp_path / "schema.yaml"
