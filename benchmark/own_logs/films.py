@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.own_logs.log import OwnLog
-from benchmark.own_logs.tables import fields
+from benchmark.own_logs.tables import fields, shuffled
 
 LIKED = 4
 """Stars from which a rating is a click."""
@@ -109,8 +109,8 @@ ML_100K = OwnLog(
     licence=_TERMS,
     label="click: 1 the film got four stars or five",
     rows=100_000,
-    sha256="903c61bda99d8d7f1e6028963613333f39c3de91e53a3f5b1ee6cbd1a977bacb",
-    make=_ml_100k,
+    sha256="b56eb4ebc31639eb27dbfd217f3c338bc4f1701bd9e516af66ae70e600d7e1dc",
+    make=shuffled(_ml_100k),
     changed="the year is that of the title; the time is left out",
 )
 ML_100K_HISTORIES = OwnLog(
@@ -138,8 +138,7 @@ ML_1M = OwnLog(
     licence=_TERMS,
     label="click: 1 the film got four stars or five",
     rows=1_000_209,
-    sha256="9a2711782751f1782086b2db963e0f56db689b1b0dd91cc207fc11a12f1b96b0",
-    make=_ml_1m,
-    changed="all ratings, without their times, sorted by user and film; age and occupation are "
-    "the publisher's codes",
+    sha256="ad119f5346e8bdb465121770e0e7f41bc3d455f285dde0d58bf8b766d27d6f97",
+    make=shuffled(_ml_1m),
+    changed="all ratings, without their times; age and occupation are the publisher's codes",
 )

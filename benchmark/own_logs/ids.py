@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Click logs of ids and categories alone."""
 
+import datetime
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.own_logs.log import OwnLog
-from benchmark.own_logs.tables import as_it_is, fields, zipped
+from benchmark.own_logs.tables import as_it_is, fields, in_order, shuffled, zipped
 
 _CONTEXT = ("daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city")
 _USES = ("user", "item", *_CONTEXT, "click")
@@ -52,6 +53,11 @@ def libfm(*paths: Path) -> Iterator[Sequence[str]]:
             yield [*codes, "1" if float(label) > 0 else "0"]
 
 
+def _minutes(text: str) -> datetime.datetime:
+    """Returns the time of texts such as `2017-11-07 9:30`."""
+    return datetime.datetime.strptime(text, "%Y-%m-%d %H:%M")
+
+
 _FRAPPE = "Frappe, Baltrunas et al. 2015, arXiv:1505.03014"
 _FRAPPE_TERMS = (
     "for research, with acknowledgement; no redistribution without permission, not commercial"
@@ -65,8 +71,8 @@ FRAPPE = OwnLog(
     licence=_FRAPPE_TERMS,
     label="1 is a use of an app; 0 two apps a use, drawn from those that its user never used",
     rows=288_609,
-    sha256="6b44c871ffff40485831f0e806776ff3a0336133d18b0cdc5dd36a1dd84c508e",
-    make=_frappe,
+    sha256="1035ac3960f3ab6800c07382c215b4341510eac62121f7eb07a146584819fa3b",
+    make=shuffled(_frappe),
     changed="raw values; the count of uses, which no row of 0 can have, is left out",
 )
 FRAPPE_NFM = OwnLog(
@@ -82,8 +88,8 @@ FRAPPE_NFM = OwnLog(
     licence=_FRAPPE_TERMS,
     label="1 is a use of an app, 0 one of the two that were drawn for it, by the authors",
     rows=86_582,
-    sha256="b877bae21a3486ba9c6a0a5028acbc4c33bf68d88622b55c6ae9d51dea4c63ed",
-    make=libfm,
+    sha256="87b32102fa4b22deea61718b8d2971cd44f50c57aa934912e121ce699c26606f",
+    make=shuffled(libfm),
     changed="codes in place of values, counted on over the columns; a random 30% of the log, "
     "its validation and test part",
 )
@@ -95,8 +101,8 @@ AMAZON_ACCESS = OwnLog(
     licence="rules of the competition: for it alone, no redistribution",
     label="ACTION: 1 the access was granted",
     rows=32_769,
-    sha256="c50b119438fb8c8e84b2ddb9c0a28c76cb01afa3dc78b920cfea36eb506843a7",
-    make=as_it_is(),
+    sha256="7511d3c09a5d3599b62d7d9b567661a685ee31ae63504bbc56fea31ad35bf32b",
+    make=shuffled(as_it_is()),
     changed="the publisher's codes in place of names",
 )
 COUPON = OwnLog(
@@ -107,8 +113,8 @@ COUPON = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="Y: 1 the driver takes the coupon",
     rows=12_684,
-    sha256="570e8c4bc05c6f578e89c67648f38191d0a2df1e4011771167ea7232467d8bd4",
-    make=as_it_is(),
+    sha256="505128db91845b2da48006749a67e9f5c1b5ed41cc0efffc7d4e414e0edd36fa",
+    make=shuffled(as_it_is()),
     changed="two names of columns differ from UCI's: cartype, couponType",
 )
 TMALL = OwnLog(
@@ -121,8 +127,8 @@ TMALL = OwnLog(
     licence="Tianchi: CC BY-NC-SA 4.0; the repository: MIT",
     label="label: 1 a new buyer of the shop buys there again within six months",
     rows=260_864,
-    sha256="b206b7ea7b90101383017273dad950106799f40ba15c05e2a3977e4d91752fac",
-    make=as_it_is(),
+    sha256="46baa7133e91d2c74c083be29dfd92e9ef8e843b5fffe3e1fb33ffc66fbd95c5",
+    make=shuffled(as_it_is()),
     changed="hashed users and shops; the log of clicks behind it is not in this file",
 )
 TALKINGDATA = OwnLog(
@@ -133,8 +139,8 @@ TALKINGDATA = OwnLog(
     licence="rules of the competition: for it alone, no redistribution",
     label="is_attributed: 1 the app was installed after the click",
     rows=100_000,
-    sha256="b590231ba4b785b29f1b0ec16d666e7e125b1f5359ac80c5e6c08f9c44599ca7",
-    make=as_it_is(),
+    sha256="fcfb6f8eb219a902a942757b2d2ba1ddcaaa1ceef4b3a80a554cb03bb841b3e8",
+    make=in_order(as_it_is(), "click_time", _minutes),
     changed="the publisher's codes; times cut to minutes by whoever saved this copy; "
     "attributed_time, that of the install, is there for clicks of label 1 alone",
 )
@@ -146,7 +152,7 @@ AVAZU = OwnLog(
     licence="rules of the competition: for it alone, no redistribution",
     label="click: 1 the banner was clicked",
     rows=8_087,
-    sha256="49fb8cdcadfd9030a6fcb8cd97fe8205d94b84723ee8292e229d741ce1362e4f",
-    make=as_it_is(),
+    sha256="57fc4f3767e662536e7d6f331499b03d861627876f8c925338f27ec52b245e13",
+    make=shuffled(as_it_is()),
     changed="8,087 rows of the first hour; the publisher's hashes and codes",
 )

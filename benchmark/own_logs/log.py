@@ -34,7 +34,8 @@ class OwnLog:
         label: which rows are clicks, and what their label stands for.
         rows: rows of the file that is made, without the header.
         sha256: of that file.
-        make: gets the local copies of `files` in their order, returns the rows.
+        make: gets the local copies of `files` in their order, returns the rows: in the order of
+            their times, or else shuffled.
         changed: what was done to the values before we got them, and by `make`.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.own_logs.log import OwnLog
-from benchmark.own_logs.tables import as_it_is, member, table, zipped
+from benchmark.own_logs.tables import as_it_is, in_order, member, shuffled, table, zipped
 
 _ADULT = (
     "age,workclass,fnlwgt,education,education-num,marital-status,occupation,relationship,race,sex,"
@@ -50,10 +50,10 @@ ADULT = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="income: >50K",
     rows=48_842,
-    sha256="cb49122a4a65f3b2b8a3a86b9c81fe5e883dc439597201fab7ea6e474ce66d11",
-    make=_adult,
-    changed="both files of UCI, the test file first; blanks and the full stop after its labels "
-    "are taken away (both lie compressed in that repository)",
+    sha256="30674ba470f2ff0af26eb7119bf40d265638c0d4d3990352d668474d364d3db9",
+    make=shuffled(_adult),
+    changed="both files of UCI; blanks, and the full stop after the labels of its test file, are "
+    "taken away (both lie compressed in that repository)",
 )
 BANK = OwnLog(
     name="bank",
@@ -66,9 +66,9 @@ BANK = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="y: yes, the client subscribes",
     rows=45_211,
-    sha256="b44507c26634736d4a0619ec2d7c4b6ff56a2c63cbeb5176d3134e7b25e416f0",
-    make=member("bank-full.csv", ";"),
-    changed="rows in the order of the calls; commas in place of semicolons",
+    sha256="e6922304c5089828998c066f0b9cfe9d27d802af1655eaf63203762e31586e7c",
+    make=shuffled(member("bank-full.csv", ";")),
+    changed="commas in place of semicolons",
 )
 CHURN = OwnLog(
     name="churn",
@@ -80,8 +80,8 @@ CHURN = OwnLog(
     licence="Apache 2.0 (the repository)",
     label="Churn: Yes, the customer left",
     rows=7_043,
-    sha256="16320c9c1ec72448db59aa0a26a0b95401046bef5d02fd3aeb906448e3055e91",
-    make=as_it_is(),
+    sha256="6dc04abd24b907139f39d97328e3be629bd64faf7bef14bf77e406839f0aef73",
+    make=shuffled(as_it_is()),
     changed="as published: 11 new customers have a blank for TotalCharges",
 )
 HOTEL = OwnLog(
@@ -92,8 +92,8 @@ HOTEL = OwnLog(
     licence="CC BY 4.0 (the article); the repository states none",
     label="is_canceled: 1 the booking was cancelled",
     rows=119_390,
-    sha256="73ad6f8c0a0f6c55ecd438c878b7d916b753a906d539c048720ad10646f9fd18",
-    make=_hotel,
+    sha256="635a33b34394c5cadfa635d4ac4eb9f6235d96185c5c28b73d02c7c9dcc54723",
+    make=in_order(_hotel, "arrival_date", str),
     changed="arrival_date, the date of its three columns, is added; NULL stands for missing",
 )
 JOB_CHANGE = OwnLog(
@@ -104,8 +104,8 @@ JOB_CHANGE = OwnLog(
     licence="CC0 (Kaggle); the repository states none",
     label="target: 1 looks for another job",
     rows=19_158,
-    sha256="3d6758b8d3165b4f8a49fb7266c3168c47897f8ff3692ec9b44f01f33562c48e",
-    make=as_it_is(),
+    sha256="eba29a2fe236ea55276c39f1016c1b953cb5be1fd4dd99b5c5c8b83b355c4807",
+    make=shuffled(as_it_is()),
     changed="city_development_index is rounded in this copy",
 )
 DIABETES = OwnLog(
@@ -116,8 +116,8 @@ DIABETES = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="readmitted: <30 or >30, the patient came back",
     rows=101_766,
-    sha256="da21942c25a10a51a8842907ab01a8530b06232616b17d317441d592a20c4359",
-    make=member("dataset_diabetes/diabetic_data.csv"),
+    sha256="f99b2cd3dea9db071c81453aab7e33826f639ddbe48cdc28c1ff81be0d9bd41d",
+    make=shuffled(member("dataset_diabetes/diabetic_data.csv"), by="patient_nbr"),
     changed="the publisher's codes of patients; ? stands for missing",
 )
 SHOPPERS = OwnLog(
@@ -128,8 +128,8 @@ SHOPPERS = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="Revenue: TRUE, the session ends in a purchase",
     rows=12_330,
-    sha256="d8e130ba51532985f93281a73ce299e6ce150cb915769a7962a11e595eadd6a1",
-    make=as_it_is(";"),
+    sha256="e4062885f79a4fffb67d8484caad3fca73d90995cffe5f90cbb558543dd9b1bb",
+    make=shuffled(as_it_is(";")),
     changed="commas in place of semicolons",
 )
 CREDIT_DEFAULT = OwnLog(
@@ -140,7 +140,7 @@ CREDIT_DEFAULT = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="Y: 1 the client does not pay next month",
     rows=30_000,
-    sha256="3c45867d5e4d8982c33dd777af7b3eb3116cce5dc6ae5eed6c81676726f8fb6e",
-    make=as_it_is(),
+    sha256="be21f8bfd4262509a071f275dc64fdf956e17cf652ca42acf0b48f1ce428fcf6",
+    make=shuffled(as_it_is()),
     changed="the publisher's codes of sex, education and marriage (X2 to X4)",
 )

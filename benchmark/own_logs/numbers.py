@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.own_logs.log import OwnLog
-from benchmark.own_logs.tables import as_it_is, fields, member, table, with_header
+from benchmark.own_logs.tables import as_it_is, fields, member, shuffled, table, with_header
 
 _MAGIC = "fLength,fWidth,fSize,fConc,fConc1,fAsym,fM3Long,fM3Trans,fAlpha,fDist,class"
 
@@ -36,9 +36,9 @@ MAGIC = OwnLog(
     licence="CC BY 4.0 (UCI); the repository states none",
     label="class: g, a gamma ray (h: background)",
     rows=19_020,
-    sha256="ed9c3c747b6a424f579fb830b375bfea72ac4b0f4520fb2edd1ee609df79d0bc",
-    make=_magic,
-    changed="sorted by the label, as published; UCI's names of the columns are added",
+    sha256="a225197461bd825fbb08d79bbe31e16e7a04765c14594e51824853ff2c1bb6d5",
+    make=shuffled(_magic),
+    changed="UCI's names of the columns are added",
 )
 ELECTRICITY = OwnLog(
     name="electricity",
@@ -64,8 +64,8 @@ GIVE_ME_CREDIT = OwnLog(
     licence="rules of the competition: for it alone, no redistribution",
     label="SeriousDlqin2yrs: 1 ninety days past due within two years",
     rows=150_000,
-    sha256="e333eb8001576d7eb140cdfad9801c6b000ddfa6a528b6268a640230eb2a9994",
-    make=member("cs-training.csv"),
+    sha256="3669cf0acaf0286227db849c2af6649efac47714a66f51f11fb17e71022a23ae",
+    make=shuffled(member("cs-training.csv")),
     changed="the number of the row is a column without a name; NA stands for missing",
 )
 WEATHER = OwnLog(
@@ -88,8 +88,8 @@ PULSARS = OwnLog(
     licence="CC BY 4.0 (UCI); the repository: MIT",
     label="class: 1 a pulsar",
     rows=17_898,
-    sha256="f3a50e76e2200e27c2ab50d1fb0b73a0c31df72f1b93145be8850b4621c79d58",
-    make=as_it_is(),
+    sha256="74e2800c8a5c154a0b21cfc96a385f3f8b00c4b4a1da5f16ac281427802391af",
+    make=shuffled(as_it_is()),
     changed="CR line ends became LF; names of the columns by whoever saved this copy",
 )
 PHONEME = OwnLog(
@@ -102,7 +102,7 @@ PHONEME = OwnLog(
     licence="public (OpenML); the repository states none",
     label="Class: 2 an oral vowel (1: nasal)",
     rows=5_404,
-    sha256="d78411a6cb2ce7769c222befa4a454e6f055a935fa56abcf93af60b226d9e219",
-    make=as_it_is(),
+    sha256="38810f0cd90c600102c93e8ce0cec4263241d666a705b97e4348c7ce20e5fc16",
+    make=shuffled(as_it_is()),
     changed="numbers normalised by the publisher",
 )

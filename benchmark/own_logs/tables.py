@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the tables in which public logs come."""
+"""Reads the tables in which public logs come, and puts their rows in order."""
 
 import csv
 import io
+import random
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from benchmark.own_logs.log import Rows
 
@@ -49,3 +51,48 @@ def with_header(header: Sequence[str], rows: Rows) -> Iterator[Sequence[str]]:
     """Yields a header, then rows."""
     yield header
     yield from rows
+
+
+def shuffled(make: Callable[..., Rows], by: str | None = None) -> Callable[..., Rows]:
+    """Returns a `make` whose rows come in a random order, the same for everyone.
+
+    So the first rows train and the last ones test, whatever a schema says of the columns: a split
+    at random of the schema itself changes with the role of any column.
+
+    Args:
+        make: yields the header, then the rows.
+        by: column whose rows of one value stay together.
+    """
+
+    def rows(*paths: Path) -> Iterator[Sequence[str]]:
+        header, *body = make(*paths)
+        # Python keeps the numbers of random(), not the orders of shuffle().
+        generator = random.Random(0)
+        keys = [generator.random() for _ in body]
+        if by is not None:
+            column = header.index(by)
+            of_value: defaultdict[str, float] = defaultdict(generator.random)
+            keys = [of_value[row[column]] for row in body]
+        order = sorted(range(len(body)), key=keys.__getitem__)
+        yield from with_header(header, (body[number] for number in order))
+
+    return rows
+
+
+def in_order(
+    make: Callable[..., Rows], column: str, time: Callable[[str], Any]
+) -> Callable[..., Rows]:
+    """Returns a `make` whose rows come in the order of their times; of one time as they were.
+
+    Args:
+        make: yields the header, then the rows.
+        column: of the times.
+        time: makes times that can be compared of their texts.
+    """
+
+    def rows(*paths: Path) -> Iterator[Sequence[str]]:
+        header, *body = make(*paths)
+        number = header.index(column)
+        yield from with_header(header, sorted(body, key=lambda row: time(row[number])))
+
+    return rows

@@ -3,6 +3,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import zipfile
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from benchmark.own_logs import films, ids, make, mixed, next_items, numbers
 from benchmark.own_logs.catalogue import LOGS
+from benchmark.own_logs.tables import shuffled
 from preproc.clicks.schema.read import load_schema
 from recsys.errors import UserError
 from tests.harness import REPOSITORY
@@ -37,10 +39,11 @@ def test_a_film_of_four_stars_is_a_click(tmp_path):
         u__user="7|33|F|artist|90210\n",
         u__item=f"9|Nine (1995)|01-Jan-1995||http://nine|{flags}\n8|caf\xe9||||{flags}\n",
     )
-    assert rows(films.ML_100K, *paths) == [
-        "user,age,gender,occupation,zip,film,year,genres,click",
-        "7,33,F,artist,90210,9,1995,Comedy|Romance,1",
+    header, *found = rows(films.ML_100K, *paths)
+    assert header == "user,age,gender,occupation,zip,film,year,genres,click"
+    assert sorted(found) == [
         "7,33,F,artist,90210,8,,Comedy|Romance,0",
+        "7,33,F,artist,90210,9,1995,Comedy|Romance,1",
     ]
 
 
@@ -92,7 +95,7 @@ def test_adult_has_one_spelling_of_its_labels(tmp_path):
     )
     _, *found = list(mixed.ADULT.make(*paths))
     plain = [str(n) for n in range(14)]
-    assert found == [[*plain, ">50K"], [*plain, "<=50K"]]
+    assert sorted(found) == [[*plain, "<=50K"], [*plain, ">50K"]]
 
 
 def test_arrivals_have_a_date():
@@ -105,6 +108,31 @@ def test_archives_hold_the_rows_of_bank(tmp_path):
     with zipfile.ZipFile(tmp_path / "bank.zip", "w") as archive:
         archive.writestr("bank-full.csv", '"age";"job"\r\n58;"a, b"\r\n')
     assert list(mixed.BANK.make(tmp_path / "bank.zip")) == [["age", "job"], ["58", "a, b"]]
+
+
+def test_shuffled_rows_are_the_same_for_everyone():
+    numbers_of = [["n"], *([str(n)] for n in range(100))]
+    first = list(shuffled(lambda: numbers_of)())
+    assert first[0] == ["n"]
+    assert sorted(first) == sorted(numbers_of)
+    assert first[1:4] == [["40"], ["35"], ["52"]]
+    assert first == list(shuffled(lambda: numbers_of)())
+
+
+def test_shuffled_rows_of_one_value_stay_together():
+    patients = [["patient", "n"], *([str(n % 5), str(n)] for n in range(50))]
+    _, *found = list(shuffled(lambda: patients, by="patient")())
+    assert [patient for patient, _ in itertools.groupby(row[0] for row in found)] != list("01234")
+    assert len(list(itertools.groupby(row[0] for row in found))) == 5
+
+
+def test_rows_come_in_the_order_of_their_times(tmp_path):
+    (path,) = write(
+        tmp_path,
+        train_sample__csv="app,click_time\n1,2017-11-07 9:30\n2,2017-11-07 10:00\n"
+        "3,2017-11-06 23:59\n4,2017-11-07 9:30\n",
+    )
+    assert [row[0] for row in ids.TALKINGDATA.make(path)] == ["app", "3", "1", "4", "2"]
 
 
 def test_attributes_of_weka_are_the_header(tmp_path):
