@@ -16,14 +16,6 @@ Schedulers signal all processes of a job, and torchrun passes its own signal on 
 """
 
 
-_stopping = threading.Event()
-
-
-def is_stopping() -> bool:
-    """Tells that this process was asked to stop and is saving, or about to."""
-    return _stopping.is_set()
-
-
 class StopRequest:
     """Records SIGTERM, SIGINT and SIGHUP, to be read between steps.
 
@@ -61,7 +53,6 @@ class StopRequest:
                 signal.raise_signal(number)
             return
         self.signal_name, self._received = signal.Signals(number).name, time.monotonic()
-        _stopping.set()
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._notice:
