@@ -2,8 +2,10 @@
 """Signals that end a program in order, or wait for a block."""
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ SAME_REQUEST_S = 5
 
 Schedulers signal all processes of a job, and torchrun passes its own signal on to them.
 """
+
+_PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
@@ -88,3 +92,9 @@ def interrupted_after() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def send_when_parent_ends(number: int) -> None:
+    """Has Linux send this process a signal when its parent has ended, however it did."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))

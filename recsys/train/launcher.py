@@ -7,18 +7,16 @@ job that the supervisor starts anew finds their folder in use.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 
+from recsys.interruption import send_when_parent_ends
 from recsys.train.heartbeat import end_process
 
 _INTERVAL_S = 0.5
-_PR_SET_PDEATHSIG = 1
 
 _parent = os.getppid()
 """This process's parent when it began: one that died since has another process in its place."""
@@ -58,7 +56,7 @@ def ending_with_launcher() -> Iterator[None]:
             "start the job anew with `resume` to go on from its last checkpoint"
         )
 
-    _ask_to_be_continued()
+    send_when_parent_ends(signal.SIGCONT)  # so that a stopped one ends too
     thread = threading.Thread(target=watch, name="launcher watch", daemon=True)
     # The handler of a signal runs between two steps of Python, and a step of training may take
     # longer than the launcher lives. The interpreter writes here when the signal comes.
@@ -73,9 +71,3 @@ def ending_with_launcher() -> Iterator[None]:
         thread.join()
         os.close(reader)
         os.close(writer)
-
-
-def _ask_to_be_continued() -> None:
-    """Has Linux continue this process when its parent dies, so that a stopped one ends too."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGCONT))
