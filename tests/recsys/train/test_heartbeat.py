@@ -161,7 +161,7 @@ def test_a_store_that_ends_with_the_job_ends_no_process(watch):
     assert not ends.messages
 
 
-SHORT = 3.0
+SHORT = 5.0
 
 
 def stay_longer(rank):
@@ -169,7 +169,7 @@ def stay_longer(rank):
     with join_processes("cpu", 1, process_timeout=SHORT) as processes:
         processes.barrier()
         if rank == 1:
-            time.sleep(3 * SHORT)
+            time.sleep(2 * SHORT)
 
 
 @pytest.mark.multiprocess
