@@ -329,11 +329,18 @@ def no_locks(_descriptor: int, _kind: int) -> None:
 
 
 def free_port() -> int:
-    """Returns a port of this machine that nobody uses at the moment."""
+    """Returns a port of this machine that nobody uses, and that no other test will take.
+
+    A name of this process's that the system frees at its end keeps it for the program to come.
+    """
     for port in _PORTS:
+        mark = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            mark.bind(f"\0port {port} of a test")
+            mark.detach()
             return port
+        mark.close()
     raise AssertionError("the ports never end")
 
 

@@ -141,8 +141,7 @@ class LoopConfig:
 class LoopState:
     """Position and best metric of a run, saved with every checkpoint.
 
-    `ended` says why the run was at its end when it was saved: `threshold`, `patience`, `max_steps`
-    or `epochs`; empty in the course of it.
+    Whether the run has ended follows from it and the settings, which a resumed run may change.
     """
 
     step: int = 0
@@ -153,7 +152,6 @@ class LoopState:
     evaluations_since_best: int = 0
     plateaus: int = 0
     evaluation_failed: bool = False
-    ended: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON, which has no infinity."""
@@ -169,7 +167,7 @@ class LoopState:
         Raises:
             UserError: a value is missing or of another type.
         """
-        older = {"evaluation_failed": False, "plateaus": 0, "ended": ""}
+        older = {"evaluation_failed": False, "plateaus": 0}
         values = older | dict(values)
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -178,8 +176,7 @@ class LoopState:
                 value = -math.inf
             kinds: tuple[Any, ...] = (int, float) if field.type is float else (field.type,)
             if type(value) not in kinds or (field.type is int and value < 0):
-                expected = "a text" if field.type is str else "a number"
-                raise UserError(f"state, {field.name} must be {expected}, got {value!r}")
+                raise UserError(f"state, {field.name} must be a number, got {value!r}")
             known[field.name] = value
         return cls(**known)
 
@@ -314,7 +311,7 @@ class Loop(Generic[BatchT]):
         return self.state.epoch >= self.config.epochs or self._why_it_ends() not in ("", "epochs")
 
     def _why_it_ends(self) -> str:
-        """Returns what ends the run here, in the words of `LoopState.ended`; empty for nothing."""
+        """Returns `threshold`, `patience`, `max_steps` or `epochs`; empty if the run goes on."""
         state, config = self.state, self.config
         if config.metric_threshold is not None and state.best_metric >= config.metric_threshold:
             return "threshold"
@@ -475,7 +472,6 @@ class Loop(Generic[BatchT]):
         if self.save is None or (self._saved_step == self.state.step and not is_best):
             return
         self._collect_losses()  # a diverged model is not worth a checkpoint
-        self.state.ended = self._why_it_ends()
         self.save(self.state, is_best)
         self._saved_step = self.state.step
 
