@@ -141,7 +141,8 @@ class LoopConfig:
 class LoopState:
     """Position and best metric of a run, saved with every checkpoint.
 
-    Whether the run has ended follows from it and the settings, which a resumed run may change.
+    `ended` says why the run was at its end when it was saved: `threshold`, `patience`, `max_steps`
+    or `epochs`; empty in the course of it.
     """
 
     step: int = 0
@@ -152,6 +153,7 @@ class LoopState:
     evaluations_since_best: int = 0
     plateaus: int = 0
     evaluation_failed: bool = False
+    ended: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON, which has no infinity."""
@@ -167,7 +169,7 @@ class LoopState:
         Raises:
             UserError: a value is missing or of another type.
         """
-        older = {"evaluation_failed": False, "plateaus": 0}
+        older = {"evaluation_failed": False, "plateaus": 0, "ended": ""}
         values = older | dict(values)
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -176,7 +178,8 @@ class LoopState:
                 value = -math.inf
             kinds: tuple[Any, ...] = (int, float) if field.type is float else (field.type,)
             if type(value) not in kinds or (field.type is int and value < 0):
-                raise UserError(f"state, {field.name} must be a number, got {value!r}")
+                expected = "a text" if field.type is str else "a number"
+                raise UserError(f"state, {field.name} must be {expected}, got {value!r}")
             known[field.name] = value
         return cls(**known)
 
@@ -298,7 +301,7 @@ class Loop(Generic[BatchT]):
         return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
 
     def _begin_where_it_ended(self) -> None:
-        """Says that nothing is left to train of a resumed run, and saves no step twice."""
+        """Says whether a resumed run has ended or goes on past its end; saves no step twice."""
         if self.state.step and not self.state.evaluation_failed:
             self._saved_step = self.state.step
             if ended := self._why_it_ends():
@@ -306,12 +309,17 @@ class Loop(Generic[BatchT]):
                     f"The run has ended at step {self.state.step}: {self._in_words(ended)}; "
                     "nothing is left to train"
                 )
+            elif self.state.ended:
+                self.print_line(
+                    f"The run had ended at step {self.state.step} by its {self.state.ended}; "
+                    "the settings of this command let it go on"
+                )
 
     def _finished(self) -> bool:
         return self.state.epoch >= self.config.epochs or self._why_it_ends() not in ("", "epochs")
 
     def _why_it_ends(self) -> str:
-        """Returns `threshold`, `patience`, `max_steps` or `epochs`; empty if the run goes on."""
+        """Returns what ends the run here, in the words of `LoopState.ended`; empty for nothing."""
         state, config = self.state, self.config
         if config.metric_threshold is not None and state.best_metric >= config.metric_threshold:
             return "threshold"
@@ -472,6 +480,7 @@ class Loop(Generic[BatchT]):
         if self.save is None or (self._saved_step == self.state.step and not is_best):
             return
         self._collect_losses()  # a diverged model is not worth a checkpoint
+        self.state.ended = self._why_it_ends()
         self.save(self.state, is_best)
         self._saved_step = self.state.step
 

@@ -103,19 +103,20 @@ def test_a_signal_saves_and_the_printed_command_continues(
 
 
 @pytest.mark.parametrize(
-    ("ends", "goes_on"),
+    ("ends", "goes_on", "why"),
     [
-        ("--patience=1 --lr=0", "--patience=2 --lr=0"),
-        ("--patience=1 --lr=0", "--lr=0"),
-        ("--num_epochs=1", "--num_epochs=2"),
+        ("--patience=1 --lr=0", "--patience=2 --lr=0", "patience"),
+        ("--patience=1 --lr=0", "--lr=0", "patience"),
+        ("--num_epochs=1", "--num_epochs=2", "epochs"),
     ],
 )
-def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on):
+def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on, why):
     run, common = tmp_path / "run", ("--resume", f"--dataset_path={dataset}", "--num_epochs=9")
     folder = f"--export_root={run}"
     program(*common, folder, *ends.split())
     ended = latest(run).state
     files = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+    assert ended["ended"] == why
     program(*common, folder, *ends.split())
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == files
     program(*common, folder, *goes_on.split())

@@ -127,6 +127,7 @@ def test_a_run_of_several_processes_that_has_ended_stays_as_it_is(dataset, tmp_p
         saved = (f"--save_checkpoint_path={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}")
         run(2, f"--dataset={dataset / 'data'}", "--resume", "--auc_threshold=0.01", *saved)
         written.append({f: f.stat().st_mtime_ns for f in (tmp_path / "run").rglob("*")})
+    assert read_checkpoint(tmp_path / "run").state["ended"] == "threshold"
     assert written[0] == written[1]
 
 

@@ -269,17 +269,18 @@ def kept(run):
 
 
 @pytest.mark.parametrize(
-    ("ends", "goes_on"),
+    ("ends", "goes_on", "why"),
     [
-        ("--auc_threshold=0.01", "--auc_threshold=0.99"),
-        ("--max_steps=5", "--max_steps=8"),
-        ("--epochs=1", "--epochs=2"),
+        ("--auc_threshold=0.01", "--auc_threshold=0.99", "threshold"),
+        ("--max_steps=5", "--max_steps=8", "max_steps"),
+        ("--epochs=1", "--epochs=2", "epochs"),
     ],
 )
-def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on):
+def test_a_run_that_has_ended_stays_as_it_is(program, dataset, tmp_path, ends, goes_on, why):
     run, common = tmp_path / "run", ("--test_freq=4", "--resume")
     program.train(dataset, run, *common, ends)
     ended, files = latest(run).state, kept(run)
+    assert ended["ended"] == why
     for _ in range(2):
         program.train(dataset, run, *common, ends)
         assert kept(run) == files

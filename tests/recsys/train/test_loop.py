@@ -283,14 +283,15 @@ ENDS = {
 """Why a run ends, the setting of that, one that lets it go on, and the step of the end."""
 
 
-@pytest.mark.parametrize("ended", ENDS)
-def test_a_run_that_has_ended_goes_on_only_with_another_setting(ended):
-    config, changed, at = ENDS[ended]
+@pytest.mark.parametrize(("ended", "at"), [(name, case[2]) for name, case in ENDS.items()])
+def test_a_run_that_has_ended_goes_on_only_with_another_setting(ended, at):
+    config, changed, _ = ENDS[ended]
     first = Run(**{"epochs": 4, "metrics": [0.6, 0.8, 0.7, 0.7]} | config)
     states = []
     first.loop.save = lambda state, _: states.append(state.to_dict())
     first.fit()
-    assert states[-1]["step"] == at
+    assert (states[-1]["step"], states[-1]["ended"]) == (at, ended)
+    assert [state["ended"] for state in states[:-1]] == [""] * len(states[:-1])
     again = Run(**{"epochs": 4} | config, state=LoopState.from_dict(states[-1]))
     again.fit()
     assert (again.step.seen, again.saved, again.evaluations) == ([], [], [])
