@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from preproc.clicks.engine import explained
 from preproc.clicks.input import find_inputs, has_parts, refuse_json
 from preproc.clicks.job import ClicksJob
+from preproc.clicks.kernel import row_writer
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
 from preproc.clicks.schema.row_format import (
@@ -24,10 +25,10 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
+from preproc.files.raw import tables
 from preproc.files.raw.blank_end import LINE_ENDS
 from preproc.files.raw.encoding import encoding_fault
 from preproc.files.raw.parts import told
-from preproc.files.raw.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -155,12 +156,14 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
             f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
             "takes a `schema`, which `infer` drafts"
         )
-    found = table_schema(file)
+    found = tables.table_schema(file)
     types = dict(zip(found.names, found.types, strict=True))
     unlabelled = job.semantics.unlabelled
     row_format, columns = schema.table_format(file.path, types, unlabelled=unlabelled)
     others = frozenset(types.keys() - {column.name for column in schema.columns})
-    return open_table(file, columns, write_cells), row_format, others
+    # The reference engine shares no code with the kernel.
+    write = tables.write_cells if job.engine == "reference" else row_writer.write_cells
+    return tables.open_table(file, columns, write), row_format, others
 
 
 def _first_text(file: InputFile) -> tuple[bytes, bool]:

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -158,17 +159,31 @@ inline void unescape(const uint8_t*& field, uint32_t& length, KeyArena& unescape
   length = static_cast<uint32_t>(out - copy);
 }
 
-// Appends a cell to the text of a table; see `unescape`.
-inline void append_cell(std::string_view cell, std::string& text) {
-  if (cell.find_first_of("\t\n\r") == cell.npos && (cell.empty() || cell[0] != kEscape)) {
-    text.append(cell);
-    return;
-  }
-  text += kEscape;
+// Whether a byte would end a cell of a table, or its row.
+inline bool ends_cell(uint8_t byte) { return (byte == '\t') | (byte == '\n') | (byte == '\r'); }
+
+inline bool needs_escapes(std::string_view cell) {
+  return (!cell.empty() && cell[0] == kEscape) || std::any_of(cell.begin(), cell.end(), ends_cell);
+}
+
+// Writes a cell that needs escapes to the text of a table; see `unescape`.
+template <typename Out>
+Out write_escaped(std::string_view cell, Out out) {
+  *out++ = kEscape;
   for (const char each : cell) {
     const char letter = each == '\t' ? 't' : each == '\n' ? 'n' : each == '\r' ? 'r' : each;
-    if (letter != each || each == kEscape) text += kEscape;
-    text += letter;
+    if (letter != each || each == kEscape) *out++ = kEscape;
+    *out++ = letter;
+  }
+  return out;
+}
+
+// Appends a cell to the text of a table.
+inline void append_cell(std::string_view cell, std::string& text) {
+  if (needs_escapes(cell)) {
+    write_escaped(cell, std::back_inserter(text));
+  } else {
+    text.append(cell);
   }
 }
 

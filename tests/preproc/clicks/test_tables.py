@@ -387,6 +387,23 @@ VALUES = {  # values, type, the column of the schema -> the keys of the dictiona
     "binary": ([b"a\nb"], pa.binary(), {"type": "string"}, [b"a\nb"]),
     "nothing": ([None, ""], pa.string(), {"type": "string"}, []),
     "null": ([None], pa.null(), {"type": "string"}, []),
+    "fixed size": ([b"a\n", b"a\n", None], pa.binary(2), {"type": "string"}, [b"a\n"]),
+    "views": (["x" * 40, None, ""], pa.string_view(), {"type": "string"}, [b"x" * 40]),
+    "seconds": ([AT], pa.timestamp("s"), {"type": "string"}, [b"2026-03-01 23:30:00"]),
+    "fractions": (
+        [AT, AT, AT.replace(microsecond=40), None],
+        *(pa.timestamp("us"), {"type": "string"}),
+        [b"2026-03-01 23:30:00", b"2026-03-01 23:30:00.00004"],
+    ),
+    "early": (
+        [datetime.datetime(1969, 12, 31, 23, 59, 59, 500_000)],
+        *(pa.timestamp("ms"), {"type": "string"}, [b"1969-12-31 23:59:59.5"]),
+    ),
+    "codes": (
+        ["b", None, "", "a\tb", "b"],
+        *(pa.dictionary(pa.uint8(), pa.large_string()), {"type": "string"}, [b"b", b"a\tb"]),
+    ),
+    "NaN and null": ([0.5, float("nan"), None], pa.float64(), {"type": "string"}, [b"0.5"]),
     "bars": ([["a|b", "c\nd"], [], None], pa.list_(pa.string()), "list", [b"a|b", b"c\nd"]),
     "long lists": ([[1.0, 2.0]], pa.large_list(pa.float64()), {"type": "int"}, [1, 2]),
 }
@@ -404,6 +421,37 @@ def test_cells_are_read_by_their_types(tmp_path, form, engine):
     table = pa.table({"click": [1] * len(values), "x": pa.array(values, kind)})
     made = clicks.prepare(table, tmp_path / "made", schema=schema, engine=engine, **QUIET)
     assert list(dictionaries_of_dataset(made).load()[0]) == keys
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_columns_in_unequal_chunks(tmp_path, engine):
+    """As tables that were joined have them; each chunk of a category may have its own codes."""
+    log = log_of(300) | {"note": [f"n\n{i % 9}" if i % 7 else None for i in range(300)]}
+    whole = pa.table(log)
+
+    def cut(column: pa.Array, step: int, encode: bool) -> pa.ChunkedArray:
+        parts = (column.slice(start, step) for start in range(0, len(column), step))
+        return pa.chunked_array([part.dictionary_encode() if encode else part for part in parts])
+
+    chunked = pa.table(
+        {
+            name: cut(whole.column(name).combine_chunks(), step, name == "note")
+            for name, step in (("click", 300), ("note", 17), ("price", 41))
+        }
+    ).slice(3)
+    schema = write_log_schema(tmp_path)
+    made = {
+        name: clicks.prepare(
+            table, tmp_path / name, schema=schema, engine=engine, shuffle_seed="none", **QUIET
+        )
+        for name, table in (("whole", whole.slice(3)), ("chunked", chunked))
+    }
+    parquet.write_table(chunked, tmp_path / "log.parquet", row_group_size=50)
+    prepare(tmp_path / "log.parquet", schema, tmp_path / "parquet", engine=engine)
+    assert labels(made["whole"]) == log["click"][3:]
+    assert contents(made["chunked"]) == contents(made["whole"])
+    assert contents(tmp_path / "parquet") == contents(made["whole"])
 
 
 @needs("compiled Criteo kernel")
