@@ -319,8 +319,9 @@ def _call_on_rank(rank: int, name: str, outputs: list[Path], arguments: Any) -> 
     sys.exit(status)
 
 
-_PORTS = itertools.cycle(range(20_000 + os.getpid() % 80 * 100, 32_000))
-"""Below those that the system gives to connections, which could take one before it is used."""
+_PORTS = itertools.cycle(range(5_000 + os.getpid() % 40 * 100, 10_000))
+"""Not of those that the system gives to connections, nor that a server draws where it gets none:
+these could take one before it is used."""
 
 
 def no_locks(_descriptor: int, _kind: int) -> None:
