@@ -9,10 +9,12 @@ model's is more than 0.01 below it. With fewer rows than by default it only says
 """
 
 import dataclasses
+import functools
 import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from pathlib import Path
 from benchmark.door import start
 from benchmark.programs import read_figures
 from recsys.errors import FAILED
+from recsys.interruption import send_when_parent_ends
 from recsys.pages.browser import open_in_browser
 from recsys.pages.page import write_page
 from recsys.pages.run_page import run_page
@@ -100,7 +103,12 @@ def run_step(title: str, module: str, *arguments: str) -> None:
     command = ["python", "-m", module, *arguments]
     print(f"\n== {title}\n$ {shlex.join(command)}", flush=True)
     started = time.perf_counter()
-    code = subprocess.run([sys.executable, *command[1:]], check=False).returncode
+    done = subprocess.run(
+        [sys.executable, *command[1:]],
+        check=False,
+        preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
+    )
+    code = done.returncode
     if code:
         raise SystemExit(f"demo: `{shlex.join(command)}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)

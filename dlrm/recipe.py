@@ -565,7 +565,7 @@ class DlrmTraining:
     def report(
         self,
         result: FitResult,
-        folder: CheckpointFolder | None,  # noqa: ARG002  (nothing is tested after the training)
+        folder: CheckpointFolder | None,
     ) -> Iterator[Mapping[str, Any]]:
         """Prints the outcome and yields the final log records."""
         self.recipe.model.embeddings.raise_bad_ids()
@@ -581,8 +581,8 @@ class DlrmTraining:
             for metrics in self.last_test:
                 rows = self.source.num_batches * self.source.batch_size
                 self.recipe.tell_health(metrics, rows)
-        if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
-            yield self.recipe.explanation()
+            if self.recipe.config.measure.report is not None:
+                yield self._explanation(state.step, folder)
         if self.metric is _LOG_LOSS:
             yield {"best_log_loss": -state.best_metric}
         yield {
@@ -591,6 +591,21 @@ class DlrmTraining:
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,
         }
+
+    def _explanation(self, step: int, folder: CheckpointFolder | None) -> Mapping[str, Any]:
+        """Explains the model that a test of the folder takes; without one, that of the last step.
+
+        Several processes explain nothing.
+        """
+        model = self.recipe.model
+        if not isinstance(model, Dlrm):
+            return {}
+        if folder is not None:
+            tested = OpenedCheckpoint.open(folder.folder)
+            tested.load_into(model)
+            step = tested.step
+        self.recipe.machine.print_line(f"Explaining the model of step {step}")
+        return {**self.recipe.explanation(), "explained_step": step}
 
 
 def _undefined_auc(split: str, only_class: str) -> str:

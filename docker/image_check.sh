@@ -145,15 +145,14 @@ check_training() {
 
 check_serving() {
   local ports image
-  mapfile -t ports < <(free_ports 4)
+  mapfile -t ports < <(free_ports 3)
   image=$(image_of serving)
   build serving triton/Dockerfile triton,triton-server EXTRAS=triton,triton-server SLIM=1
   mkdir "$scratch/models"
   chmod 777 "$scratch/models" # written by the user of the image
   run --volume "$scratch/models:/models" --entrypoint docker/tiny_model.sh "$image" /models
   server=$(run --detach --volume "$scratch/models:/models:ro" "$image" --host=127.0.0.1 \
-    --http_port="${ports[0]}" --grpc_port="${ports[1]}" --metrics_port="${ports[2]}" \
-    --health_port="${ports[3]}")
+    --http_port="${ports[0]}" --metrics_port="${ports[1]}" --health_port="${ports[2]}")
   until "$ENGINE" logs "$server" 2>&1 | grep -q '^Ready'; do
     "$ENGINE" container inspect "$server" >/dev/null || fail "the server ended"
     sleep 1

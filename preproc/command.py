@@ -54,10 +54,13 @@ def run(
 
 
 @contextlib.contextmanager
-def local_input(values: flags.FlagValues, output: Path) -> Iterator[Path]:
+def local_input(
+    values: flags.FlagValues, output: Path, files: Sequence[str] = ()
+) -> Iterator[Path]:
     """Copies standard input or a URL beside the output; yields its path.
 
-    The copy of a URL stays for the next run where this one fails.
+    Of a folder these files are copied, or without any all of its parts. The copy of a URL stays for
+    the next run where this one fails.
     """
     source = values.input
     if not is_remote(source):
@@ -66,7 +69,7 @@ def local_input(values: flags.FlagValues, output: Path) -> Iterator[Path]:
     folder = Path(f"{output}.input")
     check_output(output, folder, None, overwrite=values.overwrite)
     try:
-        yield local_copy(source, folder, ProgressReporter(values.progress))
+        yield local_copy(source, folder, ProgressReporter(values.progress), files)
     except BaseException:
         if source == STANDARD_INPUT:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,8 +2,10 @@
 """Signals that end a program in order, or wait for a block."""
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,13 +17,7 @@ SAME_REQUEST_S = 5
 Schedulers signal all processes of a job, and torchrun passes its own signal on to them.
 """
 
-
-_stopping = threading.Event()
-
-
-def is_stopping() -> bool:
-    """Tells that this process was asked to stop and is saving, or about to."""
-    return _stopping.is_set()
+_PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
@@ -61,7 +57,6 @@ class StopRequest:
                 signal.raise_signal(number)
             return
         self.signal_name, self._received = signal.Signals(number).name, time.monotonic()
-        _stopping.set()
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._notice:
@@ -97,3 +92,9 @@ def interrupted_after() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def send_when_parent_ends(number: int) -> None:
+    """Has Linux send this process a signal when its parent has ended, however it did."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))

@@ -11,6 +11,7 @@ Each function is a command of `recsys-recipes`, and its further settings are tho
 or pyarrow.
 """
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ def prepare(log: Any, output: str | Path, **settings: Any) -> Path:
     Raises:
         UserError: a setting or the log is refused; names the file, line and column.
     """
-    with file_of(log) as path:
-        values = parsed_flags(clicks_program.define_flags(), input=path, output=output, **settings)
-        return pipeline.prepare(clicks_program.job_from_flags(values))
+    source = log if isinstance(log, (str, Path)) else "-"
+    values = parsed_flags(clicks_program.define_flags(), input=source, output=output, **settings)
+    job = clicks_program.job_from_flags(values)
+    with file_of(log, job.named_files) as path:
+        return pipeline.prepare(dataclasses.replace(job, input=path))
 
 
 def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:

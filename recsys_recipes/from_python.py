@@ -3,7 +3,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
 
 
 @contextlib.contextmanager
-def file_of(log: Any) -> Iterator[Path]:
-    """Keeps a table or a copy in a file meanwhile.
+def file_of(log: Any, files: Sequence[str] = ()) -> Iterator[Path]:
+    """Keeps a table or a copy in a file meanwhile; of a remote folder these files or all parts.
 
     Raises:
         UserError: it is neither a path nor such a table.
@@ -48,21 +48,25 @@ def file_of(log: Any) -> Iterator[Path]:
         raise UserError(f"a table is a path or has __arrow_c_stream__, got {type(log).__name__}")
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(log, str):
-            yield local_copy(log, Path(folder), ProgressReporter("none"))
-            return
-        path = Path(folder) / "table"
-        options = ipc.IpcWriteOptions(compression="lz4")
-        try:
-            with (
-                pa.RecordBatchReader.from_stream(log) as reader,
-                ipc.new_stream(path, reader.schema, options=options) as stream,
-            ):
-                for batch in reader:
-                    stream.write_batch(batch)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
+            name, path = log, local_copy(log, Path(folder), ProgressReporter("none"), files)
+        else:
+            name, path = "the table", _write_table(log, Path(folder) / "table")
         try:
             yield path
         except UserError as error:
-            error.args = (str(error).replace(str(path), "the table"),)
+            error.args = (str(error).replace(str(path), name),)
             raise
+
+
+def _write_table(table: Any, path: Path) -> Path:
+    options = ipc.IpcWriteOptions(compression="lz4")
+    try:
+        with (
+            pa.RecordBatchReader.from_stream(table) as reader,
+            ipc.new_stream(path, reader.schema, options=options) as stream,
+        ):
+            for batch in reader:
+                stream.write_batch(batch)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
+    return path

@@ -319,8 +319,9 @@ def _call_on_rank(rank: int, name: str, outputs: list[Path], arguments: Any) -> 
     sys.exit(status)
 
 
-_PORTS = itertools.cycle(range(20_000 + os.getpid() % 80 * 100, 32_000))
-"""Below those that the system gives to connections, which could take one before it is used."""
+_PORTS = itertools.cycle(range(5_000 + os.getpid() % 40 * 100, 10_000))
+"""Not of those that the system gives to connections, nor that a server draws where it gets none:
+these could take one before it is used."""
 
 
 def no_locks(_descriptor: int, _kind: int) -> None:
@@ -329,11 +330,18 @@ def no_locks(_descriptor: int, _kind: int) -> None:
 
 
 def free_port() -> int:
-    """Returns a port of this machine that nobody uses at the moment."""
+    """Returns a port of this machine that nobody uses, and that no other test will take.
+
+    A name of this process's that the system frees at its end keeps it for the program to come.
+    """
     for port in _PORTS:
+        mark = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            mark.bind(f"\0port {port} of a test")
+            mark.detach()
             return port
+        mark.close()
     raise AssertionError("the ports never end")
 
 

@@ -148,7 +148,7 @@ def main(argv: Sequence[str]) -> int:
             _infer(values)
             return None
         job = job_from_flags(values)
-        with command.local_input(values, job.output) as path:
+        with command.local_input(values, job.output, job.named_files) as path:
             return clicks_pipeline.prepare(dataclasses.replace(job, input=path))
 
     interrupted = "interrupted; the same command continues; a pipe begins anew"

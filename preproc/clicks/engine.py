@@ -9,7 +9,7 @@ write parquet/ and publish the dataset; an engine never writes to the output pat
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from preproc.clicks.schema.time_rule import show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
-from preproc.files.quarantine import RejectedRow, excerpt
+from preproc.files.quarantine import RejectedRow, check_rejected_rows, excerpt
 from preproc.files.raw.spelled_numbers import spelling_remedy
 from preproc.files.workspace import Workspace, settings_key
 
-WORK_VERSION = 2
+WORK_VERSION = 3
 """Version of kept work: raised with each change after which the same key would give other bytes."""
 
 
@@ -91,10 +91,20 @@ class EngineJob:
         for file in self.inputs:
             file.check_unchanged()
 
-    def explained(self, row: RejectedRow) -> str:
-        """Returns the fault of a row of the input, and the remedy."""
-        names = (file.path.name for file in self.inputs)
-        return explained(row.row, row.reason, dict(zip(names, self.formats, strict=True))[row.file])
+    def check_rejected_rows(
+        self, bad: int, most_rows: float, examples: Iterable[RejectedRow]
+    ) -> None:
+        """Stops the run if too many rows are rejected; see `preproc.files.quarantine`."""
+        names = (file.name for file in self.inputs)
+        formats = dict(zip(names, self.formats, strict=True))
+        check_rejected_rows(
+            bad,
+            most_rows,
+            self.job.max_bad_fraction,
+            examples,
+            self.inputs,
+            lambda row: explained(row.row, row.reason, formats[row.file]),
+        )
 
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
         """Returns a digest of the text, the row rules and `own`.

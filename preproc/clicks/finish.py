@@ -38,7 +38,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         files = Manifest.describe_files(dataset)
         done = total
     sources = [
-        {"name": source.path.name, "bytes": source.size, "rows": counts.rows}
+        {"name": source.name, "bytes": source.size, "rows": counts.rows}
         | {"rejected": sum(counts.rejected.values())}
         for source, counts in zip(engine_job.inputs, result.files, strict=True)
     ]

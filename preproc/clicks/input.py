@@ -3,7 +3,6 @@
 
 import re
 from pathlib import Path
-from typing import Any, cast
 
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
@@ -53,17 +52,31 @@ def find_inputs(
         if file.stat().st_size == 0 and not may_be_empty:
             last = ", or leave it out if it is the last day" if by_days else ""
             raise PreprocError(f"{file}: is empty; get the file again{last}")
-    return tuple(as_utf8(InputFile.open(f)) for f in files)
+    folder = path if path.is_dir() else None
+    return tuple(as_utf8(InputFile.open(f, folder)) for f in files)
+
+
+def refuse_json(path: Path, first_line: bytes) -> None:
+    """Refuses a log whose first line is one of JSON.
+
+    Raises:
+        PreprocError: it is; the message says how to write csv or parquet.
+    """
+    if re.match(rb'\s*(\{\s*("|$)|\[\s*(\{|$))', first_line):
+        raise PreprocError(
+            f"{path}: JSON is not read here; write it as csv or parquet, such as "
+            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
+        )
 
 
 def has_parts(path: Path, schema: Schema | None) -> bool:
     """Returns True for a folder whose files are parts of one log, some perhaps without rows."""
-    return schema is not None and schema.split != "files" and path.is_dir()
+    return schema is not None and not schema.named_files and path.is_dir()
 
 
 def _find_files(path: Path, schema: Schema) -> list[Path]:
-    if schema.split == "files":
-        return [path / str(name) for names in schema.values for name in cast("Any", names)]
+    if schema.named_files:
+        return [path / name for name in schema.named_files]
     return parts_of(path) if path.is_dir() else [path]
 
 

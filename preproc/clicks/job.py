@@ -181,6 +181,11 @@ class ClicksJob:
                 f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
 
+    @property
+    def named_files(self) -> tuple[str, ...]:
+        """Files of the input folder that a schema names; none where it names none."""
+        return () if self.semantics.schema is None else self.semantics.schema.named_files
+
 
 SECTIONS: dict[type, str] = {ClicksJob: "run", ClicksSemantics: "transform", SparkSettings: "spark"}
 """Sections of settings, each with its heading in `--help`."""

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks files, their format and disk space before a run starts."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 from preproc.clicks.engine import explained
-from preproc.clicks.input import find_inputs, has_parts
+from preproc.clicks.input import find_inputs, has_parts, refuse_json
 from preproc.clicks.job import ClicksJob
+from preproc.clicks.kernel import row_writer
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
 from preproc.clicks.schema.grammar import LOOKS_WEIGHTED, reject_reason
 from preproc.clicks.schema.row_format import (
@@ -23,10 +25,10 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, without_mark
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
-from preproc.files.raw.blank_end import LINE_ENDS, row_blocks
-from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
+from preproc.files.raw import tables
+from preproc.files.raw.blank_end import LINE_ENDS
+from preproc.files.raw.encoding import encoding_fault
 from preproc.files.raw.parts import told
-from preproc.files.raw.tables import open_table, table_schema, write_cells
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -56,72 +58,90 @@ def check(
     if job.semantics.split_days is not None:
         split_bounds([1] * len(inputs), job.semantics)
     num_files = len(inputs)
-    inputs, formats, samples, unread = _opened(inputs, job)
+    opened = _opened(inputs, job)
+    inputs, formats = tuple(each.file for each in opened), tuple(each.row_format for each in opened)
     if job.input.is_dir():
         reporter.note(told(job.input, [f.path for f in inputs], num_files - len(inputs)))
-    if unread:
+    if unread := frozenset[str]().union(*(each.unread for each in opened)):
         names = ", ".join(sorted(unread))
         reporter.note(f"{job.input}: columns that the schema does not name are not read: {names}")
+    rows = opened[0].rows
     if schema is not None:
-        for name in _weighted_lists(samples[0], formats[0]):
+        for name in _weighted_lists(rows, formats[0]):
             doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
             reporter.note(doubt)
-        for name, time_format, example in _times_of_1970(samples[0], formats[0]):
+        for name, time_format, example in _times_of_1970(rows, formats[0]):
             reporter.note(
                 f"{name}: read as {time_format}, times such as {example} are of 1970; is `format` "
                 "another unit, or one of dates such as %Y%m%d?"
             )
-    lengths = [len(row) + 1 for rows in samples for row in rows]
+    lengths = [len(row) + 1 for each in opened for row in each.rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
-    list_bytes = _list_bytes(samples[0], formats[0])
+    list_bytes = _list_bytes(rows, formats[0])
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes, list_bytes)
     needs.check(Workspace(job.output, job.work_dir).used_bytes())
-    return inputs, tuple(formats), needs
+    return inputs, formats, needs
 
 
-def _opened(
-    inputs: tuple[InputFile, ...], job: ClicksJob
-) -> tuple[tuple[InputFile, ...], list[RowFormat], list[list[bytes]], set[str]]:
-    """Opens the files that have rows, and checks a sample of each.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OpenedFile:
+    """A file that has rows.
 
-    Returns:
-        These files, the fields and a sample of the rows of each, and the columns of tables that
-        the schema does not name.
+    Attributes:
+        file: a table is one of text.
+        row_format: its fields.
+        rows: the first ones, with the header.
+        unread: columns of a table that the schema does not name.
+    """
+
+    file: InputFile
+    row_format: RowFormat
+    rows: list[bytes]
+    unread: frozenset[str]
+
+
+def _opened(inputs: tuple[InputFile, ...], job: ClicksJob) -> list[_OpenedFile]:
+    """Opens the files that have rows, and checks the first ones of each.
 
     Raises:
         PreprocError: a file cannot be read, or none has a row.
     """
-    schema = job.semantics.schema
-    are_parts = has_parts(job.input, schema)
-    with_rows, formats, samples, unread = list[InputFile](), [], [], set[str]()
-    for file in inputs:
-        opened, of_table = file, None
-        if file.is_table:
-            opened, of_table, others = _open_table(file, job)
-            unread |= others
-        rows, is_all = _sample(opened)
-        if is_all and not rows:
-            if are_parts:
-                continue
-            raise PreprocError(f"{file.path}: holds no row; get the file again")
-        row_format = of_table or job.semantics.row_format(file.path, rows[0] if rows else b"")
-        if is_all and row_format.blank != LINE_ENDS:  # a blank line of one column is a row
-            rows, _ = _sample(opened, row_format.blank)
-        if are_parts and is_all and len(rows) == row_format.has_header:
-            continue
-        with_rows.append(opened)
-        samples.append(rows)
-        formats.append(row_format)
-        if schema is None:
-            check_sample(file, rows, unlabelled=job.semantics.unlabelled)
-        else:
-            _check_rows(file, rows[row_format.has_header :], row_format, job)
-    if not with_rows:
+    opened = [each for file in inputs if (each := _open(file, job)) is not None]
+    if not opened:
         raise PreprocError(f"`input` {job.input}: none of its {len(inputs)} files holds a row")
-    return tuple(with_rows), formats, samples, unread
+    return opened
 
 
-def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, set[str]]:
+def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
+    """Opens a file and checks its first rows; None for a part without rows.
+
+    Raises:
+        PreprocError: it cannot be read, or none of its first rows fits.
+    """
+    schema, is_part = job.semantics.schema, has_parts(job.input, job.semantics.schema)
+    of_table, unread = None, frozenset[str]()
+    if file.is_table:
+        file, of_table, unread = _open_table(file, job)
+    text, is_whole = _first_text(file)
+    if is_whole and not text.strip(LINE_ENDS):
+        if is_part:
+            return None
+        raise PreprocError(f"{file.path}: holds no row; get the file again")
+    first = next(iter(_first_rows(text, is_whole=is_whole)), b"")
+    if schema is not None:
+        refuse_json(file.path, first)
+    row_format = of_table or job.semantics.row_format(file.path, first)
+    rows = _first_rows(text, row_format.blank, is_whole=is_whole)
+    if is_part and is_whole and len(rows) == row_format.has_header:
+        return None
+    if schema is None:
+        check_sample(file, rows, unlabelled=job.semantics.unlabelled)
+    else:
+        _check_rows(file, rows[row_format.has_header :], row_format, job)
+    return _OpenedFile(file, row_format, rows, unread)
+
+
+def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, frozenset[str]]:
     """Opens a table as text of the columns that are used.
 
     Returns:
@@ -136,26 +156,34 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
             f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
             "takes a `schema`, which `infer` drafts"
         )
-    found = table_schema(file)
+    found = tables.table_schema(file)
     types = dict(zip(found.names, found.types, strict=True))
     unlabelled = job.semantics.unlabelled
     row_format, columns = schema.table_format(file.path, types, unlabelled=unlabelled)
-    others = types.keys() - {column.name for column in schema.columns}
-    return open_table(file, columns, write_cells), row_format, others
+    others = frozenset(types.keys() - {column.name for column in schema.columns})
+    # The reference engine shares no code with the kernel.
+    write = tables.write_cells if job.engine == "reference" else row_writer.write_cells
+    return tables.open_table(file, columns, write), row_format, others
 
 
-def _sample(file: InputFile, blank: bytes = LINE_ENDS) -> tuple[list[bytes], bool]:
-    """Returns up to `SAMPLE_ROWS` rows from the start of a file, and whether these are all."""
-    text, (_, blocks) = b"", without_mark(row_blocks(file, blank))
+def _first_text(file: InputFile) -> tuple[bytes, bool]:
+    """Returns the text at the start of a file, at least a row, and whether it is all of it."""
+    text, (_, blocks) = b"", without_mark(file.blocks())
     for block in blocks:  # the first ones of a gzip file may end in the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
             break
+    return text, not next(blocks, b"")
+
+
+def _first_rows(text: bytes, blank: bytes = b"", *, is_whole: bool) -> list[bytes]:
+    """Returns up to `SAMPLE_ROWS` rows of a text, without lines of `blank` bytes at its end."""
+    if is_whole:
+        text = text[: text.find(b"\n", len(text.rstrip(blank))) + 1 or len(text)]
     *lines, rest = text.split(b"\n", SAMPLE_ROWS)
-    is_all = len(lines) < SAMPLE_ROWS and not next(blocks, b"")
-    if is_all and rest:
+    if is_whole and rest and len(lines) < SAMPLE_ROWS:
         lines.append(rest)  # otherwise a row that goes on
-    return [line.removesuffix(b"\r") for line in lines], is_all
+    return [line.removesuffix(b"\r") for line in lines]
 
 
 def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:
@@ -213,10 +241,10 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         PreprocError: names the reason of the first rows.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
-    number = None if row_format.is_table else first_of_other_encoding(rows)
-    if number is not None and reasons.count("encoding") > job.max_bad_fraction * len(rows):
-        line = number + 1 + row_format.has_header
-        raise PreprocError(of_other_encoding(str(file.path), rows[number], line))
+    if reasons.count("encoding") > job.max_bad_fraction * len(rows):
+        first = 1 + row_format.has_header
+        if fault := encoding_fault(file, rows, range(first, first + len(rows))):
+            raise PreprocError(fault)
     if None in reasons:
         return
     if not rows:

@@ -58,6 +58,7 @@ class InputFile:
 
     Attributes:
         path: absolute, or relative to the working directory.
+        name: of a file of a folder its path in there; no two files of a run have the same one.
         size: bytes on disk.
         compression: told by the first bytes, not by the name.
         identity: checksum of name, size, times of modification and change, inode, and the first
@@ -66,14 +67,15 @@ class InputFile:
     """
 
     path: Path
+    name: str
     size: int
     compression: Compression
     identity: str
     inflation: float
 
     @classmethod
-    def open(cls, path: Path) -> "InputFile":
-        """Inspects the first and last bytes of a file.
+    def open(cls, path: Path, folder: Path | None = None) -> "InputFile":
+        """Inspects the first and last bytes of a file, perhaps one of an input folder.
 
         Raises:
             PreprocError: it cannot be read, or its compression is not supported.
@@ -109,7 +111,9 @@ class InputFile:
             )
         inflation = 1.0 if compression == "none" else _TYPICAL_INFLATION
         inflation = _inflation(head) if compression == "gzip" else inflation
-        return cls(path, stat.st_size, compression, digest.hexdigest(), inflation)
+        is_inside = folder is not None and path.is_relative_to(folder)
+        name = path.relative_to(folder).as_posix() if folder and is_inside else path.name
+        return cls(path, name, stat.st_size, compression, digest.hexdigest(), inflation)
 
     def check_unchanged(self) -> None:
         """Refuses a file that changed since the run began.

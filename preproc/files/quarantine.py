@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from preproc.files.errors import TooManyRejectedRowsError
-from preproc.files.raw.encoding import is_other_encoding, of_other_encoding
+from preproc.files.input_file import InputFile
+from preproc.files.raw.as_csv import position
+from preproc.files.raw.encoding import encoding_fault
 from preproc.files.workspace import atomic_file
 from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
 
@@ -22,7 +24,7 @@ class RejectedRow:
     """A row that breaks the grammar, as written to the quarantine file.
 
     Attributes:
-        file: name of the input file, without folder.
+        file: name of the input file.
         byte_offset: offset of the first byte in the decompressed text, from 0.
         line_number: from 1.
         reason: one of the reasons of the row grammar.
@@ -73,12 +75,13 @@ def check_rejected_rows(
     most_rows: float,
     max_bad_fraction: float,
     examples: Iterable[RejectedRow],
+    files: Iterable[InputFile],
     explained: Callable[[RejectedRow], str] = _reason_and_row,
 ) -> None:
     """Stops the run if too many rows are rejected; shows examples.
 
-    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input; `explained`
-    says what is wrong in an example.
+    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input, `files`;
+    `explained` says what is wrong in an example.
 
     Raises:
         TooManyRejectedRowsError: the fraction is exceeded even if all other rows are valid.
@@ -86,21 +89,17 @@ def check_rejected_rows(
     if bad <= max_bad_fraction * most_rows:
         return
     shown = [*itertools.islice(examples, EXAMPLES)]
-    # In the rows of tables 0xFF stands between the elements of lists.
-    others = [
-        row
-        for row in shown
-        if row.reason == "encoding" and b"\xff" not in row.row and is_other_encoding(row.row)
-    ]
-    if len(others) > len(shown) / 2:
-        first = others[0]
-        raise TooManyRejectedRowsError(
-            f"{bad} bad rows; {of_other_encoding(first.file, first.row, first.line_number)}"
-        )
+    by_name = {file.name: file for file in files}
+    for name, file in by_name.items():
+        rows = [row for row in shown if row.file == name and row.reason == "encoding"]
+        numbers = [row.line_number for row in rows]
+        fault = encoding_fault(file, [row.row for row in rows], numbers)
+        if fault and len(rows) > len(shown) / 2:
+            raise TooManyRejectedRowsError(f"{bad} bad rows; {fault}")
     lines = []
     for row in shown:
-        where = f"{row.file}, line {row.line_number}, byte {row.byte_offset}"
-        lines.append(f"  {where}: {explained(row)}")
+        where = position(by_name[row.file], row.line_number, row.byte_offset)
+        lines.append(f"  {row.file}, {where}: {explained(row)}")
     raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)

@@ -3,6 +3,7 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +23,9 @@ def is_remote(source: str) -> bool:
     return source == STANDARD_INPUT or "://" in source
 
 
-def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
+def local_copy(
+    source: str, folder: Path, reporter: ProgressReporter, files: Sequence[str] = ()
+) -> Path:
     """Copies standard input or what a URL names into a folder.
 
     A file that was copied before and is still the same there is not copied again.
@@ -31,6 +34,7 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
         source: `-`, or a URL that fsspec knows, such as s3://bucket/log.csv.gz.
         folder: made if it is missing; the caller removes it.
         reporter: shows the progress.
+        files: those that are read of a folder; none for all parts of it.
 
     Returns:
         The path of the copy.
@@ -48,20 +52,19 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
 
         system, path = fsspec.url_to_fs(source)
         is_folder = system.isdir(path)
-        names = [path]
-        if is_folder:
-            names = [n for n in sorted(system.ls(path, detail=False)) if is_part(Path(n).name)]
-        folders = [name for name in names if system.isdir(name)]
-        files = {name: system.info(name) for name in names if name not in folders}
-        copy = folder / settings_key([source, {n: system.ukey(n) for n in files}])
+        names = {Path(path).name: path}
+        if is_folder and files:
+            names = {name: f"{path}/{name}" for name in files}
+        elif is_folder:
+            found = {Path(name).name: name for name in sorted(system.ls(path, detail=False))}
+            names = {name: found[name] for name in found if is_part(name)}
+        folders = [name for name in names if system.isdir(names[name])]
+        sizes = {n: system.info(names[n]).get("size") or 0 for n in names if n not in folders}
+        copy = folder / settings_key([source, {n: system.ukey(names[n]) for n in sizes}])
         copy.mkdir(exist_ok=True)
         for name in folders:  # which the reader refuses or goes past, as those of a local folder
-            (copy / Path(name).name).mkdir(exist_ok=True)
-        missing = {
-            name: info.get("size") or 0
-            for name, info in files.items()
-            if not (copy / Path(name).name).exists()
-        }
+            (copy / name).mkdir(parents=True, exist_ok=True)
+        missing = {name: size for name, size in sizes.items() if not (copy / name).exists()}
         needed, free = sum(missing.values()), shutil.disk_usage(copy).free
         if needed > free:
             raise PreprocError(
@@ -69,8 +72,9 @@ def local_copy(source: str, folder: Path, reporter: ProgressReporter) -> Path:
                 f"{format_bytes(free)} are free; make room"
             )
         for name, size in missing.items():
-            with system.open(name, "rb") as file:
-                _copy(file, copy / Path(name).name, size, reporter)
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            with system.open(names[name], "rb") as file:
+                _copy(file, copy / name, size, reporter)
     except PreprocError:
         raise
     except Exception as error:  # each file system has errors of its own

@@ -98,7 +98,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         if known is not None:
             semantics[DICTIONARIES] = known.fingerprints
         sources = [
-            _source(file, rows, sum(row.file == file.path.name for row in rejected))
+            _source(file, rows, sum(row.file == file.name for row in rejected))
             for file, rows in zip(files, valid_rows, strict=True)
         ]
         if titles is not None:
@@ -196,7 +196,7 @@ def _save_manifest(
 
 def _source(file: InputFile, rows: int, rejected: int) -> dict[str, Any]:
     return {
-        "name": file.path.name,
+        "name": file.name,
         "bytes": file.size,
         "rows": rows,
         "rejected": rejected,

@@ -19,7 +19,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.raw.as_csv import position
 from preproc.files.raw.blank_end import WHITESPACE
-from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
+from preproc.files.raw.encoding import encoding_fault
 from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import (
     IGNORED,
@@ -158,7 +158,7 @@ def read_ratings(
     num_valid = sum(read.valid_rows)
     if rejected := read.rejected:
         lines = num_valid + len(rejected)
-        check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected)
+        check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected, files)
     if num_valid and not read.num_rows:
         raise PreprocError(f"{job.input}: has no item of `dictionaries` {job.dictionaries}")
     if not num_valid:
@@ -207,29 +207,21 @@ def _reject(
         offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
             if reason == "encoding":
-                _refuse_other_encoding(file, chunk)
+                count = min(chunk.num_lines, _LOOKED_AT)
+                numbers = range(chunk.first_line, chunk.first_line + count)
+                if fault := encoding_fault(file, [*map(chunk.row, range(count))], numbers):
+                    raise PreprocError(fault)
             raise TooManyRejectedRowsError(
                 f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
                 + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
             )
-        rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
+        rejected.append(RejectedRow(file.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
             raise TooManyRejectedRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
                 f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
                 "or name its `format`"
             )
-
-
-def _refuse_other_encoding(file: InputFile, chunk: Chunk) -> None:
-    """Refuses a text of which most lines beyond ASCII are not UTF-8."""
-    if file.is_table:
-        return
-    lines = [chunk.row(i) for i in range(min(chunk.num_lines, _LOOKED_AT))]
-    first = first_of_other_encoding(lines)
-    if first is not None:
-        number = chunk.first_line + first
-        raise PreprocError(of_other_encoding(str(file.path), lines[first], number))
 
 
 def _remedies(

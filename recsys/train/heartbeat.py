@@ -87,6 +87,13 @@ class Heartbeat:
         self._thread.start()
         self._watch.start()
 
+    def wait_for_others(self) -> None:
+        """Waits, on the first process, which may hold the store, until the others have left."""
+        left = [_LEFT.encode()] * len(self._peers)
+        with contextlib.suppress(RuntimeError):  # the store is lost, which its watch tells
+            while self._rank == 0 and [self._store.get(f"beat_{p}") for p in self._peers] != left:
+                time.sleep(0.1)
+
     def stop(self) -> None:
         """Stops the thread and signs this process off."""
         self._stopped.set()
@@ -127,7 +134,7 @@ class Heartbeat:
                 heard.clear()  # this process was frozen itself, perhaps all of them were
             try:
                 lost = self._turn(began, heard)
-            except RuntimeError as error:  # the store is gone, or the job is at its end
+            except RuntimeError as error:  # the store is gone
                 self._failure = f" ({str(error).partition(chr(10))[0]})"
                 return
             if lost and not self._stopped.is_set():
@@ -147,7 +154,7 @@ class Heartbeat:
     def _watch_store(self) -> None:
         """Ends this process where the store does not answer a turn.
 
-        One that rank 0 holds also ends with the job: then this process stops within the limit.
+        One that rank 0 holds also ends when rank 0 fails: then this process soon does too.
         """
         interval = self._limit_s / _BEATS_PER_LIMIT
         turns, silent_s = -1, 0.0

@@ -7,18 +7,16 @@ job that the supervisor starts anew finds their folder in use.
 """
 
 import contextlib
-import ctypes
 import os
+import select
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 
-from recsys.interruption import is_stopping
+from recsys.interruption import send_when_parent_ends
 from recsys.train.heartbeat import end_process
 
 _INTERVAL_S = 0.5
-_PR_SET_PDEATHSIG = 1
 
 _parent = os.getppid()
 """This process's parent when it began: one that died since has another process in its place."""
@@ -42,28 +40,34 @@ def ending_with_launcher() -> Iterator[None]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
         return
-    launcher, is_over = _parent, threading.Event()
+    launcher = _parent
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # as `set_wakeup_fd` wants it
 
     def watch() -> None:
-        while os.getppid() == launcher or is_stopping():
-            if is_over.wait(_INTERVAL_S):
+        is_orphan = False
+        while not is_orphan:
+            is_orphan = os.getppid() != launcher
+            # After the look, so that a signal sent before the launcher died has time to arrive.
+            if select.select([reader], [], [], _INTERVAL_S)[0]:
                 return
         end_process(
             f"the launcher (torchrun, process {launcher}) has died, and this rank ends with it: "
             "start the job anew with `resume` to go on from its last checkpoint"
         )
 
-    _ask_to_be_continued()
+    send_when_parent_ends(signal.SIGCONT)  # so that a stopped one ends too
     thread = threading.Thread(target=watch, name="launcher watch", daemon=True)
+    # The handler of a signal runs between two steps of Python, and a step of training may take
+    # longer than the launcher lives. The interpreter writes here when the signal comes.
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread.start()
     try:
         yield
     finally:
-        is_over.set()
+        signal.set_wakeup_fd(previous)
+        with contextlib.suppress(BlockingIOError):  # full of signals
+            os.write(writer, b"\0")
         thread.join()
-
-
-def _ask_to_be_continued() -> None:
-    """Has Linux continue this process when its parent dies, so that a stopped one ends too."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGCONT))
+        os.close(reader)
+        os.close(writer)

@@ -301,13 +301,18 @@ class Loop(Generic[BatchT]):
         return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
 
     def _begin_where_it_ended(self) -> None:
-        """Says that nothing is left to train of a resumed run, and saves no step twice."""
+        """Says whether a resumed run has ended or goes on past its end; saves no step twice."""
         if self.state.step and not self.state.evaluation_failed:
             self._saved_step = self.state.step
             if ended := self._why_it_ends():
                 self.print_line(
                     f"The run has ended at step {self.state.step}: {self._in_words(ended)}; "
                     "nothing is left to train"
+                )
+            elif self.state.ended:
+                self.print_line(
+                    f"The run had ended at step {self.state.step} by its {self.state.ended}; "
+                    "the settings of this command let it go on"
                 )
 
     def _finished(self) -> bool:

@@ -352,6 +352,7 @@ def _heartbeat(store: Any, here: Processes, limit_s: float) -> Iterator[Heartbea
     heartbeat.start()
     try:
         yield heartbeat
+        heartbeat.wait_for_others()
     finally:
         heartbeat.stop()
 

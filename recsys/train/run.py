@@ -156,7 +156,12 @@ class Run(Generic[BatchT]):
             processes.note_training()
             goes_on = config.run.resume or processes.is_restart
             resumed = Resumed(state.step, config.folder_setting) if goes_on else None
-            self.log.begin(config.to_dict(), resumed)
+            paths = {"log_path": Path(config.run.log_path)}
+            if folder is not None:
+                paths[config.folder_setting] = folder.folder
+            # Resolved, for the run may be resumed from another working directory.
+            resolved = {name: str(path.resolve()) for name, path in paths.items()}
+            self.log.begin(config.to_dict() | resolved, resumed)
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")

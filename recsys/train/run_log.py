@@ -147,14 +147,21 @@ class Resumed:
     folder_setting: str
 
     def has_logged(self, path: Path, config: Mapping[str, Any]) -> bool:
-        """Tells a log that ends with this run, by the run's folder."""
+        """Tells a log that ends with this run, by the run's folder.
+
+        The log may have been moved since, or both together.
+        """
         entries = (_entry(line) for line in reversed(path.read_bytes().splitlines()))
         last = next((e for e in entries if e is not None and e["step"] == _PARAMETER), None)
         if last is None:
             return False
-        folders = [values.get(self.folder_setting) for values in (last["data"], config)]
-        here, now = (None if folder is None else Path(folder).resolve() for folder in folders)
-        return here == now
+        names = (self.folder_setting, "log_path")
+        (then, its_log), (now, _) = (
+            [Path(values.get(name) or "").resolve() for name in names]
+            for values in (last["data"], config)
+        )
+        here = path.resolve().parent
+        return then == now or os.path.relpath(then, its_log.parent) == os.path.relpath(now, here)
 
 
 def _cut_back(path: Path, step: int) -> None:

@@ -22,8 +22,6 @@ from absl import flags
 from recsys import program
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
-from recsys.serve.server.guard import Restarts, fork_watcher
-from recsys.serve.server.health import HealthEndpoint
 from recsys.serve.server.install import python_with_server
 from recsys.serve.server.ports import url_host
 from recsys.serve.server.process import (
@@ -32,7 +30,9 @@ from recsys.serve.server.process import (
     TritonServer,
     raise_file_limit,
 )
-from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
+from recsys.serve.supervision.guard import Restarts, fork_watcher
+from recsys.serve.supervision.health import HealthEndpoint
+from recsys.serve.supervision.supervisor import Supervisor, SupervisorSettings
 from recsys.settings import section_from_dict, setting
 
 

@@ -10,6 +10,7 @@ from recsys.data.sequences.files import write_sequences
 from recsys.data.sequences.histories import RawIds, Sequences
 from tests import harness
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
+from tests.recsys.train.tiny import TINY_DLRM
 
 
 def test_histories_are_written_in_raw_ids(tmp_path):
@@ -52,6 +53,18 @@ def test_a_step_that_fails_ends_the_demo(capfd):
         demo.run_steps(steps, what="not there", nothing="")
     shown = "== Check not there\n$ python -m dataspec.verify --quick 'not there'\n"
     assert shown in capfd.readouterr().out
+
+
+@pytest.mark.multiprocess
+def test_a_killed_demo_ends_its_training(tmp_path):
+    code = "import sys; from benchmark.demo import run_step; run_step('Train', *sys.argv[1:])"
+    run = (f"--save_checkpoint_path={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}")
+    endless = (*TINY_DLRM, *run, "--epochs=1000000", "--test_after=2000000", "--save_freq=1")
+    with harness.started("-c", code, "dlrm.scripts.main", *endless) as running:
+        pointer = tmp_path / "run" / "latest.json"
+        harness.wait_for(pointer.exists, "a checkpoint", process=running)
+        running.kill()
+        assert "SIGTERM" in running.stdout.read()  # up to the end of the training
 
 
 def test_the_report_has_curves_and_test_metrics_and_is_opened(

@@ -11,16 +11,16 @@ def python(code):
 
 
 def test_memory_time_and_output_of_a_process():
-    usage = python(ALLOCATE.format(mib=200) + "; time.sleep(0.2); print('done')")
+    usage = python(ALLOCATE.format(mib=200) + "; time.sleep(1); print('done')")
     assert usage.exit_status == 0
     assert usage.output.strip() == "done"
     assert 190 < usage.peak_anon_mib < 300
-    assert usage.wall_s > 0.2
+    assert usage.wall_s > 1
     assert 0 < usage.cpu_s < usage.wall_s
 
 
 def test_children_count_and_mapped_files_do_not(tmp_path):
-    child = ALLOCATE.format(mib=120) + "; time.sleep(0.3)"
+    child = ALLOCATE.format(mib=120) + "; time.sleep(1)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     assert 110 < python(code).peak_anon_mib < 250
     path = tmp_path / "mapped"
@@ -30,14 +30,14 @@ def test_children_count_and_mapped_files_do_not(tmp_path):
         "import mmap, time\n"
         f"with open({str(path)!r}, 'rb') as file:\n"
         "    data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
-        "sum(data[i] for i in range(0, len(data), 4096)); time.sleep(0.2)"
+        "sum(data[i] for i in range(0, len(data), 4096)); time.sleep(1)"
     )
     assert python(code).peak_anon_mib < 60
 
 
 def test_cpu_time_counts_this_child_alone():
-    python("sum(range(20_000_000))")
-    assert python("pass").cpu_s < 0.2
+    before = python("sum(range(20_000_000))")
+    assert python("pass").cpu_s < before.cpu_s / 2
 
 
 def test_children_that_outlive_the_process_count_and_have_ended(tmp_path):

@@ -106,6 +106,7 @@ def test_a_signal_saves_and_the_printed_command_continues(
     ("ends", "goes_on", "why"),
     [
         ("--patience=1 --lr=0", "--patience=2 --lr=0", "patience"),
+        ("--patience=1 --lr=0", "--lr=0", "patience"),
         ("--num_epochs=1", "--num_epochs=2", "epochs"),
     ],
 )

@@ -30,6 +30,15 @@ def torchrun(launcher, module):
     return (*launcher, "--start_method=fork", "--run_path", script, module)
 
 
+def ranks_of(launcher):
+    """Returns the process numbers of the ranks that a launcher has started, by rank.
+
+    Linux lists children in the order of their start, where their numbers may begin anew.
+    """
+    files = Path(f"/proc/{launcher.pid}/task").glob("*/children")
+    return [int(number) for file in files for number in file.read_text().split()]
+
+
 def placement(name, world_size):
     """Returns one of PLACEMENTS."""
     return placement_of(world_size, SIZES, PLACEMENTS[name])

@@ -251,14 +251,14 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
 
 def keep_waiting(rank, told):
     """Rank 1 lives, but is busy for longer than the other one waits for it."""
-    distributed_processes._WAITS_PER_TIMEOUT = 0.5
+    distributed_processes._WAITS_PER_TIMEOUT = 1
     if rank == 1:
-        with distributed_processes.join_processes("cpu", 1, process_timeout=6):
+        with distributed_processes.join_processes("cpu", 1, process_timeout=10):
             wait_for(told.exists, "the other rank to give up")
         return
 
     def wait_in_vain():
-        with distributed_processes.join_processes("cpu", 1, process_timeout=6) as processes:
+        with distributed_processes.join_processes("cpu", 1, process_timeout=10) as processes:
             processes.barrier()
 
     try:

@@ -69,6 +69,19 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tr
     assert "--gauc_by user: no categorical feature" in program.refused(*flags, "--gauc_by=user")
 
 
+@pytest.mark.parametrize("layout", ["native", "nvidia"])
+def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_path, layout):
+    run, report = tmp_path / "run", f"--report={tmp_path / 'page.html'}"
+    worse_at_the_end = ("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings")
+    length = ("--epochs=2", "--max_steps=50", f"--checkpoint_format={layout}")
+    records = program.train(dataset, run, *worse_at_the_end, *length, report)
+    explained = next(r["data"] for r in records if "explained_step" in r["data"])
+    assert explained.pop("explained_step") == 47
+    tested = program.test(dataset, run, report)
+    assert explained == {name: tested[name] for name in explained}
+    assert len(explained["feature_importance"]) == 7
+
+
 def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path):
     (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
     dataset, folder = tmp_path / "dataset", tmp_path / "run"

@@ -15,7 +15,7 @@ from preproc.files.remote import local_copy
 from recsys.data.manifest import Manifest
 from recsys_recipes import clicks
 from tests import harness
-from tests.preproc.clicks.schema_log import write_log, write_schema
+from tests.preproc.clicks.schema_log import rows, text_of, write_log, write_schema
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
@@ -69,6 +69,35 @@ def test_a_log_is_read_from_a_url(log, tmp_path, url):
     assert not (tmp_path / "remote.input").exists()
     made = clicks.prepare(url, tmp_path / "python", schema=schema)
     assert Manifest.load(made).fingerprint == fingerprint
+
+
+@pytest.mark.parametrize("names", [("_train.csv", ".val.csv", "day/test.crc"), ("a", "b", "c")])
+def test_files_of_splits_are_those_of_a_local_folder(tmp_path, names):
+    """The schema names them, so that no rule about names leaves one out; others are not copied."""
+    split = {"files": dict(zip(("train", "validation", "test"), names, strict=True))}
+    schema = write_schema(tmp_path, split=split)
+    folder = tmp_path / "raw"
+    for seed, name in enumerate((*names, "other.csv")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text_of(rows(60 + seed, seed)))
+        fsspec.filesystem("memory").pipe(f"/{tmp_path.name}/{name}", (folder / name).read_bytes())
+    url, made = f"memory://{tmp_path.name}", []
+    for source in (folder, url):
+        output = tmp_path / f"of {len(made)}"
+        assert main(["", f"--input={source}", f"--schema={schema}", f"--output={output}"]) == 0
+        made.append(Manifest.load(output))
+    made.append(Manifest.load(clicks.prepare(url, tmp_path / "python", schema=schema)))
+    assert [each.fingerprint for each in made] == [made[0].fingerprint] * 3
+    assert [[file["name"] for file in each.source_files] for each in made] == [[*names]] * 3
+
+
+def test_what_is_wrong_with_a_copy_is_told_of_the_url(tmp_path):
+    split = {"files": {"train": "a.csv", "test": "b.csv"}}
+    fsspec.filesystem("memory").pipe("/damaged/a.csv", text_of(rows(60, 1)))
+    fsspec.filesystem("memory").pipe("/damaged/b.csv", b"bought;nothing\n1;2\n")
+    schema = write_schema(tmp_path, split=split)
+    with pytest.raises(PreprocError, match=r"^memory://damaged/b\.csv"):
+        clicks.prepare("memory://damaged", tmp_path / "x", schema=schema)
 
 
 def test_only_a_file_that_changed_is_copied_again(tmp_path):

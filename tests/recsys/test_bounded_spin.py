@@ -41,8 +41,8 @@ def test_the_spin_is_bounded_before_torch_unless_the_user_says_how(
     assert harness.python(*program, **UNSET | environment).stdout.split() == [spin_count]
 
 
-PAUSES = 100
-PAUSE_S = 0.005
+PAUSES = 5
+PAUSE_S = 0.2
 CPU_SECONDS_OF_PAUSES = f"""
 import dlrm, time
 import torch
@@ -70,4 +70,4 @@ print(waiting)
 def test_waiting_threads_spin_through_a_pause_where_the_user_asks_alone(environment, spins):
     done = harness.python("-c", CPU_SECONDS_OF_PAUSES, **UNSET | environment)
     share = float(done.stdout) / (PAUSES * PAUSE_S)
-    assert (share > 0.1) == spins  # alone some 0.9 and 0.01, beside busy programs less
+    assert (share > 0.02) == spins  # alone some 0.9 and 0.001, beside busy programs less

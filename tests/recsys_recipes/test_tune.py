@@ -92,14 +92,14 @@ def test_a_killed_trial_begins_anew(words, tmp_path):
         other = harness.forked(*command, status=2)
         assert "another process works on it" in other.stderr
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(harness.PATIENCE_S)
     (killed,) = of_study(tmp_path)["RUNNING"]
     for number, sent in ((1, signal.SIGINT), (2, signal.SIGTERM)):
         with harness.started_forked(*command) as process:
             log = tmp_path / f"study.db.trial-{number}.json"
             harness.wait_for(lambda log=log: harness.read_log(log), "a trial", process=process)
             process.send_signal(sent)
-            assert process.wait(60) == 130
+            assert process.wait(harness.PATIENCE_S) == 130
     failed = of_study(tmp_path)["FAIL"]
     assert [trial.params for trial in failed] == [killed.params] * 3
 

@@ -2,6 +2,7 @@
 """The files for operations by the schemas of those who read them, and beside one another."""
 
 import importlib
+import itertools
 import json
 import re
 import shlex
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from recsys.serve.server.supervisor import SupervisorSettings
+from recsys.serve.supervision.supervisor import SupervisorSettings
 from recsys.settings import declared
 from tests import harness
 from tests.harness import REPOSITORY
@@ -39,11 +40,17 @@ def spark_manifests():
     return documents_of(REPOSITORY / "preproc" / "spark" / "kubernetes.yaml")
 
 
+def values(words):
+    """Returns the flags of triton/serve.py among words of a command: name -> value."""
+    flags = itertools.takewhile(lambda word: word != "--", words)
+    return dict(word.removeprefix("--").split("=") for word in flags)
+
+
 def entry_point():
     """Returns the flags of triton/serve.py in the image: name -> value."""
     words = json.loads(re.search(r"^ENTRYPOINT (\[.*\])", DOCKERFILE, re.MULTILINE)[1])
     assert words[:2] == ["python3", "triton/serve.py"]
-    return dict(word.removeprefix("--").split("=") for word in words[2:])
+    return values(words[2:])
 
 
 def test_the_compose_file_is_one_by_its_specification():
@@ -55,7 +62,7 @@ def test_the_services_listen_on_this_machine_alone_at_ports_of_the_image():
     services = compose()["services"]
     ports = [port for service in services.values() for port in service["ports"]]
     assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)] == []
-    flags = entry_point()
+    flags = entry_point() | values(services["server"]["command"])
     of_server = {port.rpartition(":")[2] for port in services["server"]["ports"]}
     assert of_server == {flags[name] for name in ("http_port", "grpc_port", "health_port")}
     assert services["server"]["volumes"][0]["target"] == flags["repository"]
@@ -81,6 +88,19 @@ def test_the_health_check_is_that_of_the_image():
     words = re.search(r"HEALTHCHECK --start-period=5m CMD (\[.*\])", DOCKERFILE)[1]
     assert checked[1:] == json.loads(words)
     assert entry_point()["health_port"] in checked[-1]
+
+
+def test_the_image_listens_for_grpc_where_its_base_is_mended_alone():
+    """The slim image is built on other bases, whose server calls that are cancelled end."""
+    release = re.search(
+        r"^ARG BASE_IMAGE=nvcr\.io/.*:(\d\d)\.(\d\d)-py3$", DOCKERFILE, re.MULTILINE
+    )
+    assert tuple(map(int, release.groups())) >= (25, 5)
+    assert "grpc_port" not in entry_point()
+    assert "BASE_IMAGE" not in compose()["services"]["server"]["build"].get("args", {})
+    flags = entry_point() | values(compose()["services"]["server"]["command"])
+    upstreams = re.findall(r"server 127\.0\.0\.1:(\d+);", (OPERATIONS / "nginx.conf").read_text())
+    assert upstreams == [flags["http_port"], flags["grpc_port"]]
 
 
 def test_server_and_pod_have_the_same_arguments():
@@ -165,7 +185,7 @@ def test_labels_ports_and_probes_fit():
     assert 0 < budget["minAvailable"] < spec["replicas"]
     (container,) = spec["template"]["spec"]["containers"]
     ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    flags = entry_point()
+    flags = entry_point() | values(container["args"])
     assert ports == {name: flags[f"{name}_port"] for name in ("http", "grpc", "health")}
     for port in found["Service"]["spec"]["ports"]:
         assert str(port["port"]) == ports[port["targetPort"]]

@@ -17,8 +17,8 @@ from preproc.clicks.rules import ClicksSemantics
 from recsys.data.sequences.titles import write_titles
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.instances import processes
-from recsys.serve.server.loads import Loads
 from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.supervision.loads import Loads
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)

@@ -138,7 +138,7 @@ def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(de
                 == f"error: {models}: another deployment is under way; wait until it has ended\n"
             )
         process.send_signal(signal.SIGCONT)
-        assert process.wait(300) == 0
+        assert process.wait(harness.PATIENCE_S) == 0
     assert deploy("--version_policy=specific:1").endswith("serves version 1\n")
     assert "It is not served" in deploy("--checkpoint", dlrm)
 

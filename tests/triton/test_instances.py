@@ -11,10 +11,11 @@ import pytest
 
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.instances import find_instances
+from recsys.serve.supervision.loads import Loads
 from recsys.serve.version_policy import with_policy
 from tests import harness
 from tests.tools import needs
-from tests.triton.conftest import deploy
+from tests.triton.conftest import Server, deploy
 from tests.triton.test_reload import Flow
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
@@ -60,10 +61,10 @@ def test_an_instance_that_dies_takes_no_other_model_away(generations, tmp_path, 
         assert flow.failures == []
         assert generations.of(flow.answers[0]) == [0]
         assert (served.server_pid, instances_of(served, "other")) == (server, [other])
-        code, body = served.health()
-        assert (code, body["status"], len(body["restarts"])) == (200, "ok", 2)
+        served.wait_for_status("ok")
+        assert len(served.health()[1]["restarts"]) == 2
         harness.wait_for(
-            lambda: not replaced & {i.pid for i in instances_of(served, "tiny")}, "their end", 90
+            lambda: not replaced & {i.pid for i in instances_of(served, "tiny")}, "their end"
         )
         assert [ask(served, "tiny") for _ in range(6)] == [[[2.0, 2.0]]] * 6
         assert len(served.health()[1]["restarts"]) == 2
@@ -119,3 +120,39 @@ def test_a_version_that_fails_is_loaded_and_told_once_for_each_change(generation
         assert "".join(served.said).count("broken: does not load") == 1
         assert log.read_text().count("Poll failed for model directory 'broken'") == 1
         assert ask(served, "broken") == [[2.0, 2.0]]
+
+
+def test_a_model_that_is_being_copied_is_loaded_once_the_copy_has_ended(tmp_path):
+    """Each look finds some more of it: a version of a new model, then the next one."""
+    made, served = tmp_path / "made" / "copied", tmp_path / "models" / "copied"
+    served.parent.mkdir()
+    with Server(tmp_path, poll_secs=1, threads=1) as server:
+        loads = Loads(server)
+
+        def look():
+            loads.look(1e-9)
+            return list(loads.models)
+
+        def is_loaded():
+            list(loads.ended())
+            return not loads.models and server.is_ready("copied")
+
+        for version, factor in ((1, 2.0), (2, 3.0)):
+            write_version(tmp_path / "made", "copied", version, factor)
+            for source in (made / "config.pbtxt", made / str(version) / "model.py"):
+                target = served / source.relative_to(made)
+                if target.exists():
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = source.read_bytes()
+                for end in (0, len(content) // 2, len(content)):
+                    target.write_bytes(content[:end])
+                    assert look() == []
+                    assert server.is_ready("copied") == (version == 2)
+            assert look() == ["copied"]
+            harness.wait_for(is_loaded, f"version {version}")
+            with server.endpoint("copied") as endpoint:
+                answer = endpoint.predict({"x": np.ones((1, 2), np.float32)})
+            assert answer["y"].tolist() == [[factor, factor]]
+        assert look() == []
+        assert loads.refused == {}

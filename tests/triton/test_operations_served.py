@@ -37,7 +37,7 @@ OF_THE_SCRAPE = {"instance": "server:8003", "job": "recsys-serving"}
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=30) as response:
+    with urllib.request.urlopen(url, timeout=harness.PATIENCE_S) as response:
         return response.headers["Content-Type"], response.read().decode()
 
 
@@ -48,14 +48,15 @@ def served(tmp_path_factory):
     checkpoint, _ = dlrm_checkpoint(folder / "checkpoint")
     deploy(checkpoint, folder / "models", "--max_queue_size=64", "--backend=native")
     write_version(folder / "models", "broken", 1, 1.0, "raise ValueError('weights are gone')")
-    command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
+    service = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
+    arguments = [re.sub("^--grpc_port=.*", "--grpc_port=0", word) for word in service["command"]]
     (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
-    with serving(folder / "models", "--grpc_port=0", *command["command"]) as served:
+    with serving(folder / "models", *arguments) as served:
         with Endpoint(served.http, "dlrm") as endpoint:
             for _ in range(20):
                 endpoint.predict(request)
-        harness.wait_for(lambda: served.health()[1]["failures"], "the broken model", 60)
-        harness.wait_for(lambda: "recsys_probe_age" in served.metrics(), "the first probe", 60)
+        harness.wait_for(lambda: served.health()[1]["failures"], "the broken model")
+        harness.wait_for(lambda: "recsys_probe_age" in served.metrics(), "the first probe")
         yield served
 
 
@@ -148,7 +149,7 @@ class Proxy:
         """Sends a request with a list of headers; returns status and request id."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         connection = http.client.HTTPSConnection(
-            "localhost", self.port, timeout=60, context=context
+            "localhost", self.port, timeout=harness.PATIENCE_S, context=context
         )
         with contextlib.closing(connection):
             connection.putrequest("GET" if body is None else "POST", path)

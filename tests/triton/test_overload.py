@@ -70,7 +70,7 @@ def test_requests_that_wait_for_too_long_are_refused(server, request_):
     unlimited = ask_at_once((server.http_url, "slow"), request_)
     assert not any(error for error, _ in unlimited)
     whole = max(after for _, after in unlimited)
-    configure(server, f"--timeout_us={round(whole / 5 * 1e6)}")
+    configure(server, f"--timeout_us={round(whole / 10 * 1e6)}")
     outcomes = ask_at_once((server.http_url, "slow"), request_)
     refused = [pair for pair in outcomes if pair[0]]
     assert 0 < len(refused) < CLIENTS

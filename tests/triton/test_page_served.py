@@ -82,7 +82,7 @@ def browser():
 @pytest.fixture
 def page(browser):
     page = browser.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(harness.PATIENCE_S * 1000)
     yield page
     page.close()
 
@@ -112,7 +112,7 @@ def opened(page, url):
 
 def wait_for_count(page, selector, count):
     """Waits for a number of elements; the page's policy forbids Playwright's own way."""
-    harness.wait_for(lambda: page.locator(selector).count() == count, f"{count} {selector}", 60)
+    harness.wait_for(lambda: page.locator(selector).count() == count, f"{count} {selector}")
 
 
 def add(page, text):
@@ -136,7 +136,7 @@ def shown_items(page):
 
 
 def wait_for_shown(page, expected):
-    harness.wait_for(lambda: shown_items(page) == expected, f"{expected} on the page", 60)
+    harness.wait_for(lambda: shown_items(page) == expected, f"{expected} on the page")
 
 
 def recommended(server, history, *, exclude_seen=True):
@@ -369,7 +369,7 @@ def test_pages_fit_narrow_and_wide_windows_light_and_dark(page, request, lines, 
 def asked(url, method, path, body=b"", **headers):
     """Sends a request as no page would; returns status, headers and body."""
     host = urllib.parse.urlsplit(url).netloc
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=harness.PATIENCE_S)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     given = {"Host": host, "Content-Length": str(len(body)), "Content-Type": "application/json"}
     for name, value in (given | {n.replace("_", "-"): v for n, v in headers.items()}).items():
@@ -497,7 +497,7 @@ def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_p
         assert f"bert4rec at {server.http_url}: " in page.inner_text("#error")
         assert page.is_hidden("#next")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(harness.PATIENCE_S) == 0
         page.click("#exclude")
         page.locator("#error", has_text="start it again").wait_for()
 
@@ -536,7 +536,7 @@ def test_a_taken_port_is_refused_and_a_free_one_opens_in_the_users_browser(
     monkeypatch.setenv("BROWSER", f"{script} %s")
     flags = ("--model=bert4rec", f"--port={port}")
     with page_program(server, *flags, quiet=()) as (url, process):
-        harness.wait_for(opened.is_file, "the browser", 60)
+        harness.wait_for(opened.is_file, "the browser")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(harness.PATIENCE_S) == 0
     assert opened.read_text().split() == [url] == [f"http://127.0.0.1:{port}/"]

@@ -50,7 +50,7 @@ def status(served, path, key=None, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{served.http}/v2/{path}", data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=harness.PATIENCE_S) as response:
             return response.status
     except urllib.error.HTTPError as error:
         return error.code

@@ -40,3 +40,9 @@ def write_version(
     with ModelRepository(repository).staged_version(name, version) as staged:
         (staged.folder / "model.py").write_text(MODEL % (initialize, factor))
         staged.install(CONFIG % instances, {})
+
+
+def wait_while(held: Path) -> str:
+    """Returns code for `initialize` that does not end while a file is there."""
+    exists = f"lambda: os.path.exists({str(held)!r})"
+    return f"import os, time; [time.sleep(0.05) for _ in iter({exists}, False)]"

@@ -33,7 +33,7 @@ from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fi
 from preproc.clicks.schema.row_format import Column, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
-from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.quarantine import RejectedRow
 from preproc.files.raw.blank_end import row_blocks
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -122,7 +122,7 @@ def read_rows(
         if isinstance(read, list):
             valid.append(read)
         else:
-            rejected.append(RejectedRow(file.path.name, offset, number, read, row))
+            rejected.append(RejectedRow(file.name, offset, number, read, row))
     label = np.zeros(len(valid), np.bool_)
     numbers = np.full((len(valid), row_format.count("numerical")), np.nan)
     categories, lists = (
@@ -285,10 +285,7 @@ def run(engine_job: EngineJob) -> EngineResult:
             )
         )
     engine_job.check_inputs()
-    check_rejected_rows(
-        *(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected),
-        engine_job.explained,
-    )
+    engine_job.check_rejected_rows(len(rejected), sum(f.lines for f in files), rejected)
     order = np.argsort(np.concatenate([p.split for p in parsed]), kind="stable")
     rows = ParsedRows(
         *(

@@ -16,6 +16,7 @@ import xxhash
 from preproc.clicks.rules import shuffle_keys
 from preproc.clicks.schema.grammar import is_decimal, read_category, read_list, shorten_number
 from preproc.clicks.schema.row_format import Column, RowFormat
+from preproc.clicks.schema.time_rule import read_iso_time
 
 
 def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | None:
@@ -50,13 +51,16 @@ def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | No
     return _value_of_any(field)
 
 
-def _value_of_any(field: bytes) -> int:
-    """Returns 64 bits for a truth value, a number or a text, however a program writes it.
+def _value_of_any(field: bytes) -> int | None:
+    """Returns 64 bits for a truth value, a number, a time or a text, however a program writes it.
 
-    They are the bits of the float64 of a decimal number, else the XXH64 of the text: `true` for
-    True and TRUE, and likewise `false`; of a whole number such as 5.0 or 1e+15, up to 2**53, its
-    digits.
+    None for NaN. They are the bits of the float64 of a decimal number, of a time in ISO 8601 the
+    milliseconds since 1970 UTC (without a date those since midnight), else the XXH64 of the text:
+    `true` for True and TRUE, and likewise `false`; of a whole number such as 5.0 or 1e+15, below
+    2**63, its digits.
     """
+    if field in (b"nan", b"NaN"):
+        return None
     if field in (b"True", b"TRUE", b"False", b"FALSE"):
         return xxhash.xxh64_intdigest(field.lower())
     if field in (b"-0", b"-0.0"):
@@ -64,9 +68,11 @@ def _value_of_any(field: bytes) -> int:
     if shorten_number(field) is not None:
         return xxhash.xxh64_intdigest(field.partition(b".")[0])
     if not is_decimal(field):
-        return xxhash.xxh64_intdigest(field)
+        has_date = field[2:3] != b":"
+        time = read_iso_time(field if has_date else b"1970-01-01 " + field)
+        return xxhash.xxh64_intdigest(field) if time is None else time % 2**64
     number = float(field)
-    if number.is_integer() and abs(number) <= 2**53:
+    if number.is_integer() and abs(number) < 2**63:
         return xxhash.xxh64_intdigest(str(int(number)).encode())
     return int.from_bytes(struct.pack("<d", number + 0.0), "little")
 

@@ -93,6 +93,11 @@ class _Reader:
         """Reads a block of text, which may end inside a row."""
         check(load().clicks_read_text(self._handle, text, len(text)))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all rows that are wanted were read; more text has no effect."""
+        return bool(load().clicks_read_done(self._handle))
+
     def feed_file(self, fd: int, begin: int, end: int) -> None:
         """Reads bytes [begin, end) of an open file."""
         check(load().clicks_read_file(self._handle, fd, begin, end))

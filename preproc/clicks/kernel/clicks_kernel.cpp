@@ -13,6 +13,7 @@
 #include "line_transform.h"
 #include "row_encoder.h"
 #include "row_stream.h"
+#include "row_writer.h"
 #include "run_merge.h"
 #include "wide_merge.h"
 
@@ -155,6 +156,9 @@ CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t si
   return guarded([&] { reader->stream.feed(text, size); });
 }
 
+// Whether all rows that are wanted were read: more text has no effect.
+CLICKS_API int clicks_read_done(const Reader* reader) { return reader->stream.done(); }
+
 CLICKS_API int clicks_read_file(Reader* reader, int fd, uint64_t begin, uint64_t end) {
   return guarded([&] { reader->stream.feed_file(fd, begin, end); });
 }
@@ -253,6 +257,19 @@ CLICKS_API int clicks_encode_finish(Reader* encode, uint64_t* rows) {
     sink.finish();
     *rows = sink.seen();
   });
+}
+
+// Prepares columns of cells for `clicks_write_rows`; returns the bytes that it may write.
+CLICKS_API uint64_t clicks_measure_rows(CellColumn* columns, uint64_t count, uint64_t rows) {
+  uint64_t bytes = kShortCell;
+  for (uint64_t c = 0; c < count; ++c) bytes += measure_cells(columns[c], rows);
+  return bytes;
+}
+
+// Writes the text of rows; returns its bytes.
+CLICKS_API uint64_t clicks_write_rows(const CellColumn* columns, uint64_t count, uint64_t rows,
+                                      uint8_t* text) {
+  return write_rows(columns, count, rows, text);
 }
 
 // path: a feature file.

@@ -400,7 +400,7 @@ CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, cons
       value = category;
       break;
     default:
-      value = value_of_any(field, length);
+      return value_of_any(field, length, value);
   }
   return true;
 }

@@ -107,6 +107,7 @@ class RowStream {
     done_ = false;
   }
 
+  bool done() const { return done_; }
   uint64_t lines() const { return lines_; }
   uint64_t bytes() const { return bytes_; }
   uint64_t checksum() const { return checksum_.value(); }

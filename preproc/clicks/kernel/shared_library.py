@@ -103,6 +103,24 @@ class EncodeTarget(Structure):
     )
 
 
+class CellColumn(Structure):
+    """A column of texts and its buffers; see row_writer.h."""
+
+    _fields_ = (
+        ("ends", c_void_p),
+        ("text", c_void_p),
+        ("text_bytes", c_uint64),
+        ("texts", c_uint64),
+        ("text_bits", c_void_p),
+        ("first_text_bit", c_uint64),
+        ("indices", c_void_p),
+        ("index_bits", c_void_p),
+        ("first_index_bit", c_uint64),
+        ("is_wide", c_uint32),
+        ("has_escapes", c_uint32),
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_last_message": (c_char_p, ()),
     "clicks_last_offset": (c_uint64, ()),
@@ -112,6 +130,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (c_char_p, c_uint64, c_uint64, c_uint64, c_int, c_int, c_uint64, c_void_p),
     ),
     "clicks_read_text": (c_int, (c_void_p, c_char_p, c_uint64)),
+    "clicks_read_done": (c_int, (c_void_p,)),
     "clicks_read_file": (c_int, (c_void_p, c_int, c_uint64, c_uint64)),
     "clicks_scan_finish": (c_int, (c_void_p, c_void_p)),
     "clicks_scan_runs": (None, (c_void_p, c_void_p)),
@@ -131,6 +150,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_uint64, c_void_p),
     ),
     "clicks_encode_finish": (c_int, (c_void_p, c_void_p)),
+    "clicks_measure_rows": (c_uint64, (c_void_p, c_uint64, c_uint64)),
+    "clicks_write_rows": (c_uint64, (c_void_p, c_uint64, c_uint64, c_void_p)),
     "clicks_transform_open": (c_void_p, (c_char_p,)),
     "clicks_transform_shape": (None, (c_void_p, c_void_p)),
     "clicks_transform_columns": (None, (c_void_p, c_void_p)),

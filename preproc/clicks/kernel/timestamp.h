@@ -84,7 +84,8 @@ struct CivilTime {
   // Whether there is such a time; leap seconds are none.
   bool is_valid() const {
     static constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    if (month < 1 || month > 12 || hour > 23 || minute > 59 || second > 59) return false;
+    if (year < 1 || month < 1 || month > 12 || hour > 23 || minute > 59 || second > 59)
+      return false;
     return day >= 1 && day <= kDays[month - 1] + (month == 2 && is_leap(year));
   }
   int64_t milliseconds() const {

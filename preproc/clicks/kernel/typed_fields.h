@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,7 @@
 #include "number.h"
 #include "row_format.h"
 #include "text_hash.h"
+#include "timestamp.h"
 #include "wide_keys.h"
 
 namespace clicks {
@@ -45,32 +47,48 @@ inline uint32_t without_zeros(const uint8_t* field, uint32_t length) {
   return static_cast<uint32_t>(std::find(field, field + length, '.') - field);
 }
 
-// What a field of a column without a role says: a truth value, a number or a text, however a
-// program writes it; see `_value_of_any` of preproc/clicks/engines/row_values.py.
-inline uint64_t value_of_any(const uint8_t* field, uint32_t length) {
-  constexpr double kMostExact = 9007199254740992;
+// Reads a time of any year in ISO 8601; one without a date is of 1970-01-01.
+inline bool read_time_of_any(const uint8_t* field, uint32_t length, int64_t& milliseconds) {
+  if (length < 5) return false;
+  if (field[2] != ':') return parse_iso_time({field, length}, 0, milliseconds);
+  const std::string text = "1970-01-01 " + std::string(field, field + length);
+  const TimeReader reader(reinterpret_cast<const uint8_t*>(text.data()),
+                          static_cast<uint32_t>(text.size()));
+  return parse_iso_time(reader, 0, milliseconds);
+}
+
+// Reads what a field of a column without a role says: a truth value, a number, a time or a text,
+// however a program writes it; see `_value_of_any` of preproc/clicks/engines/row_values.py. Returns
+// whether it says anything.
+inline bool value_of_any(const uint8_t* field, uint32_t length, uint64_t& value) {
+  constexpr double kEndOfWhole = 9223372036854775808.0;
   const auto is_one_of = [&](std::string_view first, std::string_view second) {
     const std::string_view text(reinterpret_cast<const char*>(field), length);
     return text == first || text == second;
   };
-  const auto hash_of = [](std::string_view text) {
-    return TextHash::of(reinterpret_cast<const uint8_t*>(text.data()),
-                        static_cast<uint32_t>(text.size()));
+  const auto hash_of = [&](std::string_view text) {
+    value = TextHash::of(reinterpret_cast<const uint8_t*>(text.data()),
+                         static_cast<uint32_t>(text.size()));
+    return true;
   };
+  if (is_one_of("nan", "NaN")) return false;
   if (is_one_of("True", "TRUE")) return hash_of("true");
   if (is_one_of("False", "FALSE")) return hash_of("false");
   int64_t whole;
   double number;
   if (is_one_of("-0", "-0.0")) return hash_of("0");
-  if (read_whole_number(field, length, whole) || !parse_number(field, length, number)) {
-    return TextHash::of(field, without_zeros(field, length));
-  }
-  if (std::trunc(number) == number && std::fabs(number) <= kMostExact) {
+  if (read_whole_number(field, length, whole)) {
+    value = TextHash::of(field, without_zeros(field, length));
+  } else if (!parse_number(field, length, number)) {
+    int64_t time;
+    value = read_time_of_any(field, length, time) ? static_cast<uint64_t>(time)
+                                                  : TextHash::of(field, length);
+  } else if (std::trunc(number) == number && std::fabs(number) < kEndOfWhole) {
     return hash_of(std::to_string(static_cast<int64_t>(number)));
+  } else {
+    std::memcpy(&value, &number, sizeof(value));
   }
-  uint64_t bits;
-  std::memcpy(&bits, &number, sizeof(bits));
-  return bits;
+  return true;
 }
 
 // Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
@@ -141,17 +159,31 @@ inline void unescape(const uint8_t*& field, uint32_t& length, KeyArena& unescape
   length = static_cast<uint32_t>(out - copy);
 }
 
-// Appends a cell to the text of a table; see `unescape`.
-inline void append_cell(std::string_view cell, std::string& text) {
-  if (cell.find_first_of("\t\n\r") == cell.npos && (cell.empty() || cell[0] != kEscape)) {
-    text.append(cell);
-    return;
-  }
-  text += kEscape;
+// Whether a byte would end a cell of a table, or its row.
+inline bool ends_cell(uint8_t byte) { return (byte == '\t') | (byte == '\n') | (byte == '\r'); }
+
+inline bool needs_escapes(std::string_view cell) {
+  return (!cell.empty() && cell[0] == kEscape) || std::any_of(cell.begin(), cell.end(), ends_cell);
+}
+
+// Writes a cell that needs escapes to the text of a table; see `unescape`.
+template <typename Out>
+Out write_escaped(std::string_view cell, Out out) {
+  *out++ = kEscape;
   for (const char each : cell) {
     const char letter = each == '\t' ? 't' : each == '\n' ? 'n' : each == '\r' ? 'r' : each;
-    if (letter != each || each == kEscape) text += kEscape;
-    text += letter;
+    if (letter != each || each == kEscape) *out++ = kEscape;
+    *out++ = letter;
+  }
+  return out;
+}
+
+// Appends a cell to the text of a table.
+inline void append_cell(std::string_view cell, std::string& text) {
+  if (needs_escapes(cell)) {
+    write_escaped(cell, std::back_inserter(text));
+  } else {
+    text.append(cell);
   }
 }
 

@@ -42,7 +42,7 @@ LOOKS_WEIGHTED = re.compile(b".+:" + DECIMAL.pattern)
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
-def _is_text(field: bytes) -> bool:
+def is_text(field: bytes) -> bool:
     """Returns True if bytes are UTF-8."""
     try:
         field.decode()
@@ -155,7 +155,7 @@ def _feature_reason(field: bytes, role: Role, kind: FieldType) -> RejectReason |
     if role == "categorical" and kind == "string":
         if len(field) > MAX_TEXT_BYTES:
             return "string"
-        return None if _is_text(field) else "encoding"
+        return None if is_text(field) else "encoding"
     if role == "categorical" and kind == "int":
         return "integer" if shorten_number(field) is None else None
     if role == "categorical":

@@ -6,7 +6,6 @@ ones the draft asks for it. It is for a person to read.
 """
 
 import functools
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -15,35 +14,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.number_scale import bins_of, is_count, is_scale
-from preproc.clicks.schema.row_format import MAX_FEATURES, split_fields
+from preproc.clicks.schema.row_format import MAX_FEATURES
 from preproc.clicks.schema.table_sample import sample_table
+from preproc.clicks.schema.text_sample import HIVE, NUMBER, QUOTE, Dialect, sample_text
 from preproc.clicks.schema.time_rule import show_time
 from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
-from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.raw.as_csv import as_utf8
-from preproc.files.raw.encoding import first_of_other_encoding, of_other_encoding
 from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
 from preproc.files.raw.parts import parts_of
 from preproc.files.raw.spelled_numbers import spelling_remedy
 
-SAMPLE_BYTES = 4 * 2**20
-"""Text of the sample: half from the head of a file, the rest from middle and tail."""
-_SAMPLED_PARTS = 16
-"""Parts of a folder that share it, besides the largest."""
-_MOST_TEXT = 2**28
-"""Text of a compressed file that is read for it."""
-
-_QUOTE = '"'
-_HIVE, _HIVE_LISTS = "\x01", "\x02"
-"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
-_DELIMITERS = (",", "\t", ";", "|", _HIVE)
+_HIVE_LISTS = "\x02"
 _LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
 _MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
 _WHOLE = re.compile(r"-?\d+")
-_FLOAT = re.compile(DECIMAL.pattern.decode())
 _ID_NAME = re.compile(
     "(?i)(^|[^a-z])(ids?|codes?|key|zip|plz|no|nr|user|customer|item|product|article|movie|country"
     "|city|region|store|shop|campaign|category)$"
@@ -84,66 +69,22 @@ def infer_schema(path: Path) -> str:
     if largest.is_table:
         what = f"{largest.path.name} of {path.name}" if len(files) > 1 else path.name
         return _draft_of_table(largest, what)
-    return _draft_of_text(path, files)
+    sample = sample_text(path, [file for file in files if not file.is_table])
+    return _draft(sample.name, sample.columns, sample.rows, sample.dialect)
 
 
 def _draft_of_table(file: InputFile, what: str) -> str:
     sample = sample_table(file, SEPARATORS)
-    kinds = dict.fromkeys(sample.unread, "ignored")
-    remarks = {name: f"of type {kind}, which no role reads" for name, kind in sample.unread.items()}
-    for name, separator in sample.separators.items():
-        kinds[name] = _kind_of_lists(sample.columns[name], separator)
+    kinds = {
+        name: _kind_of_lists(sample.columns[name], separator)
+        for name, separator in sample.separators.items()
+    }
+    kinds |= dict.fromkeys(sample.unread, "ignored")
     for name in sample.floats:
-        if all(map(_FLOAT.fullmatch, sample.columns[name])):
+        if all(map(NUMBER.fullmatch, sample.columns[name])):
             kinds[name] = "numerical, type: float"
     dialect = Dialect(delimiter=",", has_header=True, has_quotes=True)
-    return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, remarks))
-
-
-def _draft_of_text(path: Path, files: list[InputFile]) -> str:
-    sampled, (head, *others) = _samples(path, files)
-    if not head:
-        raise PreprocError(f"{path}: holds no line")
-    if head[0].startswith(("{", "[")):
-        raise PreprocError(
-            f"{path}: JSON is not read here; write it as csv or parquet, such as "
-            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
-        )
-    delimiter = _delimiter(head)
-    if delimiter is None:
-        raise PreprocError(
-            f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
-            "write the schema yourself (docs/own_clicks.md)"
-        )
-    first = _fields(head[0], delimiter)
-    lines = [line for lines in (head, *others) for line in lines]
-    rows = [row for row in (_fields(line, delimiter) for line in lines) if len(row) == len(first)]
-    has_header = _is_header(first, rows[1:])
-    twice = sorted({name for name in first if first.count(name) > 1})
-    if has_header and twice:
-        raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
-    if delimiter == _HIVE:
-        rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
-    names = first if has_header else [f"c{number}" for number in range(len(first))]
-    columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
-    if not columns:
-        raise PreprocError(f"{path}: has a header and no row")
-    # In a log of numbers alone a quote is an error in any case.
-    has_quotes = any(_QUOTE in line for line in lines)
-    return _draft(
-        sampled,
-        dict(zip(names, columns, strict=True)),
-        len(rows) - has_header,
-        Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes),
-    )
-
-
-class Dialect(NamedTuple):
-    """How the fields of a log are separated."""
-
-    delimiter: str
-    has_header: bool
-    has_quotes: bool
+    return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, sample.unread))
 
 
 class Known(NamedTuple):
@@ -167,7 +108,7 @@ def _draft(
     by_time = _time_split(names, columns)
     # Lists have another separator than the file.
     separators = [each for each in SEPARATORS if each != delimiter]
-    if delimiter == _HIVE:
+    if delimiter == HIVE:
         separators = [_HIVE_LISTS, *separators]
     entries = [_entry(name, cells, separators, known) for name, cells in by_name.items()]
     listed = [
@@ -178,9 +119,9 @@ def _draft(
     limit = f"# At most {MAX_FEATURES} of each role: let others be ignored.\n"
     many = "" if len(names) <= MAX_FEATURES else limit
     has_quotes = has_quotes or any("string" in entry for entry in entries)
-    quote = f"'{_QUOTE}'" if has_quotes else "none"
+    quote = f"'{QUOTE}'" if has_quotes else "none"
     header = "true" if has_header else "false"
-    quote, missing = (quote, "") if delimiter != _HIVE else ("none", 'missing: ["\\\\N"]\n')
+    quote, missing = (quote, "") if delimiter != HIVE else ("none", 'missing: ["\\\\N"]\n')
     return (
         f"# A draft from {num_rows:,} rows of {sampled}: read each line.\n{many}"
         f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n{missing}"
@@ -209,102 +150,13 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
     return ""
 
 
-def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
-    """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
-    files = [as_utf8(file) for file in files]
-    if not path.is_dir():
-        return path.name, _sample(files[0], SAMPLE_BYTES)
-    steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
-    spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
-    # The largest has rows if one has, and its first line is the header if there are some.
-    largest = max(files, key=lambda file: file.text_bytes)
-    chosen = list(dict.fromkeys((largest, *spread)))
-    samples, *others = [_sample(file, SAMPLE_BYTES // len(chosen)) for file in chosen]
-    for first, *rest in others:
-        samples += [first[1:], *rest]
-    return f"{len(chosen)} of {len(files)} files of {path.name}", samples
-
-
-def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
-    """Returns lines from head, middle and tail, about `num_bytes` of text."""
-    texts, whole_size, last, middle_at = [b""], 0, b"", 0
-    for block in file.blocks():
-        whole_size += len(block)
-        if len(texts[0]) < num_bytes // 2:
-            texts[0] += block
-        elif file.is_plain or whole_size > _MOST_TEXT:
-            break
-        else:
-            last = (last + block)[-num_bytes // 4 :]
-            # The middle is taken anew at each doubling.
-            if whole_size >= 2 * middle_at:
-                texts[1:], middle_at = [last], whole_size
-    if last:
-        texts.append(last)
-    if file.is_plain:
-        with file.path.open("rb") as opened:
-            for start in (file.size // 2, file.size - num_bytes // 4):
-                if start > len(texts[0]):
-                    texts.append(os.pread(opened.fileno(), num_bytes // 4, start))
-    samples = []
-    for number, text in enumerate(texts):
-        lines = text.split(b"\n")
-        is_whole = number == 0 and len(text) == whole_size
-        # A line may be cut at either end of a sample.
-        lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
-        if (first := first_of_other_encoding(lines)) is not None:
-            line = first + 1 if number == 0 else None
-            raise PreprocError(of_other_encoding(str(file.path), lines[first], line))
-        decoded = (line.decode("utf-8-sig", "replace") for line in lines)
-        samples.append([line.removesuffix("\r") for line in decoded if line])
-    return samples
-
-
-def _fields(line: str, delimiter: str) -> list[str]:
-    """Returns the fields of a line; none if its quotes are wrong."""
-    quote = "" if delimiter == _HIVE else _QUOTE
-    split = split_fields(line.encode(), delimiter.encode(), quote.encode())
-    return [field.decode() for field in split or ()]
-
-
-def _delimiter(lines: list[str]) -> str | None:
-    """Returns the delimiter that most lines have equally often, and the first one too.
-
-    A header has none of a list's separators, which may be more than the delimiters.
-    """
-    usual = []
-    for delimiter in _DELIMITERS:
-        counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
-        count, alike = counts.most_common(1)[0]
-        if count > 1 and alike > 0.9 * len(lines[:100]):
-            is_in_first = len(_fields(lines[0], delimiter)) == count
-            usual.append((is_in_first, count, alike, delimiter))
-    return max(usual)[3] if usual else None
-
-
-def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Returns True if the first row has names, not values."""
-    columns = [[cell for cell in cells if cell] for cells in zip(*rows[:100], strict=True)]
-    is_name_of_numbers = (
-        name and not _FLOAT.fullmatch(name) and cells and all(map(_FLOAT.fullmatch, cells))
-        for name, cells in zip(first, columns, strict=False)
-    )
-    if any(is_name_of_numbers):
-        return True
-    if "" in first or any(_FLOAT.fullmatch(name) for name in first):
-        return False
-    has_numbers = any(_FLOAT.fullmatch(cell) for row in rows[:100] for cell in row)
-    are_names = len(rows) >= 10 and not any(set(first) & set(row) for row in rows)
-    return has_numbers or are_names or not rows
-
-
 def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, str]:
     """Returns the label's column, if it can be told, and its line."""
     binary = {
         i: (no, yes)
         for i, cells in enumerate(columns)
         for no, yes in _BINARY
-        if set(cells) <= {no, yes}
+        if cells and set(cells) <= {no, yes}
     }
     pairs = [i for i, cells in enumerate(columns) if {c.lower() for c in cells} in _PAIRS]
     candidates = sorted({*binary, *pairs})
@@ -376,7 +228,7 @@ def _odd_texts(name: str, present: dict[str, int]) -> list[str]:
         if cell.lower() in _ODD_MARKS or not any(map(str.isdigit, cell))
     }
     others = {cell: n for cell, n in present.items() if cell not in odd}
-    numbers = sum(n for cell, n in others.items() if _FLOAT.fullmatch(cell))
+    numbers = sum(n for cell, n in others.items() if NUMBER.fullmatch(cell))
     rest = sum(others.values())
     if not odd or not rest or (numbers < (1 - _ODD) * rest and time_rule(name, others) is None):
         return []
@@ -403,7 +255,7 @@ def _remedy(present: Collection[str], separators: Collection[str]) -> str:
 
 def _standardised(present: dict[str, int]) -> str:
     """Returns the transform of numbers of both signs."""
-    pairs = sorted((float(cell), n) for cell, n in present.items() if _FLOAT.fullmatch(cell))
+    pairs = sorted((float(cell), n) for cell, n in present.items() if NUMBER.fullmatch(cell))
     numbers, counts = np.array(pairs).T
     mean = np.average(numbers, weights=counts)
     deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
@@ -423,7 +275,7 @@ def _is_id(present: dict[str, int]) -> bool:
 
 def _kind(name: str, present: dict[str, int], *, is_everywhere: bool) -> str:
     is_whole = all(_WHOLE.fullmatch(cell) for cell in present)
-    if present and not is_whole and all(_FLOAT.fullmatch(cell) for cell in present):
+    if present and not is_whole and all(NUMBER.fullmatch(cell) for cell in present):
         return "numerical, type: float"
     if not present or _is_id(present):
         return "ignored"
@@ -468,7 +320,7 @@ def _kind_of_most(
         return all(fits(element.strip()) for element in cell.split(separator))
 
     rule = time_rule(name, [next(iter(present))]) if present else None
-    tests: list[Callable[[str], object]] = [_FLOAT.fullmatch]
+    tests: list[Callable[[str], object]] = [NUMBER.fullmatch]
     tests += [lambda cell: rule.milliseconds(cell.encode())] if rule is not None else []
     for separator in separators:
         for fits in (WEIGHTED.fullmatch, bool):

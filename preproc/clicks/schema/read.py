@@ -118,7 +118,7 @@ class _Reader:
         columns = self._with_label(columns, label.get("column"), header)
         self._check_columns(columns)
         split = self._split(top.get("split"), columns)
-        self._refuse_idle_keys(columns, label["column"], split.get("split_column", ""))
+        self._refuse_idle_keys(columns, label["column"], split)
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
         if numbers == "float16" and any(column.type == "float" for column in columns):
             raise self._error(("numbers",), "decimal numbers are written as float32 alone so far")
@@ -165,11 +165,13 @@ class _Reader:
         if sum(column.group for column in columns) > 1:
             raise self._error(("columns",), "several columns are the group; rows have one alone")
 
-    def _refuse_idle_keys(self, columns: tuple[Column, ...], label: str, split_column: str) -> None:
+    def _refuse_idle_keys(
+        self, columns: tuple[Column, ...], label: str, split: Mapping[str, Any]
+    ) -> None:
         """Refuses keys that change nothing where they stand."""
         entries = self._values["columns"]
         for i, entry in enumerate(entries):
-            for key, reason in _idle_keys(entry, label, split_column):
+            for key, reason in _idle_keys(entry, label, split):
                 names = _names_of(entry)
                 raise self._error(
                     ("columns", i, key),
@@ -485,21 +487,21 @@ class _Reader:
 
 
 def _idle_keys(
-    entry: Mapping[str, Any], label: str, split_column: str
+    entry: Mapping[str, Any], label: str, split: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yields keys of a column that change nothing, and why."""
     names = [each for name in _names_of(entry) for each in _spelled_out(name)]
-    role = entry["role"]
+    role, splits = entry["role"], split.get("split_column") in names
     if label in names and role != "label":
         yield from (
             (key, "it is the label, which has none") for key in entry if key not in _DRAFTED
         )
     elif role == "ignored" and "missing" in entry:
-        if not entry.get("group") and split_column not in names:
-            yield "missing", "nothing of an ignored column is read"
+        if not (entry.get("group") or splits or split["split"] == "random"):
+            yield "missing", "without a random split nothing of an ignored column is read"
     elif role == "timestamp" and not entry.get("features"):
         yield from ((key, "without `features` it has none") for key in _OF_FEATURES if key in entry)
-        if "time_zone" in entry and split_column not in names:
+        if "time_zone" in entry and not splits:
             yield "time_zone", "without `features` it has none, unless its times split the rows"
 
 

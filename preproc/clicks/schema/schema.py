@@ -6,6 +6,7 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -129,6 +130,12 @@ class Schema:
             )
             for number, own in enumerate(columns)
         )
+
+    @property
+    def named_files(self) -> tuple[str, ...]:
+        """Files of the splits, in their order; none where files do not make the splits."""
+        values: Any = self.values
+        return tuple(itertools.chain(*values)) if self.split == "files" else ()
 
     @property
     def splits_by_row(self) -> bool:

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from preproc.clicks.schema.grammar import is_text, shorten_number
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.raw import tables
@@ -13,6 +14,9 @@ from preproc.files.raw.tables import TableColumn
 
 SAMPLE_ROWS = 60_000
 """Rows of the sample: half from the head of a table, the rest from middle and end."""
+
+_DAMAGED = 0.01
+"""Most cells, as a fraction, that are no UTF-8 in a column of texts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class TableSample:
         rows: number of rows.
         separators: name of each column of lists -> one that is in none of its elements, if any.
         floats: names of the columns of floats of which none is missing.
-        unread: name of each column that no role reads -> its type.
+        unread: name of each column that no role reads -> why.
     """
 
     columns: dict[str, Counter[str]]
@@ -47,7 +51,11 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
     import pyarrow as pa
 
     types = tables.table_schema(file)
-    unread = {field.name: str(field.type) for field in types if not tables.is_read(field.type)}
+    unread = {
+        field.name: f"of type {field.type}, which no role reads"
+        for field in types
+        if not tables.is_read(field.type)
+    }
     names = [name for name in types.names if name not in unread]
     if not names:
         raise PreprocError(f"{file.path}: has no column of a type that is read")
@@ -66,9 +74,16 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
         if takes_lists:
             end = tables.ELEMENT_END.encode("latin-1")
             elements = {*itertools.chain.from_iterable(row.split(end) for row in rows)}
+            is_of_floats = pa.types.is_floating(values.type.value_type)
+            if is_of_floats and not all(map(shorten_number, elements - {b""})):
+                unread[name] = "lists of decimal numbers, which are no categories"
+                continue
             fitting = (s for s in separators if not any(s.encode() in each for each in elements))
             chosen[name] = next(fitting, separators[0])
             rows = [row.replace(end, chosen[name].encode()) for row in rows]
+        if sum(map(is_text, rows)) < (1 - _DAMAGED) * len(rows):
+            unread[name] = "bytes that are no UTF-8, which no role reads"
+            continue
         texts = [row.decode(errors="replace") for row in rows]
         if pa.types.is_floating(values.type) and "" not in texts:
             floats.append(name)

@@ -146,6 +146,11 @@ def _pattern(text: str) -> re.Pattern[bytes]:
     return re.compile(pattern)
 
 
+def read_iso_time(text: bytes) -> int | None:
+    """Returns milliseconds since 1970 UTC of a time of any year in ISO 8601, else None."""
+    return TimeRule("iso8601")._read_civil(text)
+
+
 def read_zone(text: str) -> int | None:
     """Returns minutes east of UTC from `UTC` or `+01:00`, else None."""
     match = re.fullmatch(r"([+-])([01]\d|2[0-3]):([0-5]\d)", text)

@@ -62,7 +62,7 @@ class TableColumn:
 
 
 Writer = Callable[[Sequence[Any]], bytes]
-"""Writes columns of cells, arrays of Arrow, as the text of their rows."""
+"""Writes columns of cells, as `cells_of` returns them, as the text of their rows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,18 +91,18 @@ class TableFile(InputFile):
         header = self.write([pa.array([name.encode()], pa.large_binary()) for name in names])
         for first_row, batch in _batches(self, names):
             if batch.num_rows:
-                texts = [self._texts(batch, column, first_row) for column in self.columns]
-                yield header + self.write(texts)
+                cells = [self._cells(batch, column, first_row) for column in self.columns]
+                yield header + self.write(cells)
                 header = b""
         if header:
             yield header
 
-    def _texts(self, batch: "pa.RecordBatch", column: TableColumn, first_row: int) -> "pa.Array":
+    def _cells(self, batch: "pa.RecordBatch", column: TableColumn, first_row: int) -> "pa.Array":
         import pyarrow as pa
 
         values = batch.column(column.name)
         try:
-            return texts_of(values, column, has_fractions=self.has_fractions)
+            return cells_of(values, column, has_fractions=self.has_fractions)
         except _RefusedCellError as error:
             row = first_row + error.row + 1
             raise PreprocError(f"{self.path}, row {row}: column {column.name}: {error}") from None
@@ -211,7 +211,6 @@ def _num_rows(file: InputFile) -> int | None:
 def _has_fractions(table: TableFile) -> bool:
     """Returns True if a time of those in seconds is within one."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kinds = table_schema(table)
     names = [column.name for column in table.columns if column.in_seconds]
@@ -220,15 +219,19 @@ def _has_fractions(table: TableFile) -> bool:
         for column in batch.columns:
             is_dictionary = pa.types.is_dictionary(column.type)
             values = column.dictionary_decode() if is_dictionary else column
-            if not pa.types.is_timestamp(values.type):
-                continue  # days have no fractions
-            units = values.cast(pa.int64())
-            whole = pc.multiply(
-                pc.divide(units, _UNITS[values.type.unit]), _UNITS[values.type.unit]
-            )
-            if pc.any(pc.not_equal(units, whole)).as_py():
+            if pa.types.is_timestamp(values.type) and not _are_whole(values):
                 return True
     return False
+
+
+def _are_whole(times: "pa.Array") -> bool:
+    """Returns True if no time has a fraction of a second."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    units, per_second = times.cast(pa.int64()), _UNITS[times.type.unit]
+    whole = pc.multiply(pc.divide(units, per_second), per_second)
+    return not pc.any(pc.not_equal(units, whole)).as_py()
 
 
 def _batches(
@@ -303,10 +306,16 @@ def _told(file: InputFile) -> Iterator[None]:
         ) from error
 
 
-def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = False) -> "pa.Array":
-    """Returns the text of each cell as binary, null where it is missing.
+def texts_of(values: "pa.Array", column: TableColumn) -> "pa.Array":
+    """Returns the text of each cell as binary; otherwise as `cells_of`."""
+    return _binary(cells_of(values, column))
 
-    Elements of lists have `ELEMENT_END` between; a missing one is empty.
+
+def cells_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = False) -> "pa.Array":
+    """Returns the text of each cell, null where it is missing.
+
+    They are texts or binaries of Arrow, or a dictionary of them. Elements of lists have
+    `ELEMENT_END` between; a missing one is empty.
 
     Raises:
         TypeError: no texts stand for the cells of this type.
@@ -316,14 +325,16 @@ def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = F
 
     types, kind = pa.types, values.type
     if isinstance(kind, pa.BaseExtensionType):
-        return texts_of(values.storage, column, has_fractions=has_fractions)
+        return cells_of(values.storage, column, has_fractions=has_fractions)
     if types.is_run_end_encoded(kind):
-        return texts_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
+        return cells_of(pc.run_end_decode(values), column, has_fractions=has_fractions)
     if types.is_dictionary(kind) and column.is_id:
-        return texts_of(values.dictionary_decode(), column, has_fractions=has_fractions)
+        return cells_of(values.dictionary_decode(), column, has_fractions=has_fractions)
     if types.is_dictionary(kind):
-        texts = texts_of(values.dictionary, column, has_fractions=has_fractions)
-        return texts.take(values.indices)
+        texts = cells_of(values.dictionary, column, has_fractions=has_fractions)
+        if types.is_dictionary(texts.type):
+            texts = _binary(texts)
+        return pa.DictionaryArray.from_arrays(values.indices, texts)
     if is_list(kind):
         if not column.takes_lists:
             raise TypeError("one value a row is wanted")
@@ -331,12 +342,19 @@ def texts_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = F
     if types.is_nested(kind):
         raise TypeError("it is nested")
     if types.is_floating(kind):
-        texts = _texts_of_floats(values, is_id=column.is_id)
-    elif types.is_date(kind) or types.is_timestamp(kind):
-        texts = _texts_of_times(values, column, has_fractions=has_fractions)
-    else:
-        texts = _texts_of_others(values, column)
-    return texts.cast(pa.large_binary())
+        return _texts_of_floats(values, is_id=column.is_id)
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return _texts_of_times(values, column, has_fractions=has_fractions)
+    return _texts_of_others(values, column)
+
+
+def _binary(cells: "pa.Array") -> "pa.Array":
+    """Returns cells as large binaries."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(cells.type):
+        return cells.dictionary.cast(pa.large_binary()).take(cells.indices)
+    return cells.cast(pa.large_binary())
 
 
 def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
@@ -345,7 +363,7 @@ def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
 
     types, kind = pa.types, values.type
     if types.is_null(kind):
-        return pa.nulls(len(values), pa.large_binary())
+        return pa.nulls(len(values), pa.binary())
     if types.is_boolean(kind):
         no, yes = (_scalar(text.encode()) for text in column.truths)
         return pc.if_else(values, yes, no)
@@ -353,10 +371,8 @@ def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
         return _without_zeros(values.cast(pa.string()))
     if types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
         return values.cast(pa.binary())
-    if types.is_string_view(kind):
-        return values.cast(pa.string())
-    is_binary = types.is_binary(kind) or types.is_large_binary(kind)
-    return values if is_binary else values.cast(pa.large_string())
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return values if any(is_one(kind) for is_one in texts) else values.cast(pa.string())
 
 
 def is_read(kind: "pa.DataType | None") -> bool:
@@ -366,7 +382,7 @@ def is_read(kind: "pa.DataType | None") -> bool:
     if kind is None:
         return False
     try:
-        texts_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=is_list(kind)))
+        cells_of(pa.nulls(0, kind), TableColumn(name="", takes_lists=is_list(kind)))
     except (TypeError, pa.ArrowException):
         return False
     return True
@@ -398,8 +414,9 @@ def _texts_of_lists(values: "pa.Array", column: TableColumn) -> "pa.Array":
     element = dataclasses.replace(column, takes_lists=False)
     texts = texts_of(values.flatten(), element).fill_null(b"")
     end = ELEMENT_END.encode("latin-1")
-    # No UTF-8 either way, so that the row is refused.
-    texts = pc.replace_substring(texts, end, b"\xfe")
+    if end in _text_of(texts):
+        # No UTF-8 either way, so that the row is refused.
+        texts = pc.replace_substring(texts, end, b"\xfe")
     lengths = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64())
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
@@ -411,7 +428,7 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+    values = values.cast(pa.float64()) if pa.types.is_float16(values.type) else values
     numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
     is_nothing = np.isnan(numbers)
     is_whole = (np.trunc(numbers) == numbers) & (np.abs(numbers) <= _MOST_EXACT)
@@ -423,7 +440,7 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
             "neighbours; give ids as integers or texts (pandas: dtype Int64)",
         )
     texts = values.cast(pa.string())
-    if is_nothing.any():
+    if np.count_nonzero(is_nothing) > values.null_count:
         texts = pc.if_else(pa.array(~is_nothing), texts, pa.scalar(None, pa.string()))
     # Arrow gives these an exponent or a sign.
     is_odd = is_whole & (
@@ -450,7 +467,10 @@ def _texts_of_times(values: "pa.Array", column: TableColumn, *, has_fractions: b
     if is_date:
         return values.cast(pa.date32()).cast(pa.string())
     # A cast between types with and without a zone keeps the instant.
-    texts = _without_zeros(values.cast(pa.timestamp(values.type.unit)).cast(pa.string()))
+    if _are_whole(values):
+        texts = values.cast(pa.timestamp("s")).cast(pa.string())
+    else:
+        texts = _without_zeros(values.cast(pa.timestamp(values.type.unit)).cast(pa.string()))
     return texts if values.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
 
 
@@ -472,7 +492,8 @@ def _without_zeros(texts: "pa.Array") -> "pa.Array":
 def write_cells(columns: Sequence["pa.Array"]) -> bytes:
     """Writes rows of cells, as this module has them."""
     pattern = r"\A\\|[\t\n\r]"
-    return _rows_of([_replaced(each, b"\t\n\r\\", pattern, _escape) for each in columns], DELIMITER)
+    cells = [_replaced(each, b"\t\n\r\\", pattern, _escape) for each in map(_binary, columns)]
+    return _rows_of(cells, DELIMITER)
 
 
 def _escape(texts: "pa.Array") -> "pa.Array":
@@ -489,7 +510,8 @@ def write_csv(columns: Sequence["pa.Array"]) -> bytes:
     A line end in a cell becomes a vertical tab, which no id may have.
     """
     pattern = r'[",\n\r]|\A | \z'
-    return _rows_of([_replaced(each, b'",\n\r ', pattern, _quote) for each in columns], b",")
+    cells = [_replaced(each, b'",\n\r ', pattern, _quote) for each in map(_binary, columns)]
+    return _rows_of(cells, b",")
 
 
 def _quote(texts: "pa.Array") -> "pa.Array":

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from recsys.errors import FAILED, UserError
 from recsys.installation import IS_CHECKOUT, ROOT, command_for
-from recsys.serve.server import native_backend, private
+from recsys.serve.server import native_backend
 
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
-
+_PRIVATE = Path(__file__).with_name("libprivate.so")
+"""Keeps a server's key and shared memory from other users; setup.py builds it."""
 
 _ENVIRONMENT = ROOT / ".venv-triton"
 """Environment of a checkout with a server, which `make triton-env` makes."""
@@ -97,14 +98,19 @@ def find_server(backends: Path) -> ServerInstall:
     )
 
 
+def from_environment(name: str) -> str:
+    """Returns the end of an argument of a server that stands for a variable's value."""
+    return f"\n{name}"
+
+
 def _preloaded(folder: Path) -> str:
     """Returns the value of LD_PRELOAD: our library, or a copy if its path has a blank or colon."""
-    if not private.LIBRARY.is_file():
+    if not _PRIVATE.is_file():
         raise ServerError(
-            f"{private.LIBRARY}, which keeps requests and the server's key from other users of "
+            f"{_PRIVATE}, which keeps requests and the server's key from other users of "
             f"this machine, was not built: {command_for('kernels')}"
         )
-    library = private.LIBRARY
+    library = _PRIVATE
     if re.search(r"[\s:]", str(library)):
         library = Path(shutil.copy2(library, folder))
     return ":".join(filter(None, (str(library), os.getenv("LD_PRELOAD"))))

@@ -28,8 +28,12 @@ from typing import Any, Self, cast
 
 from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
-from recsys.serve.server import private
-from recsys.serve.server.install import ServerError, ServerInstall, find_server
+from recsys.serve.server.install import (
+    ServerError,
+    ServerInstall,
+    find_server,
+    from_environment,
+)
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.ports import check_port, free_ports, port_taken, url_host
 from recsys.settings import REQUIRED, require_threads, setting
@@ -212,7 +216,7 @@ class TritonServer:
             addresses["grpc"], _, ports["grpc"] = self._control_url.rpartition(":")
         for kind, address in addresses.items():
             arguments += [f"--{kind}-address={address}", f"--{kind}-port={ports[kind]}"]
-        key = f"{_GUARDED}:{_KEY_NAME}={private.from_environment(_KEY_VARIABLE)}"
+        key = f"{_GUARDED}:{_KEY_NAME}={from_environment(_KEY_VARIABLE)}"
         arguments += [
             f"--allow-http={str(not settings.no_http).lower()}",
             "--exit-on-error=false",  # a model that does not load leaves the others

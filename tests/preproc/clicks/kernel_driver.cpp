@@ -239,6 +239,43 @@ static void transform(LineTransform* features, const std::string& text) {
   std::printf("%lld\n", static_cast<long long>(sum));
 }
 
+// Writes cells from buffers of their own size, so that reading past one is seen.
+static void write_random_rows(std::mt19937& random) {
+  static const char* const kTexts[] = {"", "a", "\t", "\\", "of some more bytes than are copied"};
+  const uint64_t rows = 1 + random() % 20;
+  std::vector<CellColumn> columns(1 + random() % 5);
+  std::vector<std::vector<uint8_t>> texts(columns.size()), bits(columns.size());
+  std::vector<std::vector<int32_t>> ends(columns.size()), indices(columns.size());
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const bool has_codes = random() % 2;
+    const uint64_t count = has_codes ? 1 + random() % 4 : rows;
+    ends[c].push_back(0);
+    for (uint64_t t = 0; t < count; ++t) {
+      const std::string text = kTexts[random() % std::size(kTexts)];
+      texts[c].insert(texts[c].end(), text.begin(), text.end());
+      ends[c].push_back(static_cast<int32_t>(texts[c].size()));
+    }
+    texts[c].shrink_to_fit();
+    for (uint64_t i = 0; i < (count + 7) / 8; ++i) {
+      bits[c].push_back(static_cast<uint8_t>(random()));
+    }
+    for (uint64_t r = 0; has_codes && r < rows; ++r) {
+      indices[c].push_back(static_cast<int32_t>(random() % count));
+    }
+    columns[c] = CellColumn{};
+    columns[c].ends = ends[c].data();
+    columns[c].text = texts[c].data();
+    columns[c].text_bytes = texts[c].size();
+    columns[c].texts = count;
+    columns[c].text_bits = random() % 2 ? bits[c].data() : nullptr;
+    columns[c].indices = has_codes ? indices[c].data() : nullptr;
+  }
+  std::vector<uint8_t> text(clicks_measure_rows(columns.data(), columns.size(), rows));
+  const uint64_t size = clicks_write_rows(columns.data(), columns.size(), rows, text.data());
+  const auto lines = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(size), '\n');
+  require(static_cast<uint64_t>(lines) == rows, "rows written");
+}
+
 int main(int argc, char** argv) {
   std::mt19937 random(17);
   const int rounds = std::atoi(argv[1]);
@@ -251,6 +288,7 @@ int main(int argc, char** argv) {
     for (int round = 0; round <= rounds; ++round) {
       const std::string damaged = round == 0 ? text : damage(text, random);
       run(damaged, random);
+      write_random_rows(random);
       transform(features, damaged);
     }
   }

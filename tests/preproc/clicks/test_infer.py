@@ -19,6 +19,7 @@ from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
 from tests.preproc.clicks.schema_log import columns_of as columns_of_dataset
+from tests.preproc.clicks.schema_log import prepare
 
 
 def columns_of(draft: str) -> dict[str, dict[str, object]]:
@@ -195,6 +196,36 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
     flags += [f"--output={tmp_path / 'data'}", "--progress=none"]
     assert program.main(["prepare", *flags]) == 0
     assert sum(Manifest.load(tmp_path / "data").rows.values()) == 200
+
+
+def test_columns_of_a_table_that_no_role_reads_are_ignored(tmp_path):
+    """The draft can be used as it is, and the label is told beside columns without texts."""
+    rng = random.Random(5)
+    table = {
+        "bought": [n % 2 for n in range(200)],
+        "shop": ["a", "b"] * 100,
+        "uuid": pa.array([rng.randbytes(16) for _ in range(200)], pa.binary(16)),
+        "marks": [[b"\xfe" * (n % 3)] for n in range(200)],
+        "vector": pa.array([[rng.random(), 1.0] for _ in range(200)], pa.list_(pa.float32(), 2)),
+        "visits": [[1.0, float(n % 3)] for n in range(200)],
+        "nested": [{"a": n} for n in range(200)],
+        "note": [b"K\xf6ln"] + [b"Ems", b"Rom"] * 99 + [b"Ems"],
+    }
+    parquet.write_table(pa.table(table), tmp_path / "log.parquet")
+    draft = infer_schema(tmp_path / "log.parquet")
+    assert yaml.safe_load(draft)["label"] == {"column": "bought"}
+    roles = {name: column["role"] for name, column in columns_of(draft).items()}
+    assert roles == {
+        "shop": "categorical",
+        **dict.fromkeys(("uuid", "marks", "vector", "nested"), "ignored"),
+        "visits": "categorical_list",
+        "note": "categorical",
+    }
+    (tmp_path / "schema.yaml").write_text(draft)
+    flags = [f"--input={tmp_path / 'log.parquet'}", f"--schema={tmp_path / 'schema.yaml'}"]
+    flags += [f"--output={tmp_path / 'data'}", "--progress=none", "--max_bad_fraction=0.01"]
+    assert program.main(["prepare", *flags]) == 0
+    assert sum(Manifest.load(tmp_path / "data").rows.values()) == 199
 
 
 def draft_of(tmp_path, names: str, *rows: str) -> str:
@@ -374,12 +405,38 @@ def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
     {
         "a b c\n" * 30: "no comma, tab, semicolon or bar",
         "a,b\n": "has a header and no row",
+        "click,b\n" + "1,x,\n0,y,\n" * 30: "header has 2 fields, and the row after it 3",
     }.items(),
 )
 def test_what_cannot_be_told_is_refused(text, message, tmp_path):
     (tmp_path / "log").write_text(text)
     with pytest.raises(PreprocError, match=message):
         infer_schema(tmp_path / "log")
+
+
+@pytest.mark.parametrize("rows_of_csv", [40, 40_000])
+def test_a_folder_of_csv_and_parquet_is_drafted_from_the_larger_part(rows_of_csv, tmp_path):
+    """A dataset is made of both; either is drafted alone, as the names and values are the same."""
+    folder, schema = tmp_path / "log", tmp_path / "schema.yaml"
+    folder.mkdir()
+    rows = {"click": [0, 1] * 2000, "shop": ["a", "b", "c", "d"] * 1000}
+    parquet.write_table(pa.table(rows), folder / "p1.parquet")
+    (folder / "p2.csv").write_text("shop,click\n" + "a,0\nb,1\n" * (rows_of_csv // 2))
+    schema.write_text(infer_schema(folder))
+    assert columns_of(schema.read_text())["shop"] == {"role": "categorical", "type": "string"}
+    assert sum(prepare(folder, schema, tmp_path / "data").rows.values()) == 4000 + rows_of_csv
+
+
+def test_json_is_refused_with_the_same_remedy_as_by_a_schema(tmp_path):
+    """A header of it would otherwise be said to lack columns."""
+    log, schema = tmp_path / "log", tmp_path / "schema.yaml"
+    schema.write_text(draft_of(tmp_path, "click,site", "1,a", "0,b"))
+    for text in ('{"click": 1, "site": "a"}\n' * 9, '[{"click": 1}]\n', '[\n{"click": 1}\n]\n'):
+        log.write_text(text)
+        with pytest.raises(PreprocError, match="read_json"):
+            infer_schema(log)
+        with pytest.raises(PreprocError, match="read_json"):
+            prepare(log, schema, tmp_path / "data")
 
 
 def test_times_are_drafted_with_the_features_that_differ(tmp_path):

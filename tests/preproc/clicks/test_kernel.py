@@ -30,7 +30,7 @@ def memory_file() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def scanner(progress: Progress) -> Iterator[binding.Scanner]:
+def scanner(progress: Progress, row_limit: int = binding.NO_LIMIT) -> Iterator[binding.Scanner]:
     rules = ClicksSemantics()
     with (
         memory_file() as fd,
@@ -39,6 +39,7 @@ def scanner(progress: Progress) -> Iterator[binding.Scanner]:
             row_format=criteo_format(),
             table_bytes=2**20,
             runs_fd=fd,
+            row_limit=row_limit,
             progress=progress,
         ) as opened,
     ):
@@ -80,6 +81,16 @@ def test_cancel():
     progress.cancel()
     with scanner(progress) as cancelled, pytest.raises(CancelledError):
         cancelled.feed(b"1")
+
+
+def test_a_reader_tells_when_it_needs_no_more_text():
+    """So that the rest of a file is neither unpacked nor written as text."""
+    with scanner(Progress(), row_limit=30) as opened:
+        for _ in range(2):
+            assert not opened.is_done
+            opened.feed(good_text(20, seed=3))
+        assert opened.is_done
+        assert opened.finish().rows == 30
 
 
 def test_a_library_from_other_sources_counts_as_not_built():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Click logs with a schema: what its columns mean, and what does not fit."""
 
+import csv
 import decimal
 import gzip
 import json
@@ -262,6 +263,28 @@ def test_a_refused_row_tells_its_column(engine, column, value, message, tmp_path
     schema = write_schema(tmp_path)
     with pytest.raises(TooManyRejectedRowsError, match=f"line 152.*: column {column}: {message}"):
         prepare(tmp_path / "log.csv", schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_refused_row_is_of_one_of_two_files_of_the_same_name(engine, tmp_path):
+    """Their columns are in different orders, so that the row says something else in the other."""
+    table = rows(200, seed=4)
+    table[150]["weight"] = "oops"
+    for day, names in (("1", NAMES), ("2", NAMES[::-1])):
+        (tmp_path / "raw" / day).mkdir(parents=True)
+        text = text_of(table if day == "1" else table[:150], names)
+        (tmp_path / "raw" / day / "log.csv").write_bytes(text)
+    schema = write_schema(tmp_path, split={"files": {"train": "1/log.csv", "test": "2/log.csv"}})
+    with pytest.raises(TooManyRejectedRowsError, match=r"1/log.csv, line 152.* weight: oops"):
+        prepare(tmp_path / "raw", schema, tmp_path / "made", engine=engine, max_bad_fraction=0)
+    made = prepare(tmp_path / "raw", schema, tmp_path / "made", engine=engine, max_bad_fraction=0.1)
+    assert [(file["name"], file["rejected"]) for file in made.source_files] == [
+        ("1/log.csv", 1),
+        ("2/log.csv", 0),
+    ]
+    with (tmp_path / "made" / "quarantine.csv").open(newline="") as file:
+        assert [row["file"] for row in csv.DictReader(file)] == ["1/log.csv"]
 
 
 def test_files_of_each_split(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from preproc.clicks.applied import dictionaries_of_dataset
@@ -386,6 +387,23 @@ VALUES = {  # values, type, the column of the schema -> the keys of the dictiona
     "binary": ([b"a\nb"], pa.binary(), {"type": "string"}, [b"a\nb"]),
     "nothing": ([None, ""], pa.string(), {"type": "string"}, []),
     "null": ([None], pa.null(), {"type": "string"}, []),
+    "fixed size": ([b"a\n", b"a\n", None], pa.binary(2), {"type": "string"}, [b"a\n"]),
+    "views": (["x" * 40, None, ""], pa.string_view(), {"type": "string"}, [b"x" * 40]),
+    "seconds": ([AT], pa.timestamp("s"), {"type": "string"}, [b"2026-03-01 23:30:00"]),
+    "fractions": (
+        [AT, AT, AT.replace(microsecond=40), None],
+        *(pa.timestamp("us"), {"type": "string"}),
+        [b"2026-03-01 23:30:00", b"2026-03-01 23:30:00.00004"],
+    ),
+    "early": (
+        [datetime.datetime(1969, 12, 31, 23, 59, 59, 500_000)],
+        *(pa.timestamp("ms"), {"type": "string"}, [b"1969-12-31 23:59:59.5"]),
+    ),
+    "codes": (
+        ["b", None, "", "a\tb", "b"],
+        *(pa.dictionary(pa.uint8(), pa.large_string()), {"type": "string"}, [b"b", b"a\tb"]),
+    ),
+    "NaN and null": ([0.5, float("nan"), None], pa.float64(), {"type": "string"}, [b"0.5"]),
     "bars": ([["a|b", "c\nd"], [], None], pa.list_(pa.string()), "list", [b"a|b", b"c\nd"]),
     "long lists": ([[1.0, 2.0]], pa.large_list(pa.float64()), {"type": "int"}, [1, 2]),
 }
@@ -403,6 +421,37 @@ def test_cells_are_read_by_their_types(tmp_path, form, engine):
     table = pa.table({"click": [1] * len(values), "x": pa.array(values, kind)})
     made = clicks.prepare(table, tmp_path / "made", schema=schema, engine=engine, **QUIET)
     assert list(dictionaries_of_dataset(made).load()[0]) == keys
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_columns_in_unequal_chunks(tmp_path, engine):
+    """As tables that were joined have them; each chunk of a category may have its own codes."""
+    log = log_of(300) | {"note": [f"n\n{i % 9}" if i % 7 else None for i in range(300)]}
+    whole = pa.table(log)
+
+    def cut(column: pa.Array, step: int, encode: bool) -> pa.ChunkedArray:
+        parts = (column.slice(start, step) for start in range(0, len(column), step))
+        return pa.chunked_array([part.dictionary_encode() if encode else part for part in parts])
+
+    chunked = pa.table(
+        {
+            name: cut(whole.column(name).combine_chunks(), step, name == "note")
+            for name, step in (("click", 300), ("note", 17), ("price", 41))
+        }
+    ).slice(3)
+    schema = write_log_schema(tmp_path)
+    made = {
+        name: clicks.prepare(
+            table, tmp_path / name, schema=schema, engine=engine, shuffle_seed="none", **QUIET
+        )
+        for name, table in (("whole", whole.slice(3)), ("chunked", chunked))
+    }
+    parquet.write_table(chunked, tmp_path / "log.parquet", row_group_size=50)
+    prepare(tmp_path / "log.parquet", schema, tmp_path / "parquet", engine=engine)
+    assert labels(made["whole"]) == log["click"][3:]
+    assert contents(made["chunked"]) == contents(made["whole"])
+    assert contents(tmp_path / "parquet") == contents(made["whole"])
 
 
 @needs("compiled Criteo kernel")
@@ -523,3 +572,116 @@ def test_ignored_columns_tell_rows_apart_in_a_random_split(tmp_path, engine):
     assert contents(tmp_path / "csv") == contents(tmp_path / "parquet")
     fractions = {split: count / rows for split, count in made[0].rows.items()}
     assert fractions == pytest.approx({"train": 0.6, "validation": 0.2, "test": 0.2}, abs=0.04)
+
+
+def of_days(*texts: str, zone: str | None = None) -> pa.Array:
+    times = [datetime.datetime.fromisoformat(text) for text in texts]
+    if zone is not None:
+        times = [time.replace(tzinfo=UTC) for time in times]
+    return pa.array(times, pa.timestamp("us", zone))
+
+
+FORMS = {
+    "float": (
+        pa.array([1.5, 1e22, -0.0, np.nan, 2.0**53 + 2, -1e16, 1.2345678901234567e18, 1e7, 1e-5]),
+        [
+            *("1.5", "1e+22", "-0.0", "", "9007199254740994.0", "-1e+16", "1.2345678901234568e+18"),
+            *("10000000.0", "1e-05"),
+        ],
+    ),
+    "float beyond float32": (
+        pa.array([np.inf, -np.inf, 1e300, 5e-324, 12345678901234567890.0]),
+        ["inf", "-inf", "1e+300", "5e-324", "1.2345678901234567e+19"],
+    ),
+    "float32": (
+        pa.array([0.1, 1e22, 2.0**24, 3e9], pa.float32()),
+        ["0.1", "1e+22", "1.6777216e+07", "3e+09"],
+    ),
+    "whole": (
+        pa.array([2**60 + 1, 2**60 + 2, None, -(2**63)], pa.int64()),
+        ["1152921504606846977", "1152921504606846978", "", "-9223372036854775808"],
+    ),
+    "uint64": (pa.array([2**64 - 1, 2**63], pa.uint64()), [str(2**64 - 1), str(2**63)]),
+    "truth": (pa.array([True, False, None]), ["True", "False", ""]),
+    "decimal": (
+        pa.array(map(Decimal, ["1.50", "5.00", "0.00", "-12345678901234567890.10"])),
+        ["1.50", "5.00", "0.00", "-12345678901234567890.10"],
+    ),
+    "small decimal": (pa.array([Decimal("1.00E-8"), None]), ["1.00E-8", ""]),
+    "day": (
+        pa.array([datetime.date(2026, 3, 1), datetime.date(1955, 1, 31)]),
+        [
+            "2026-03-01",
+            "1955-01-31",
+        ],
+    ),
+    "midnight": (of_days("2026-03-01", "1955-01-31"), ["2026-03-01", "1955-01-31"]),
+    "time": (
+        of_days("2026-03-01T09:15:04", "2026-03-02T00:00:00.5", "1955-01-01T01:00"),
+        ["2026-03-01 09:15:04.000", "2026-03-02 00:00:00.500", "1955-01-01 01:00:00.000"],
+    ),
+    "nanosecond": (
+        pa.array([1772356504123456789, None], pa.timestamp("ns")),
+        ["2026-03-01 09:15:04.123456789", ""],
+    ),
+    "instant": (
+        of_days("2026-03-01T08:15:04", "2026-07-01T22:00:00.5", zone="Europe/Berlin"),
+        ["2026-03-01 09:15:04.000+01:00", "2026-07-02 00:00:00.500+02:00"],
+    ),
+    "time of day": (
+        pa.array([datetime.time(9, 15), datetime.time(9, 15, 4, 500000)], pa.time64("us")),
+        ["09:15:00", "09:15:04.500000"],
+    ),
+    "text": (
+        pa.array(["a", "nan", "", None, " x ", "1.50", "True", "12:3", "0000-01-01", "a,b"]),
+        ["a", "nan", "", "", " x ", "1.50", "True", "12:3", "0000-01-01", '"a,b"'],
+    ),
+    "dictionary": (pa.array(["a", None, "b"]).dictionary_encode(), ["a", "", "b"]),
+}
+"""Values of an ignored column, and how pandas' `to_csv` writes them."""
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("form", FORMS)
+def test_an_ignored_value_splits_alike_however_a_program_writes_it(tmp_path, form):
+    """Each value stands in several rows, by whose split the rows of a value can be told apart."""
+    values, spelled = FORMS[form]
+    count = 40 * len(values)
+    numbers = [row % len(values) for row in range(count)]
+    site = [f"s{row}" for row in range(count)]
+    table = pa.table(
+        {"click": [row % 2 for row in range(count)], "site": site, "x": values.take(numbers)}
+    )
+    schema = SPREAD | {"columns": [SPREAD["columns"][0], {"name": "x", "role": "ignored"}]}
+    schema |= {"defaults": {"frequency_limit": 1, "count": "all"}}
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
+    parquet.write_table(table, tmp_path / "table.parquet")
+    arrow_csv.write_csv(table, tmp_path / "arrow.csv")
+    lines = (f"{row % 2},{site[row]},{spelled[number]}\n" for row, number in enumerate(numbers))
+    (tmp_path / "pandas.csv").write_text("click,site,x\n" + "".join(lines))
+    made = []
+    for name in ("table.parquet", "arrow.csv", "pandas.csv"):
+        for engine in ("native", "reference"):
+            output = tmp_path / f"{name}.{engine}"
+            prepare(tmp_path / name, tmp_path / "schema.yaml", output, engine=engine)
+            made.append(contents(output))
+    assert all(each == made[0] for each in made)
+
+
+@needs("compiled Criteo kernel")
+def test_a_mark_of_an_ignored_column_hashes_like_nothing(tmp_path):
+    column = {"name": "x", "role": "ignored", "missing": ["NA"]}
+    schema = SPREAD | {"columns": [SPREAD["columns"][0], column]}
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
+    rows = [{"click": i % 2, "site": "s", "x": None if i % 3 else i} for i in range(300)]
+    table = pa.Table.from_pylist(rows)
+    lines = (f"{r['click']},s,{'NA' if r['x'] is None else r['x']}\n" for r in rows)
+    (tmp_path / "log.csv").write_text("click,site,x\n" + "".join(lines))
+    flags = {"schema": tmp_path / "schema.yaml", "shuffle_seed": "none", **QUIET}
+    wanted = contents(clicks.prepare(table, tmp_path / "frame", **flags))
+    parquet.write_table(table, tmp_path / "log.parquet")
+    for name in ("log.csv", "log.parquet"):
+        for engine in ("native", "reference"):
+            output = tmp_path / f"{name}.{engine}"
+            clicks.prepare(tmp_path / name, output, engine=engine, **flags)
+            assert contents(output) == wanted

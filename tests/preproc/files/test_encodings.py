@@ -9,7 +9,9 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.rules import ClicksSemantics
@@ -176,7 +178,7 @@ def test_click_logs_of_windows_1252_are_told_with_the_command_that_converts_them
     name, rows, tmp_path
 ):
     """Never with the advice to leave most rows out, wherever the first umlaut is."""
-    towns = ["Köln", "Süd"]
+    towns = ["Kölnÿ", "Süd"]
     lines = [f"{n % 2},{'Ems' if n < rows - 30 else towns[n % 2]}" for n in range(rows)]
     text = "\n".join(["click,town", *lines]) + "\n"
     pack = gzip.compress if name.endswith("gz") else bytes
@@ -197,6 +199,20 @@ def test_click_logs_of_windows_1252_are_told_with_the_command_that_converts_them
     assert made.read_text() == text
     called("clicks", f"--input={made}", *prepare_it)
     assert "role: categorical" in infer_schema(made)
+
+
+def test_bytes_of_a_table_are_no_text_of_another_encoding(tmp_path):
+    """Nothing converts a table; its rows are told."""
+    towns = [b"Ems"] * 2970 + ["Köln".encode("cp1252"), "Süd".encode("cp1252")] * 15
+    table = pa.table({"click": [0, 1] * 1500, "town": towns})
+    parquet.write_table(table, tmp_path / "log.parquet")
+    schema = tmp_path / "schema.yaml"
+    columns = "columns: [{name: town, role: categorical, type: string}]"
+    schema.write_text(f"label: {{column: click}}\n{columns}\nsplit: {{rows: [-1, 0, 0]}}\n")
+    given = (f"--input={tmp_path / 'log.parquet'}", f"--schema={schema}", "--progress=none")
+    error = called("clicks", *given, f"--output={tmp_path / 'data'}", status=3)
+    assert "column town" in error
+    assert "iconv" not in error
 
 
 def test_decimal_commas_of_click_logs_are_told(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from recsys.serve.config_pbtxt import ConfigError
 from recsys.serve.repository import LOCK_FILE, ModelRepository, RepositoryError
-from tests.harness import no_locks
+from tests.harness import PATIENCE_S, no_locks
 
 
 def tree(root):
@@ -144,7 +144,7 @@ def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new
         target=_die_while_staging, args=(repository.root,)
     )
     process.start()
-    process.join(30)
+    process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
     assert tree(repository.root) == before
     assert repository.staging().exists()

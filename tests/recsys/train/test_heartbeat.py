@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from recsys.train import heartbeat
 from recsys.train.heartbeat import Heartbeat, ProcessLostError
+from recsys.train.processes import join_processes
 from tests import harness
 
 LIMIT = 1.0
@@ -150,7 +151,7 @@ def test_a_lost_store_ends_the_process(monkeypatch, watch, store):
 
 
 def test_a_store_that_ends_with_the_job_ends_no_process(watch):
-    """Rank 0 may hold it and leave first; the others leave within the limit."""
+    """Rank 0 may hold it and fail; the others leave within the limit."""
     ends = Ends()
     leaving = watch(Gone(), 1, 2, ends)
     leaving._thread.join(300)
@@ -158,6 +159,35 @@ def test_a_store_that_ends_with_the_job_ends_no_process(watch):
     leaving._watch.join(300)
     assert not leaving._watch.is_alive()
     assert not ends.messages
+
+
+SHORT = 5.0
+
+
+def stay_longer(rank):
+    """Leaves a run; the second rank takes longer than the limit to come to that."""
+    with join_processes("cpu", 1, process_timeout=SHORT) as processes:
+        processes.barrier()
+        if rank == 1:
+            time.sleep(2 * SHORT)
+
+
+@pytest.mark.multiprocess
+def test_the_process_that_holds_the_store_leaves_last():
+    harness.run_ranks(2, stay_longer, joined=False)
+
+
+def vanish_at_the_end(rank):
+    """Leaves a run, in which the second process is killed after the last exchange."""
+    with join_processes("cpu", 1, process_timeout=SHORT) as processes:
+        processes.barrier()
+        if rank == 1:
+            os._exit(1)
+
+
+@pytest.mark.multiprocess
+def test_the_process_that_holds_the_store_does_not_wait_for_a_dead_one():
+    harness.run_ranks(2, vanish_at_the_end, joined=False, status=1)
 
 
 def test_who_did_not_come_to_an_exchange_is_named(store, monkeypatch):

@@ -226,22 +226,22 @@ def test_a_wait_for_other_processes_is_explained_and_ends_in_time_or_by_ctrl_c(t
                 harness.started_forked(*train(tmp_path / str(port), *flags), **stale(rank, port))
             )
             for rank, port, *flags in (
-                ("0", ports[0], "--process_timeout=0.6"),
-                ("1", ports[1], "--process_timeout=0.6"),
+                ("0", ports[0], "--process_timeout=1"),
+                ("1", ports[1], "--process_timeout=1"),
                 ("0", ports[2]),
             )
         )
         harness.wait_for_line(stopped, lambda line: "waits for" in line)
         stopped.send_signal(signal.SIGINT)
-        assert stopped.wait(60) == 130
+        assert stopped.wait(harness.PATIENCE_S) == 130
         for rank, process in enumerate((first, second)):
             notice, error = process.stdout.read().splitlines()
             assert process.wait() == 2
             whom = f"the other 1 of 2 processes at 127.0.0.1:{ports[rank]}"
             what = f"WARNING this process is rank {rank} by its environment and waits"
             assert notice.startswith(what)
-            assert f"{whom}, up to 6 s" in notice
+            assert f"{whom}, up to 10 s" in notice
             assert error.startswith(f"error: rank {rank} waited ")
             assert whom in error
             assert error.endswith("unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT")
-    assert time.monotonic() - began < 100
+    assert time.monotonic() - began < 500  # without the flag they wait 600 s

@@ -4,6 +4,7 @@
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +153,52 @@ def test_each_step_stands_once_in_the_log_and_the_page_of_a_resumed_run(
     shutil.rmtree(tmp_path / "other")
     train(tmp_path / "other", "--max_steps=2")
     assert steps(log) == [1, 2]
+
+
+def resolved(before, after):
+    """Returns another way to name a run and its log that have stayed where they were."""
+    return before / "run", before / "log.json"
+
+
+def from_a_sibling(before, after):
+    after.mkdir()
+    os.chdir(after)
+    return Path("../before/run"), Path("../before/log.json")
+
+
+def by_a_link(before, after):
+    after.symlink_to(before)
+    return after / "run", after / "log.json"
+
+
+def other_name_of_the_log(before, after):
+    (before / "log.json").rename(after)
+    return before / "run", after
+
+
+def both_moved(before, after):
+    before.rename(after)
+    return after / "run", after / "log.json"
+
+
+@pytest.mark.parametrize(
+    "move", [resolved, from_a_sibling, by_a_link, other_name_of_the_log, both_moved]
+)
+@pytest.mark.parametrize(
+    ("program", "folder_flag", "model"),
+    [(dlrm, "save_checkpoint_path", TINY_DLRM), (bert4rec, "export_root", BERT4REC)],
+)
+def test_a_resumed_run_finds_its_log_again(
+    tmp_path, monkeypatch, program, folder_flag, model, move
+):
+    always = (*model, "--print_freq=1")
+    monkeypatch.chdir(tmp_path)
+    start = (f"--{folder_flag}=before/run", "--log_path=before/log.json", "--max_steps=2")
+    assert harness.call(program, *always, *start) == 0
+    run, log = move(tmp_path / "before", tmp_path / "after")
+    goes_on = (f"--{folder_flag}={run}", f"--log_path={log}", "--max_steps=4", "--resume")
+    assert harness.call(program, *always, *goes_on) == 0
+    assert steps(log) == [1, 2, 3, 4]
 
 
 def test_a_file_that_is_no_log_is_left_alone(tmp_path):

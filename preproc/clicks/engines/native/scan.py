@@ -24,7 +24,7 @@ from preproc.clicks.schema.grammar import REJECT_REASONS
 from preproc.files.budget import Threads
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
-from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.quarantine import RejectedRow
 from preproc.files.workspace import (
     atomic_file,
     attempt_folder,
@@ -252,8 +252,7 @@ def _check_rejected(
     shortest = units[0].row_format.shortest_row_bytes
     most_rows += sum(u.text_bytes for u in unread) // shortest
     examples = rejected_rows([done[u] for u in units if u in done])
-    limit = engine_job.job.max_bad_fraction
-    check_rejected_rows(rejected, most_rows, limit, examples, engine_job.explained)
+    engine_job.check_rejected_rows(rejected, most_rows, examples)
 
 
 def rejected_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
@@ -269,7 +268,7 @@ def rejected_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
             while header := file.read(binding.REJECTED_HEADER.itemsize):
                 fields: Any = np.frombuffer(header, binding.REJECTED_HEADER)[0]
                 yield RejectedRow(
-                    file=scanned.unit.file.path.name,
+                    file=scanned.unit.file.name,
                     byte_offset=int(fields["offset"]),
                     line_number=first_line + int(fields["line"]),
                     reason=REJECT_REASONS[int(fields["reason"])],

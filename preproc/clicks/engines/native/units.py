@@ -108,6 +108,8 @@ def default_unit_bytes(total: int) -> int:
 
 
 class _Reader(Protocol[Counts]):
+    @property
+    def is_done(self) -> bool: ...
     def feed(self, text: bytes) -> None: ...
     def feed_file(self, fd: int, begin: int, end: int) -> None: ...
     def finish(self) -> Counts: ...
@@ -123,6 +125,8 @@ def read_unit(reader: _Reader[Counts], unit: TextUnit) -> Counts:
         if not unit.file.is_plain:
             for block in _one_ahead(row_blocks(unit.file, unit.row_format.blank)):
                 reader.feed(block)
+                if reader.is_done:
+                    break
         else:
             with open_fd(unit.file.path) as fd:
                 begin, end = line_range(fd, unit)

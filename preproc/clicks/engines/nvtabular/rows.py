@@ -25,7 +25,7 @@ from preproc.clicks.schema.grammar import REJECT_REASONS, RejectReason, reject_r
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL, criteo_format
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.quarantine import RejectedRow, check_rejected_rows, escape_row, unescape_row
+from preproc.files.quarantine import RejectedRow, escape_row, unescape_row
 from preproc.files.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.files.workspace import atomic_file, read_record, write_record
 from preproc.nvtabular.counts import RowFile
@@ -86,7 +86,7 @@ class _Tally:
 
     def __init__(self, engine_job: EngineJob) -> None:
         self._unread = list(engine_job.inputs)
-        self._max_bad_fraction = engine_job.job.max_bad_fraction
+        self._check_rejected_rows = engine_job.check_rejected_rows
         self.lines = self.rejected = self.rows = self.bytes = self.file_bytes = 0
         self.rejected_files: list[tuple[str, Path]] = []
 
@@ -108,7 +108,7 @@ class _Tally:
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
             most_rows = self.lines + unread // criteo_format().shortest_row_bytes
             examples = _load_rejected(self.rejected_files)
-            check_rejected_rows(self.rejected, most_rows, self._max_bad_fraction, examples)
+            self._check_rejected_rows(self.rejected, most_rows, examples)
 
 
 def read_rows(engine_job: EngineJob) -> ValidRows:
@@ -125,7 +125,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
     total = sum(f.text_bytes for f in inputs)
     with engine_job.reporter.stage("read", total, lambda: (tally.bytes, tally.rows)):
         for index, file in enumerate(inputs):
-            tally.rejected_files.append((file.path.name, folder / f"{index:03d}.bad"))
+            tally.rejected_files.append((file.name, folder / f"{index:03d}.bad"))
             record = read_record(folder / f"{index:03d}.json")
             if record is None:
                 record = _read_file(file, folder, index, job.semantics, tally)

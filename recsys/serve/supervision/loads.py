@@ -8,7 +8,7 @@ else. Here each model loads in a thread of its own.
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from recsys.serve.repository import ModelRepository
 from recsys.serve.server.install import ServerError
@@ -45,11 +45,15 @@ class Loads:
         self._server = server
         self._repository = ModelRepository(server.settings.repository)
         self._stamps = server.stamps
+        self._seen = dict(server.stamps)
         self._loads: dict[str, _Load] = {}
         self._looked = time.monotonic()
 
     def look(self, poll_secs: int) -> None:
-        """Begins to load what has changed since the last look, where that is long enough ago.
+        """Begins to load what has changed, where the last look is long enough ago.
+
+        Two looks in a row must find the same files: a model that is being copied into the
+        repository is loaded once that has ended.
 
         Raises:
             OSError: the repository cannot be listed.
@@ -57,12 +61,13 @@ class Loads:
         if not poll_secs or time.monotonic() - self._looked < poll_secs:
             return
         stamps = self._repository.stamps()
-        self._looked = time.monotonic()
+        before, self._seen, self._looked = self._seen, stamps, time.monotonic()
         for name in self._stamps.keys() - stamps.keys() - self._loads.keys():
             self._begin(name, self._server.unload)
             del self._stamps[name]
         for name, stamp in stamps.items():
-            if name not in self._loads and self._stamps.get(name) != stamp:
+            is_new = self._stamps.get(name) != stamp and before.get(name) == stamp
+            if is_new and name not in self._loads:
                 self._begin(name, self._server.load)
                 self._stamps[name] = stamp
 
@@ -76,13 +81,9 @@ class Loads:
         return {*(self._server.settings.models or self._stamps)} - self._loads.keys()
 
     @property
-    def are_under_way(self) -> bool:
-        """Whether a model is being loaded or unloaded."""
-        return bool(self._loads)
-
-    def is_loading(self, name: str) -> bool:
-        """Tells if a load of a model is under way."""
-        return name in self._loads
+    def models(self) -> Set[str]:
+        """The models for which a load is under way."""
+        return self._loads.keys()
 
     def renewing(self) -> dict[str, float]:
         """Returns models whose instances are being replaced, and for how many seconds."""

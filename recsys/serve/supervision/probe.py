@@ -22,9 +22,9 @@ from recsys.serve.client.connection import (
     request_from_json,
 )
 from recsys.serve.client.requests import Arrays
-from recsys.serve.server.health import Version
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.process import TritonServer
+from recsys.serve.supervision.health import Version
 
 PROBE_FILE = "probe.json"
 SILENCE_S = 30.0

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a public log, and the file that is made from its source."""
+
+import csv
+import dataclasses
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from recsys.durable import whole_file
+from recsys.errors import UserError
+
+Kind = Literal["ids", "mixed", "numbers", "next_item"]
+"""Columns of a click log: categories alone, with numbers, numbers alone; or a log of items."""
+
+Rows = Iterable[Sequence[str]]
+"""Rows of a log in its order, the header first."""
+
+_SCHEMAS = Path(__file__).with_name("schemas")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLog:
+    """A public log.
+
+    Attributes:
+        name: of the file that is made, without its suffix.
+        kind: what its columns hold.
+        origin: who published it, and where.
+        files: the source, each file as `repository@commit: path`.
+        licence: what its publisher states.
+        label: which rows are clicks, and what their label stands for.
+        rows: rows of the file that is made, without the header.
+        sha256: of that file.
+        make: gets the local copies of `files` in their order, returns the rows: in the order of
+            their times, or else shuffled.
+        changed: what was done to the values before we got them, and by `make`.
+    """
+
+    name: str
+    kind: Kind
+    origin: str
+    files: tuple[str, ...]
+    licence: str
+    rows: int
+    sha256: str
+    make: Callable[..., Rows]
+    label: str = ""
+    changed: str = ""
+
+    @property
+    def schema(self) -> Path:
+        """The schema of a click log, with its split: columns, roles and labels."""
+        return _SCHEMAS / self.kind / f"{self.name}.yaml"
+
+    def sources(self, source: Path) -> list[Path]:
+        """Returns the local copies of `files`.
+
+        Args:
+            source: the file, or a folder with all of them, each by the last part of its path.
+
+        Raises:
+            UserError: one is not there.
+        """
+        if source.is_file() and len(self.files) == 1:
+            return [source]
+        paths = [source / PurePosixPath(file.split(": ", 1)[1]).name for file in self.files]
+        if missing := [path.name for path in paths if not path.is_file()]:
+            raise UserError(
+                f"`source` {source} must be a folder with {', '.join(p.name for p in paths)}; "
+                f"missing: {', '.join(missing)}"
+            )
+        return paths
+
+    def write(self, source: Path, output: Path) -> None:
+        """Makes the file of this log.
+
+        Args:
+            source: see `sources`.
+            output: the csv file to write.
+
+        Raises:
+            UserError: the source is another one than that which was measured.
+        """
+        paths = self.sources(source)
+        digest, rows = hashlib.sha256(), -1
+        with whole_file(output) as file:
+            for line in _lines(self.make(*paths)):
+                digest.update(line)
+                rows += 1
+                file.write(line)
+            if digest.hexdigest() != self.sha256:
+                raise UserError(
+                    f"`source` {source} makes another {self.name} than the one that was measured: "
+                    f"{rows} rows with sha256 {digest.hexdigest()}, expected {self.rows} rows "
+                    f"with {self.sha256}; take the file from {self.files}"
+                )
+
+
+def _lines(rows: Rows) -> Iterator[bytes]:
+    """Yields each row as a line of csv."""
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for row in rows:
+        writer.writerow(row)
+        yield line.getvalue().encode()
+        line.seek(0)
+        line.truncate()

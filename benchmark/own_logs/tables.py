@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the tables in which public logs come, and puts their rows in order."""
+
+import csv
+import io
+import random
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmark.own_logs.log import Rows
+
+
+def rows_of(text: TextIO, delimiter: str = ",") -> Iterator[list[str]]:
+    """Yields the rows of a csv file that are not blank."""
+    yield from filter(None, csv.reader(text, delimiter=delimiter))
+
+
+def table(path: Path, delimiter: str = ",") -> Iterator[list[str]]:
+    """Yields the rows of a csv file."""
+    with path.open(newline="", encoding="utf-8-sig") as text:
+        yield from rows_of(text, delimiter)
+
+
+def zipped(path: Path, member: str, delimiter: str = ",") -> Iterator[list[str]]:
+    """Yields the rows of a csv file in an archive."""
+    with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+        yield from rows_of(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter)
+
+
+def fields(path: Path, separator: str) -> Iterator[list[str]]:
+    """Yields the fields of lines without quotes, which any text separates."""
+    with path.open(encoding="latin-1") as text:
+        for line in text:
+            yield line.rstrip("\r\n").split(separator)
+
+
+def as_it_is(delimiter: str = ",") -> Callable[[Path], Rows]:
+    """Returns the `make` of a csv file with a header, whose values are kept."""
+    return lambda path: table(path, delimiter)
+
+
+def member(name: str, delimiter: str = ",") -> Callable[[Path], Rows]:
+    """Returns the `make` of a csv file with a header in an archive."""
+    return lambda path: zipped(path, name, delimiter)
+
+
+def with_header(header: Sequence[str], rows: Rows) -> Iterator[Sequence[str]]:
+    """Yields a header, then rows."""
+    yield header
+    yield from rows
+
+
+def shuffled(make: Callable[..., Rows], by: str | None = None) -> Callable[..., Rows]:
+    """Returns a `make` whose rows come in a random order, the same for everyone.
+
+    So the first rows train and the last ones test, whatever a schema says of the columns: a split
+    at random of the schema itself changes with the role of any column.
+
+    Args:
+        make: yields the header, then the rows.
+        by: column whose rows of one value stay together.
+    """
+
+    def rows(*paths: Path) -> Iterator[Sequence[str]]:
+        header, *body = make(*paths)
+        # Python keeps the numbers of random(), not the orders of shuffle().
+        generator = random.Random(0)
+        keys = [generator.random() for _ in body]
+        if by is not None:
+            column = header.index(by)
+            of_value: defaultdict[str, float] = defaultdict(generator.random)
+            keys = [of_value[row[column]] for row in body]
+        order = sorted(range(len(body)), key=keys.__getitem__)
+        yield from with_header(header, (body[number] for number in order))
+
+    return rows
+
+
+def in_order(
+    make: Callable[..., Rows], column: str, time: Callable[[str], Any]
+) -> Callable[..., Rows]:
+    """Returns a `make` whose rows come in the order of their times; of one time as they were.
+
+    Args:
+        make: yields the header, then the rows.
+        column: of the times.
+        time: makes times that can be compared of their texts.
+    """
+
+    def rows(*paths: Path) -> Iterator[Sequence[str]]:
+        header, *body = make(*paths)
+        number = header.index(column)
+        yield from with_header(header, sorted(body, key=lambda row: time(row[number])))
+
+    return rows

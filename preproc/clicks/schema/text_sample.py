@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of a log of text, and how its fields are separated."""
+
+import dataclasses
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from preproc.clicks.input import refuse_json
+from preproc.clicks.schema.grammar import DECIMAL
+from preproc.clicks.schema.row_format import split_fields
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.raw.as_csv import as_utf8
+from preproc.files.raw.encoding import encoding_fault
+
+SAMPLE_BYTES = 4 * 2**20
+"""Text of the sample: half from the head of a file, the rest from middle and tail."""
+_SAMPLED_PARTS = 16
+"""Parts of a folder that share it, besides the largest."""
+_MOST_TEXT = 2**28
+"""Text of a compressed file that is read for it."""
+
+QUOTE = '"'
+HIVE = "\x01"
+"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
+_DELIMITERS = (",", "\t", ";", "|", HIVE)
+NUMBER = re.compile(DECIMAL.pattern.decode())
+
+
+class Dialect(NamedTuple):
+    """How the fields of a log are separated."""
+
+    delimiter: str
+    has_header: bool
+    has_quotes: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextSample:
+    """Rows of a log.
+
+    Attributes:
+        name: of what they are from.
+        columns: name of each column -> its texts, and how often each is there.
+        rows: number of rows.
+        dialect: how its fields are separated.
+    """
+
+    name: str
+    columns: dict[str, Counter[str]]
+    rows: int
+    dialect: Dialect
+
+
+def sample_text(path: Path, files: list[InputFile]) -> TextSample:
+    """Reads a sample of a log of text.
+
+    Args:
+        path: the log, a file or a folder of parts, for messages.
+        files: its files.
+
+    Raises:
+        PreprocError: it cannot be read, or has no rows of several fields.
+    """
+    sampled, (head, *others) = _samples(path, files)
+    if not head:
+        raise PreprocError(f"{path}: holds no line")
+    refuse_json(path, head[0].encode())
+    delimiter = _delimiter(head)
+    if delimiter is None:
+        raise PreprocError(
+            f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
+            "write the schema yourself (docs/own_clicks.md)"
+        )
+    first = _fields(head[0], delimiter)
+    lines = [line for lines in (head, *others) for line in lines]
+    rows = [row for row in (_fields(line, delimiter) for line in lines) if len(row) == len(first)]
+    has_header = _is_header(first, rows[1:])
+    twice = sorted({name for name in first if first.count(name) > 1})
+    if has_header and twice:
+        raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
+    if delimiter == HIVE:
+        rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
+    names = first if has_header else [f"c{number}" for number in range(len(first))]
+    columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
+    if not columns and len(lines) > 1:
+        count = len(_fields(lines[1], delimiter))
+        raise PreprocError(
+            f"{path}: the header has {len(first)} fields, and the row after it {count}; correct "
+            "the header, or take a delimiter at the end of the rows off"
+        )
+    if not columns:
+        raise PreprocError(f"{path}: has a header and no row")
+    # In a log of numbers alone a quote is an error in any case.
+    has_quotes = any(QUOTE in line for line in lines)
+    dialect = Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes)
+    by_name = dict(zip(names, columns, strict=True))
+    return TextSample(sampled, by_name, len(rows) - has_header, dialect)
+
+
+def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
+    """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
+    files = [as_utf8(file) for file in files]
+    if not path.is_dir():
+        return path.name, _sample(files[0], SAMPLE_BYTES)
+    steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
+    spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
+    # The largest has rows if one has, and its first line is the header if there are some.
+    largest = max(files, key=lambda file: file.text_bytes)
+    chosen = list(dict.fromkeys((largest, *spread)))
+    samples, *others = [_sample(file, SAMPLE_BYTES // len(chosen)) for file in chosen]
+    for first, *rest in others:
+        samples += [first[1:], *rest]
+    return f"{len(chosen)} of {len(files)} files of {path.name}", samples
+
+
+def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
+    """Returns lines from head, middle and tail, about `num_bytes` of text."""
+    texts, whole_size, last, middle_at = [b""], 0, b"", 0
+    for block in file.blocks():
+        whole_size += len(block)
+        if len(texts[0]) < num_bytes // 2:
+            texts[0] += block
+        elif file.is_plain or whole_size > _MOST_TEXT:
+            break
+        else:
+            last = (last + block)[-num_bytes // 4 :]
+            # The middle is taken anew at each doubling.
+            if whole_size >= 2 * middle_at:
+                texts[1:], middle_at = [last], whole_size
+    if last:
+        texts.append(last)
+    if file.is_plain:
+        with file.path.open("rb") as opened:
+            for start in (file.size // 2, file.size - num_bytes // 4):
+                if start > len(texts[0]):
+                    texts.append(os.pread(opened.fileno(), num_bytes // 4, start))
+    samples = []
+    for number, text in enumerate(texts):
+        lines = text.split(b"\n")
+        is_whole = number == 0 and len(text) == whole_size
+        # A line may be cut at either end of a sample.
+        lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
+        if fault := encoding_fault(file, lines, () if number else range(1, len(lines) + 1)):
+            raise PreprocError(fault)
+        decoded = (line.decode("utf-8-sig", "replace") for line in lines)
+        samples.append([line.removesuffix("\r") for line in decoded if line])
+    return samples
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Returns the fields of a line; none if its quotes are wrong."""
+    quote = "" if delimiter == HIVE else QUOTE
+    split = split_fields(line.encode(), delimiter.encode(), quote.encode())
+    return [field.decode() for field in split or ()]
+
+
+def _delimiter(lines: list[str]) -> str | None:
+    """Returns the delimiter that most lines have equally often, and the first one too.
+
+    A header has none of a list's separators, which may be more than the delimiters.
+    """
+    usual = []
+    for delimiter in _DELIMITERS:
+        counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
+        count, alike = counts.most_common(1)[0]
+        if count > 1 and alike > 0.9 * len(lines[:100]):
+            is_in_first = len(_fields(lines[0], delimiter)) == count
+            usual.append((is_in_first, count, alike, delimiter))
+    return max(usual)[3] if usual else None
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Returns True if the first row has names, not values."""
+    columns = [[cell for cell in cells if cell] for cells in zip(*rows[:100], strict=True)]
+    is_name_of_numbers = (
+        name and not NUMBER.fullmatch(name) and cells and all(map(NUMBER.fullmatch, cells))
+        for name, cells in zip(first, columns, strict=False)
+    )
+    if any(is_name_of_numbers):
+        return True
+    if "" in first or any(NUMBER.fullmatch(name) for name in first):
+        return False
+    has_numbers = any(NUMBER.fullmatch(cell) for row in rows[:100] for cell in row)
+    are_names = len(rows) >= 10 and not any(set(first) & set(row) for row in rows)
+    return has_numbers or are_names or not rows

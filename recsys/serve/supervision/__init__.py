@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a server serving: looks at it, replaces what died, and tells its health."""
