@@ -67,11 +67,17 @@ class ModelConfig:
         "each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do: values of "
         "features with few categories are then large, which costs quality on many logs",
     )
+    seeds: int = setting(
+        1,
+        "Networks that start from different random values and are trained side by side as one "
+        "model, which answers with the mean of their logits: better by .002 to .004 AUC on most "
+        "logs, and as many times as expensive",
+    )
     batch_norm: bool = setting(False, "Normalise each hidden layer of the MLPs over the batch")
 
     def __post_init__(self) -> None:
         """Refuses layer and table sizes that do not fit together."""
-        require_positive(self, "embedding_dim", "dcn_low_rank_dim")
+        require_positive(self, "embedding_dim", "dcn_low_rank_dim", "seeds")
         if self.num_numerical_features < 0:
             raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
@@ -103,6 +109,11 @@ class ModelConfig:
             raise UserError(f"`embedding_init` must be positive, got {self.embedding_init}")
         if not 0 <= self.dropout < 1:
             raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
+
+    @property
+    def row_dim(self) -> int:
+        """Columns of a table: the vectors of all networks."""
+        return self.embedding_dim * self.seeds
 
     @property
     def weight_bytes(self) -> int:

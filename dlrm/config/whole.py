@@ -48,6 +48,8 @@ class DlrmConfig(Config):
             )
         if self.run.checkpoint_format == "nvidia" and self.model.batch_norm:
             raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
+        if self.run.checkpoint_format == "nvidia" and self.model.seeds > 1:
+            raise UserError("`checkpoint_format` nvidia has tensors of one network: `seeds` 1")
         if self.precision.quantize != "none":
             self._check_quantization()
         if self.run.mode == "predict":

@@ -116,20 +116,21 @@ class Workload:
         wire_bytes: int = 4,
     ) -> "Workload":
         """Computes the workload of a DLRM with dot interactions."""
-        dim = model.embedding_dim
+        dim = model.row_dim
         features = len(table_sizes) + 1
-        joined = dim + features * (features - 1) // 2
+        joined = model.embedding_dim + features * (features - 1) // 2
         products = parameters = 0
         for layers in (
             (max(model.num_numerical_features, 1), *model.bottom_mlp_sizes),
             (joined, *model.top_mlp_sizes),
         ):
             for inputs, outputs in itertools.pairwise(layers):
-                products += inputs * outputs
-                parameters += (inputs + 1) * outputs
+                products += inputs * outputs * model.seeds
+                parameters += (inputs + 1) * outputs * model.seeds
         interaction = features * (features - 1) // 2 * dim
         # Inputs and outputs of each layer, in two bytes: once forward, twice backward.
-        values = sum(model.bottom_mlp_sizes) + sum(model.top_mlp_sizes) + joined + features * dim
+        of_layers = sum(model.bottom_mlp_sizes) + sum(model.top_mlp_sizes) + joined
+        values = of_layers * model.seeds + features * dim
         return cls(
             table_sizes=tuple(table_sizes),
             embedding_dim=dim,

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cuda_ext import ops
 from dlrm.data.batch import Batch
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.network import DistributedDlrm
+from dlrm.model.network import sum_of_losses
 
 
 class GradientBuckets:
@@ -91,7 +91,7 @@ class AllReducedGradients:
     side_stream = None  # a bucket is summed as soon as its gradients are there
 
     def __init__(self, model: DistributedDlrm) -> None:
-        bottom = {id(p) for p in model.bottom_mlp.parameters()}
+        bottom = {id(p) for each in model.networks for p in each.bottom_mlp.parameters()}
         parameters = model.mlp_parameters()
         self._buckets = GradientBuckets(
             [
@@ -110,7 +110,7 @@ class AllReducedGradients:
             # NCCL has one queue: in it the sums of the top MLP, for which the update alone waits,
             # would stand before the gradients of vectors, which the rest of backward needs.
             self._buckets.hold()
-        return ops.binary_cross_entropy(logits, batch.label, batch.ids.num_rows)
+        return sum_of_losses(logits, batch.label, batch.ids.num_rows)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
         """Starts to sum the ranks' terms; `reduce` waits for the sum."""

@@ -41,7 +41,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         sharded = ShardedEmbeddings(
             placement,
             rank,
-            config.embedding_dim,
+            config.row_dim,
             config.embedding_type,
             config.embedding_storage,
             has_lists=has_lists,
@@ -71,7 +71,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
         table_sizes,
         config.data.batch_size,
         state_bytes_per_row=ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(
-            config.model.embedding_dim
+            config.model.row_dim
         ),
         wire_bytes=2 if config.precision.amp else 4,
     )

@@ -41,7 +41,7 @@ class TableRows:
 def mlp_bytes(config: ModelConfig, num_tables: int) -> int:
     """Returns the bytes of all parameters but the tables."""
     plain = dataclasses.replace(config, embedding_storage="float32", optimized_mlp=False)
-    tables = num_tables * config.embedding_dim * _FLOAT
+    tables = num_tables * config.row_dim * _FLOAT
     return max(count_bytes(lambda: Dlrm(plain, (1,) * num_tables)) - tables, 0)
 
 
@@ -56,13 +56,13 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     remedies = ["fewer rows (`max_table_size` with `hash_indices`)", "a smaller `embedding_dim`"]
     if config.embedding_storage == "float32":
         remedies.append("`embedding_storage` bfloat16")
-    row = config.embedding_dim * config.weight_bytes
+    row = config.row_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
     parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
     if config.embedding_storage != "float32":
         # Drawn and loaded table by table, in float32.
         largest = max(rows.all.values(), default=0)
-        parts["float32 copies"] = largest * config.embedding_dim * _FLOAT
+        parts["float32 copies"] = largest * config.row_dim * _FLOAT
     if parts["MLPs"] > parts["tables"]:
         remedies.insert(0, "smaller `bottom_mlp_sizes` and `top_mlp_sizes`")
     return ModelMemory(parts, sizes, remedies)
@@ -83,17 +83,15 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     parts, sizes, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
     copies = 2 + count_state_tensors(dense_rule_beside(config.optimizer.optimizer))
     parts["MLPs, their gradients and optimizer"] = parts.pop("MLPs") * copies
-    state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.embedding_dim)
+    state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.row_dim)
     sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
     parts["optimizer state of the tables"] = sum(rows.all.values()) * state
     # A column more counts the lookups.
-    parts["gradients of copied tables"] = (
-        sum(rows.copies.values()) * (model.embedding_dim + 1) * _FLOAT
-    )
+    parts["gradients of copied tables"] = sum(rows.copies.values()) * (model.row_dim + 1) * _FLOAT
     if state:
         remedies.append("`optimizer` sgd, which keeps no state")
     if config.checkpoint_folder is not None and model.embedding_storage != "float32":
         # A checkpoint holds float32.
-        parts["float32 copies"] = sum(rows.all.values()) * model.embedding_dim * _FLOAT
+        parts["float32 copies"] = sum(rows.all.values()) * model.row_dim * _FLOAT
     remedies.append("more processes, which share the tables (`python -m dlrm.scripts.dist_main`)")
     return ModelMemory(parts, sizes, remedies)

@@ -10,17 +10,51 @@ from torch import Tensor, nn
 from cuda_ext import ops
 from dlrm.config import ModelConfig
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
-from dlrm.nn.interaction import build_interaction
+from dlrm.nn.interaction import Interaction, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
+
+
+class DenseNetwork(nn.Module):
+    """A DLRM without its tables: bottom MLP, interaction and top MLP.
+
+    Args:
+        bottom_mlp: maps numerical features to a vector.
+        interaction: combines it with those of the embeddings.
+        top_mlp: maps the result to a logit.
+    """
+
+    def __init__(self, bottom_mlp: Mlp, interaction: Interaction, top_mlp: Mlp) -> None:
+        super().__init__()
+        self.bottom_mlp = bottom_mlp
+        self.interaction = interaction
+        self.top_mlp = top_mlp
+        if interaction.num_padding:
+            # The padding columns are always zero: zero weights keep them out of weight decay.
+            with torch.no_grad():
+                top_mlp.linears[0].weight[:, -interaction.num_padding :] = 0
+        self.run_instead(bottom_mlp, top_mlp)
+
+    def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
+        """Runs other modules in place of the MLPs, whose parameters stay the model's."""
+        self.run_bottom = bottom
+        self.run_top = top
+
+    def forward(self, numerical: Tensor, vectors: Tensor | None) -> Tensor:
+        """Maps [B, M] features and [B, F, D] vectors to [B, 1] logits."""
+        logits: Tensor = self.run_top(self.interaction(self.run_bottom(numerical), vectors))
+        return logits
 
 
 class DlrmNetwork(nn.Module, Generic[LookupsT]):
     """Bottom MLP and embeddings, their interaction, and the top MLP.
 
+    With `config.seeds` N there are N such networks, which share nothing but the lookup: a row of a
+    table holds their N vectors side by side.
+
     Args:
         config: sizes and variants of the network.
         table_sizes: rows of each table, capped at `config.max_table_size`.
-        build_tables: builds the embeddings for these sizes.
+        build_tables: builds the embeddings for these sizes, with rows of `config.row_dim`.
     """
 
     def __init__(
@@ -32,35 +66,62 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         super().__init__()
         table_sizes = config.capped(table_sizes)
         self.num_numerical_features = config.num_numerical_features
-        # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
-        self.bottom_mlp = Mlp(
-            max(config.num_numerical_features, 1),
-            config.bottom_mlp_sizes,
-            final_relu=True,
-            batch_norm=config.batch_norm,
-        )
+
+        def bottom_mlp() -> Mlp:
+            # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
+            return Mlp(
+                max(config.num_numerical_features, 1),
+                config.bottom_mlp_sizes,
+                final_relu=True,
+                batch_norm=config.batch_norm,
+            )
+
+        def network(bottom: Mlp) -> DenseNetwork:
+            interaction = build_interaction(
+                config.interaction_op,
+                1 + len(table_sizes),
+                config.embedding_dim,
+                config.dcn_low_rank_dim,
+            )
+            top = Mlp(
+                interaction.out_features,
+                config.top_mlp_sizes,
+                final_relu=False,
+                dropout=config.dropout,
+                batch_norm=config.batch_norm,
+            )
+            return DenseNetwork(bottom, interaction, top)
+
+        bottom = bottom_mlp()
         self.embeddings = build_tables(table_sizes)
-        self._can_fuse_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
-        self.interaction = build_interaction(
-            config.interaction_op,
-            1 + len(table_sizes),
-            config.embedding_dim,
-            config.dcn_low_rank_dim,
+        self._networks = nn.ModuleList([network(bottom)])
+        self._networks.extend(network(bottom_mlp()) for _ in range(1, config.seeds))
+        self._can_fuse_lookup = (
+            config.interaction_op == "cuda_dot" and bool(table_sizes) and config.seeds == 1
         )
-        self.top_mlp = Mlp(
-            self.interaction.out_features,
-            config.top_mlp_sizes,
-            final_relu=False,
-            dropout=config.dropout,
-            batch_norm=config.batch_norm,
-        )
-        if self.interaction.num_padding:
-            # The padding columns are always zero: zero weights keep them out of weight decay.
-            with torch.no_grad():
-                self.top_mlp.linears[0].weight[:, -self.interaction.num_padding :] = 0
-        self.run_instead(self.bottom_mlp, self.top_mlp)
         if config.optimized_mlp and not config.batch_norm and has_apex():
-            self.run_instead(ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp))
+            for each in self.networks:
+                each.run_instead(ApexMlp(each.bottom_mlp), ApexMlp(each.top_mlp))
+
+    @property
+    def networks(self) -> list[DenseNetwork]:
+        """The networks, whose logits are averaged."""
+        return [each for each in self._networks if isinstance(each, DenseNetwork)]
+
+    @property
+    def bottom_mlp(self) -> Mlp:
+        """The bottom MLP of the first network."""
+        return self.networks[0].bottom_mlp
+
+    @property
+    def interaction(self) -> Interaction:
+        """The interaction of the first network."""
+        return self.networks[0].interaction
+
+    @property
+    def top_mlp(self) -> Mlp:
+        """The top MLP of the first network."""
+        return self.networks[0].top_mlp
 
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:
         """Predicts clicks.
@@ -70,7 +131,8 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             ids: categorical features, as the embeddings take them.
 
         Returns:
-            [B] logits of a click, float32 (or the autocast dtype).
+            [B] logits of a click, float32 (or the autocast dtype), the mean of all networks; in
+            the training of N > 1 networks [B, N], those of each.
         """
         if (of_few := self._predict_few(numerical, ids)) is not None:
             return of_few
@@ -80,21 +142,45 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         # On a GPU autocast brings them to its type; through float32 would be a pass more.
         if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
             numerical = numerical.to(torch.float32)
-        bottom = self._run_bottom(numerical)
+        networks = self.networks
+        if len(networks) > 1:
+            return self._logits_of_several(networks, numerical, ids)
+        (network,) = networks
+        bottom = network.run_bottom(numerical)
         if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
             features = self.embeddings.interact(ids, bottom)
         else:
             with_tables = bool(self.embeddings.table_sizes)
             vectors = self.embeddings(ids, bottom.dtype) if with_tables else None
-            features = self.interaction(bottom, vectors)
-        logits: Tensor = self._run_top(features).squeeze(1)
+            features = network.interaction(bottom, vectors)
+        logits: Tensor = network.run_top(features).squeeze(1)
         return logits
+
+    def _logits_of_several(
+        self, networks: Sequence[DenseNetwork], numerical: Tensor, ids: LookupsT
+    ) -> Tensor:
+        vectors: Sequence[Tensor | None] = [None] * len(networks)
+        if self.embeddings.table_sizes:
+            device = numerical.device.type
+            is_half = torch.is_autocast_enabled(device)
+            dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
+            of_all: Tensor = self.embeddings(ids, dtype)
+            vectors = [part.contiguous() for part in of_all.chunk(len(networks), 2)]
+        logits = torch.cat(
+            [
+                network(numerical, of_network)
+                for network, of_network in zip(networks, vectors, strict=True)
+            ],
+            1,
+        )
+        return logits if self.training else logits.mean(1)
 
     def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
         """Predicts few samples in one native call, if that is possible."""
         if not self._can_fuse_lookup or self.num_numerical_features == 0:
             return None
-        if self._run_bottom is not self.bottom_mlp or self._run_top is not self.top_mlp:
+        (network,) = self.networks
+        if network.run_bottom is not self.bottom_mlp or network.run_top is not self.top_mlp:
             return None
         bottom = self.bottom_mlp.packed_for_few(numerical)
         top = self.top_mlp.packed_for_few(numerical)
@@ -106,16 +192,14 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         return ops.dlrm_forward(numerical, ids, table, bottom, top).squeeze(1)
 
     def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
-        """Runs other modules in place of the MLPs.
-
-        The parameters of the model stay those of the MLPs.
+        """Runs other modules in place of the MLPs of the only network.
 
         Args:
             bottom: maps what `bottom_mlp` maps.
             top: maps what `top_mlp` maps.
         """
-        self._run_bottom = bottom
-        self._run_top = top
+        (network,) = self.networks
+        network.run_instead(bottom, top)
 
     def reset_embeddings(self) -> None:
         """Draws the embeddings anew, as at the start."""
@@ -123,20 +207,23 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     def mlp_parameters(self) -> list[nn.Parameter]:
         """Returns all parameters but the tables, in a fixed order."""
-        modules = (self.bottom_mlp, self.interaction, self.top_mlp)
-        return [p for module in modules for p in module.parameters()]
+        return [
+            parameter
+            for network in self.networks
+            for module in (network.bottom_mlp, network.interaction, network.top_mlp)
+            for parameter in module.parameters()
+        ]
 
     def mlp_state(self) -> dict[str, Tensor]:
-        """Returns {name: tensor} of all parameters but the tables."""
-        modules = {
-            "bottom_mlp": self.bottom_mlp,
-            "interaction": self.interaction,
-            "top_mlp": self.top_mlp,
-        }
+        """Returns {name: tensor} of all parameters but the tables.
+
+        Names of the second network, if there is one, begin with `1.`, and so on.
+        """
         return {
-            f"{name}.{key}": value
-            for name, module in modules.items()
-            for key, value in module.state_dict().items()
+            f"{f'{number}.' if number else ''}{name}.{key}": value
+            for number, network in enumerate(self.networks)
+            for name in ("bottom_mlp", "interaction", "top_mlp")
+            for key, value in getattr(network, name).state_dict().items()
         }
 
 
@@ -161,10 +248,24 @@ class Dlrm(DlrmNetwork[Any]):
             return embeddings or build_embeddings(
                 config.embedding_type,
                 sizes,
-                config.embedding_dim,
+                config.row_dim,
                 config.hash_indices,
                 config.embedding_storage,
                 init_std=config.embedding_init,
             )
 
         super().__init__(config, table_sizes, build_tables)
+
+
+def sum_of_losses(logits: Tensor, labels: Tensor, num_samples: int | None = None) -> Tensor:
+    """Returns the mean loss of a network, or the sum of those of several.
+
+    Args:
+        logits: [B] float32, or [B, N] of N networks.
+        labels: [B] float32.
+        num_samples: see `ops.binary_cross_entropy`.
+    """
+    if logits.ndim == 1:
+        return ops.binary_cross_entropy(logits, labels, num_samples)
+    of_each = labels.repeat_interleave(logits.shape[1])
+    return ops.binary_cross_entropy(logits.flatten(), of_each, num_samples or len(labels))

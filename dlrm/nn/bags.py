@@ -123,7 +123,7 @@ class BaggedEmbedding(JointTable[Bags]):
     @classmethod
     def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":
         """Builds the tables of a model, with random values."""
-        dim, sizes = config.embedding_dim, config.capped(table_sizes)
+        dim, sizes = config.row_dim, config.capped(table_sizes)
         tables = cls(sizes, dim, config.hash_indices, config.embedding_storage)
         tables.init_std = config.embedding_init
         tables.reset_parameters()

@@ -56,6 +56,8 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
         reason = f"`interaction_op` {config.interaction_op}"
     elif config.batch_norm:
         reason = "`batch_norm`"
+    elif config.seeds > 1:
+        reason = f"`seeds` {config.seeds}"
     elif not fits_kernels(num_categorical + 1, config.embedding_dim):
         reason = (
             f"{num_categorical} categorical features and `embedding_dim` {config.embedding_dim}"

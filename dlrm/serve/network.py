@@ -125,7 +125,7 @@ def build_network(
     else:
         storage: EmbeddingStorage = "bfloat16" if table.dtype == torch.bfloat16 else "float32"
         kind = JointFusedEmbedding if widths is None else BaggedEmbedding
-        joint = kind(table_sizes, config.embedding_dim, config.hash_indices, storage)
+        joint = kind(table_sizes, config.row_dim, config.hash_indices, storage)
         joint.weight = nn.Parameter(table, requires_grad=False)
         embeddings = joint
     if portable and config.interaction_op == "cuda_dot":

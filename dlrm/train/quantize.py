@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns a trained DLRM into one with 8-bit tables and MLPs."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable
 
@@ -43,7 +44,14 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
         raise UserError("`quantize` int8 needs a PyTorch with oneDNN, which this one is not")
     model.eval()
     rows = 0
-    with observed_inputs(model.bottom_mlp) as of_bottom, observed_inputs(model.top_mlp) as of_top:
+    with contextlib.ExitStack() as observing:
+        observed = [
+            tuple(
+                observing.enter_context(observed_inputs(mlp))
+                for mlp in (network.bottom_mlp, network.top_mlp)
+            )
+            for network in model.networks
+        ]
         for batch in batches:
             model(batch.numerical, batch.ids)
             rows += len(batch)
@@ -53,6 +61,9 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
     before = table.numel() * table.element_size()
     values, scale = quantize_rows(table)
     sizes, hashes = model.embeddings.table_sizes, model.embeddings.hash_indices
-    model.run_instead(Int8Mlp(model.bottom_mlp, of_bottom), Int8Mlp(model.top_mlp, of_top))
+    for network, (of_bottom, of_top) in zip(model.networks, observed, strict=True):
+        network.run_instead(
+            Int8Mlp(network.bottom_mlp, of_bottom), Int8Mlp(network.top_mlp, of_top)
+        )
     model.embeddings = FrozenEmbedding(values, scale, sizes, hashes, checks_ids=True)
     return TableBytes(before, values.numel() + 4 * scale.numel())

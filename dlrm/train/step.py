@@ -9,7 +9,7 @@ from torch import Tensor
 from cuda_ext import ops
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra, mixed_seed
-from dlrm.model.network import DlrmNetwork
+from dlrm.model.network import DlrmNetwork, sum_of_losses
 from dlrm.nn.embedding import LookupsT
 from recsys.train.optimizers.dense import build_dense_optimizer, dense_rule_beside
 from recsys.train.optimizers.precision import Precision
@@ -25,7 +25,10 @@ class Gradients(Protocol[LookupsT_contra]):
         ...
 
     def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
-        """Returns this rank's term of the mean loss, the root of backward."""
+        """Returns this rank's term of the mean loss, the root of backward.
+
+        Of [B, N] logits of several networks it is the sum of their losses.
+        """
         ...
 
     def sum_loss(self, loss: Tensor) -> Tensor:
@@ -53,7 +56,7 @@ class LocalGradients:
 
     def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
         """Returns the mean loss of the batch."""
-        return ops.binary_cross_entropy(logits, batch.label)
+        return sum_of_losses(logits, batch.label)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss unchanged."""
@@ -114,6 +117,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         parameters = model.mlp_parameters()
         self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
         self._mlp_parameters = parameters
+        self._num_networks = len(model.networks)
         self.mlp_optimizer = build_dense_optimizer(dense_rule_beside(config.optimizer), parameters)
         model.embeddings.trainable = bool(model.embeddings.table_sizes)
         model.embeddings.finds_overflow = precision.loss_scale != 1.0
@@ -164,7 +168,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         if scale == 1.0:
             self._gradients.reduce()
         self.mlp_optimizer.step(self._lr, scale, overflow)
-        return loss
+        return loss if self._num_networks == 1 else loss / self._num_networks
 
     def _find_overflow(self, row_gradients: list[RowGradients]) -> Tensor | None:
         gradients = [p.grad for p in self._mlp_parameters if p.grad is not None]

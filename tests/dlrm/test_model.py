@@ -332,3 +332,48 @@ def test_preset_bars_x1_is_the_leaderboards_model():
 def test_a_model_with_default_settings_needs_no_apex():
     model = Dlrm(ModelConfig(), (5, 7))
     assert model(torch.zeros(3, 13), torch.zeros(3, 2, dtype=torch.int64)).shape == (3,)
+
+
+def alone(model, number, **changes):
+    """Returns a model of one network with the values of one of several."""
+    single = build(**changes)
+    dim = model.embeddings.embedding_dim // len(model.networks)
+    with torch.no_grad():
+        for feature, table in read_tables(model.embeddings).items():
+            load_table(single.embeddings, feature, table[:, number * dim : (number + 1) * dim])
+        state = model.networks[number].state_dict()
+        single.networks[0].load_state_dict(state)
+    return single
+
+
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+@pytest.mark.parametrize(("optimizer", "interaction"), [("adam", "cuda_dot"), ("sgd", "cat")])
+def test_networks_side_by_side_train_as_each_alone(embedding_type, optimizer, interaction):
+    """Row-wise Adagrad has one rate for the vectors of a row together, so it is no case of this."""
+    changes = {"embedding_type": embedding_type, "interaction_op": interaction}
+    model = build(seeds=3, **changes)
+    singles = [alone(model, number, **changes) for number in range(3)]
+    assert not torch.equal(tables_of(singles[0]), tables_of(singles[1]))
+    step, steps = train_step(model, optimizer), [train_step(s, optimizer) for s in singles]
+    for seed in range(4):
+        data = batch(seed=seed)
+        losses = [each(data, 0.1) for each in steps]
+        torch.testing.assert_close(step(data, 0.1), torch.stack(losses).mean())
+    model.eval()
+    data = batch(seed=9)
+    expected = torch.stack([s.eval()(data.numerical, data.ids) for s in singles]).mean(0)
+    found = model(data.numerical, data.ids)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.shape == (16,)
+
+
+@pytest.mark.parametrize("num_tables", [0, 2])
+@pytest.mark.parametrize("num_numerical", [0, 4])
+def test_several_networks_take_any_number_of_features(num_tables, num_numerical):
+    sizes = SIZES[:num_tables]
+    model = build(sizes=sizes, num_numerical_features=num_numerical, seeds=2, batch_norm=True)
+    data = batch(sizes=sizes, num_numerical=num_numerical)
+    before = [p.detach().clone() for p in model.mlp_parameters()]
+    train_step(model, "adam")(data, 0.1)
+    assert not any(map(torch.equal, before, model.mlp_parameters()))
+    assert model.eval()(data.numerical, data.ids).shape == (16,)
