@@ -57,7 +57,8 @@ class DlrmExport(CheckpointExport):
         self.stored = OpenedCheckpoint.open(path)
         self.path = self.stored.path
         self.step = self.stored.step
-        self.config = self.stored.config
+        # Layers are deployed with their normalisation multiplied in.
+        self.config = dataclasses.replace(self.stored.config, batch_norm=False)
         self._lengths = list_lengths(self.origin.semantics)
         self.widths = (*[1] * (len(self.stored.table_sizes) - len(self._lengths)), *self._lengths)
         if not self.stored.table_sizes:

@@ -24,7 +24,7 @@ from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
 
 _BAD_REQUEST = 1
-_INTERACTIONS = ("dot", "cuda_dot")
+_INTERACTIONS = ("dot", "cuda_dot", "cat")
 
 
 class _Tensor(ctypes.Structure):
@@ -54,11 +54,9 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
     reason = None
     if config.interaction_op not in _INTERACTIONS:
         reason = f"`interaction_op` {config.interaction_op}"
-    elif config.batch_norm:
-        reason = "`batch_norm`"
-    elif config.seeds > 1:
-        reason = f"`seeds` {config.seeds}"
-    elif not fits_kernels(num_categorical + 1, config.embedding_dim):
+    elif config.interaction_op != "cat" and not fits_kernels(
+        num_categorical + 1, config.embedding_dim
+    ):
         reason = (
             f"{num_categorical} categorical features and `embedding_dim` {config.embedding_dim}"
         )

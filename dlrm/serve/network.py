@@ -23,6 +23,8 @@ from recsys.serve.manifest import (
 )
 
 TABLE, SCALE = "embeddings.table", "embeddings.scale"
+_NORM_EPS = 1e-5
+"""Of torch's BatchNorm1d."""
 
 
 class ClickNetwork(nn.Module):
@@ -91,13 +93,41 @@ class CategoricalNetwork(nn.Module):
 
 
 @torch.no_grad()
+def without_batch_norm(model: Dlrm) -> dict[str, Tensor]:
+    """Returns the MLPs' parameters, those of batch normalisation multiplied into the layers.
+
+    In evaluation a norm maps each output x of its layer to (x - mean) / sqrt(variance + eps) *
+    weight + bias, which is linear, so that a layer of other numbers answers the same.
+    """
+    weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
+    for name in [name for name in weights if name.endswith(".running_mean")]:
+        norm, _, _ = name.rpartition(".")
+        mlp, _, number = norm.rpartition(".norms.")
+        of_norm = {
+            key: weights.pop(f"{norm}.{key}")
+            for key in ("running_mean", "running_var", "num_batches_tracked", "weight", "bias")
+        }
+        layer = f"{mlp}.layers.{number}"
+        mean, variance, factor, bias = (
+            of_norm[key].double() for key in ("running_mean", "running_var", "weight", "bias")
+        )
+        factor = factor / (variance + _NORM_EPS).sqrt()
+        scaled = weights[f"{layer}.weight"].double() * factor.unsqueeze(1)
+        shifted = (weights[f"{layer}.bias"].double() - mean) * factor + bias
+        weights[f"{layer}.weight"] = scaled.float()
+        weights[f"{layer}.bias"] = shifted.float()
+    return weights
+
+
+@torch.no_grad()
 def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
     """Returns the deployed tensors: one joint table and the MLPs' parameters.
 
-    `int8` stores the table in 8 bits with a scale per row.
+    Layers have taken in their batch normalisation, see `without_batch_norm`. `int8` stores the
+    table in 8 bits with a scale per row.
     """
     table = one_table(model.embeddings)
-    weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
+    weights = without_batch_norm(model)
     if quantize == "int8":
         weights[TABLE], weights[SCALE] = quantize_rows(table)
     else:

@@ -103,7 +103,7 @@ FLAGS = (*SMALL_MODEL, "--batch_size=57", "--max_steps=6", "--print_freq=1", "--
 RUNS = {
     "planned": ("--optimizer=sgd",),
     "mixed": ("--optimizer=adam", "--hash_indices", "--max_table_size=9"),
-    "rows": ("--optimizer=rowwise_adagrad",),
+    "rows": ("--optimizer=rowwise_adagrad", "--seeds=2", "--embedding_init=0.1"),
     "copies": ("--optimizer=adagrad", "--hash_indices", "--max_table_size=9"),
 }
 """Placement -> settings."""

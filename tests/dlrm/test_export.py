@@ -71,6 +71,9 @@ def checkpoint(small):
         ("torchscript", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
         ("torchscript", {"batch_norm": True}),
         ("onnx", {"batch_norm": True}),
+        ("eager", {"seeds": 3, "batch_norm": True}),
+        ("onnx", {"seeds": 2, "interaction_op": "cat"}),
+        ("torchscript", {"seeds": 2}),
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
     ],
 )

@@ -55,6 +55,14 @@ def version(tmp_path_factory):
         {"top_mlp_sizes": [1]},
         {"num_numerical_features": 0},
         {"settings": {"quantize": "int8"}},
+        {"interaction_op": "cat"},
+        {"interaction_op": "cat", "settings": {"quantize": "int8"}},
+        {"interaction_op": "cat", "embedding_storage": "bfloat16", "seeds": 2},
+        {"interaction_op": "cat", "embedding_dim": 300, "bottom_mlp_sizes": [300]},
+        {"batch_norm": True, "bottom_mlp_sizes": [16, 16, 16]},
+        {"seeds": 3},
+        {"seeds": 3, "settings": {"quantize": "int8"}},
+        {"seeds": 2, "batch_norm": True, "hash_indices": True, "max_table_size": 50},
     ],
 )
 def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, model):
@@ -172,7 +180,7 @@ def swap(old, new):
     [
         ("deployment.json", cut, "not JSON"),
         ("deployment.json", swap(b'"kind": "dlrm"', b'"kind": "bert4rec"'), "DLRM alone"),
-        ("deployment.json", swap(b"cuda_dot", b"dcnv2"), "the dot interaction"),
+        ("deployment.json", swap(b"cuda_dot", b"dcnv2"), "dot products"),
         ("deployment.json", swap(b'"embedding_dim": 16', b'"embedding_dim": 9999'), "1 to 256"),
         ("weights.safetensors", cut, "outside the file"),
         ("weights.safetensors", lambda data: data[:4], "cut off"),
@@ -212,7 +220,6 @@ def _open_by_the_library(folder):
     ("model", "message"),
     [
         ({"interaction_op": "dcnv2"}, "a model of `interaction_op` dcnv2; use `backend` python"),
-        ({"batch_norm": True}, "a model of `batch_norm`"),
         ({"embedding_dim": 300, "bottom_mlp_sizes": [300]}, "`embedding_dim` 300"),
     ],
 )

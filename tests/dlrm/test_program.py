@@ -185,16 +185,16 @@ def test_checkpoint_does_not_depend_on_the_embedding_type(program, dataset, trai
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "embedding_type"),
-    [("sgd", "multi_table"), ("rowwise_adagrad", "joint_fused"), ("adam", "multi_table")],
+    ("optimizer", "embedding_type", "seeds"),
+    [("sgd", "multi_table", 1), ("rowwise_adagrad", "joint_fused", 2), ("adam", "multi_table", 3)],
 )
 def test_resumed_run_equals_the_uninterrupted_one(
-    program, dataset, tmp_path, optimizer, embedding_type
+    program, dataset, tmp_path, optimizer, embedding_type, seeds
 ):
     common = (
         *("--epochs=2", "--shuffle_batch_order", "--test_freq=20", "--dropout=0.2", "--batch_norm"),
         *("--plateau_factor=0.5", f"--optimizer={optimizer}", f"--embedding_type={embedding_type}"),
-        *("--lr=0.02", "--amp"),
+        *("--lr=0.02", "--amp", f"--seeds={seeds}"),
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     program.train(dataset, whole, *common)

@@ -15,6 +15,7 @@ constexpr int64_t kMaxDim = 256;
 constexpr int64_t kPadMultiple = 8;
 constexpr int64_t kWidestLayer = 1 << 20;
 constexpr int64_t kMaxListLength = 10000;
+constexpr int64_t kMostNetworks = 1024;
 
 // Columns of the interaction: those of vector 0, the dot products, and padding.
 int64_t interaction_width(int64_t num_vectors, int64_t dim) {
@@ -55,10 +56,14 @@ Deployment::Deployment(const std::string& folder) {
     const Json& model = json.at("model");
     const Json& config = model.at("config");
     const std::string& interaction = config.at("interaction_op").string();
-    require(interaction == "dot" || interaction == "cuda_dot", "the dot interaction");
+    concatenates = interaction == "cat";
+    require(concatenates || interaction == "dot" || interaction == "cuda_dot",
+            "dot products and concatenation");
     require(!config.at("batch_norm").boolean(), "MLPs without batch norm");
     num_numerical = config.at("num_numerical_features").integer();
     dim = config.at("embedding_dim").integer();
+    const Json* const seeds = config.find("seeds");  // of releases that have them
+    num_networks = seeds == nullptr ? 1 : seeds->integer();
     hash_indices = config.at("hash_indices").boolean();
     bottom_sizes = config.at("bottom_mlp_sizes").integers();
     top_sizes = config.at("top_mlp_sizes").integers();
@@ -77,8 +82,11 @@ Deployment::Deployment(const std::string& folder) {
       num_slots += width;
     }
     const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1;
-    require(num_vectors >= 2 && num_vectors <= kMaxVectors, "1 to 63 categorical features");
-    require(dim >= 1 && dim <= kMaxDim, "1 to 256 columns of an embedding");
+    require(num_vectors >= 2, "1 categorical feature or more");
+    require(concatenates || num_vectors <= kMaxVectors, "dot products of 1 to 63 features");
+    require(num_networks >= 1 && num_networks <= kMostNetworks, "1 to 1,024 networks");
+    require(dim >= 1 && dim <= (concatenates ? kWidestLayer : kMaxDim),
+            "1 to 256 columns of an embedding");
     require(num_numerical >= 0 && num_numerical <= kWidestLayer, "0 numerical features or more");
     check_layers(bottom_sizes, dim);
     check_layers(top_sizes, 1);
@@ -104,25 +112,28 @@ Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
       constant_(deployment.num_numerical > 0 ? 0 : kBlockSamples, 1.0F),
       dim_(deployment.dim),
+      num_networks_(deployment.num_networks),
+      concatenates_(deployment.concatenates),
       hash_indices_(deployment.hash_indices),
       sizes_(deployment.table_sizes),
       widths_(deployment.widths),
       num_singles_(deployment.num_singles),
-      has_lists_(deployment.num_list_slots > 0),
-      bottom_mlp_(
-          file_, "bottom_mlp",
-          with_input(std::max<int64_t>(deployment.num_numerical, 1), deployment.bottom_sizes),
-          true),
-      top_mlp_(file_, "top_mlp",
-               with_input(interaction_width(static_cast<int64_t>(sizes_.size()) + 1, dim_),
-                          deployment.top_sizes),
-               false) {
+      has_lists_(deployment.num_list_slots > 0) {
+  const int64_t num_vectors = static_cast<int64_t>(sizes_.size()) + 1;
+  const int64_t numerical = std::max<int64_t>(deployment.num_numerical, 1);
+  const int64_t width = concatenates_ ? num_vectors * dim_ : interaction_width(num_vectors, dim_);
+  for (int64_t n = 0; n < num_networks_; ++n) {
+    const std::string prefix = n == 0 ? "" : std::to_string(n) + ".";
+    networks_.push_back(
+        {Mlp(file_, prefix + "bottom_mlp", with_input(numerical, deployment.bottom_sizes), true),
+         Mlp(file_, prefix + "top_mlp", with_input(width, deployment.top_sizes), false)});
+  }
   int64_t num_rows = 0;
   for (const int64_t size : sizes_) {
     starts_.push_back(num_rows);
     num_rows += size;
   }
-  table_ = file_.tensor("embeddings.table", {num_rows, dim_});
+  table_ = file_.tensor("embeddings.table", {num_rows, num_networks_ * dim_});
   if (table_.dtype == "I8") {
     const StoredTensor scale = file_.tensor("embeddings.scale", {num_rows});
     if (scale.dtype != "F32") throw std::runtime_error("embeddings.scale is not float32");
@@ -133,12 +144,14 @@ Network::Network(const std::string& folder, const Deployment& deployment)
 
 NetworkScratch Network::make_scratch() const {
   const auto num_features = static_cast<int64_t>(sizes_.size());
+  const Dense& dense = networks_.front();
   NetworkScratch scratch;
-  scratch.bottom_mlp = bottom_mlp_.make_scratch();
-  scratch.top_mlp = top_mlp_.make_scratch();
+  scratch.bottom_mlp = dense.bottom.make_scratch();
+  scratch.top_mlp = dense.top.make_scratch();
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
-  scratch.features = AlignedFloats(kBlockSamples * top_mlp_.num_inputs());
-  if (scale_ != nullptr || has_lists_) {
+  scratch.features = AlignedFloats(kBlockSamples * dense.top.num_inputs());
+  scratch.logits = AlignedFloats(kBlockSamples);
+  if (scale_ != nullptr || has_lists_ || concatenates_) {
     scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
   }
   scratch.rows.resize(static_cast<size_t>(kBlockSamples * num_features));
@@ -147,64 +160,90 @@ NetworkScratch Network::make_scratch() const {
 
 void Network::forward(int batch, const float* numerical, const int64_t* ids, const float* scale,
                       float* logits, NetworkScratch& scratch) const {
-  const auto num_features = static_cast<int64_t>(sizes_.size());
-  if (!has_lists_) find_rows(batch, ids, scratch.rows.data());
   if (!constant_.empty()) numerical = constant_.data();
-  bottom_mlp_.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
+  for (int64_t n = 0; n < num_networks_; ++n) {
+    const Dense& dense = networks_[static_cast<size_t>(n)];
+    dense.bottom.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
+    interact(n, batch, ids, scale, scratch);
+    float* const of_network = n == 0 ? logits : scratch.logits.data();
+    dense.top.forward(batch, scratch.features.data(), of_network, scratch.top_mlp);
+    for (int i = 0; n > 0 && i < batch; ++i) logits[i] += of_network[i];
+  }
+  if (num_networks_ == 1) return;
+  for (int i = 0; i < batch; ++i) logits[i] /= static_cast<float>(num_networks_);
+}
+
+void Network::interact(int64_t network, int batch, const int64_t* ids, const float* scale,
+                       NetworkScratch& scratch) const {
+  const auto num_features = static_cast<int64_t>(sizes_.size());
+  const bool reads_vectors = has_lists_ || scale_ != nullptr || concatenates_;
+  float* const vectors = scratch.vectors.data();
+  if (has_lists_) {
+    sum_lists(network, batch, ids, scale, vectors);
+  } else {
+    find_rows(network, batch, ids, scratch.rows.data());
+    if (reads_vectors) read_rows(batch * num_features, scratch.rows.data(), vectors);
+  }
+  const float* const bottom = scratch.bottom.data();
+  float* const features = scratch.features.data();
+  if (concatenates_) {
+    const int64_t stride = num_features * dim_;
+    for (int64_t sample = 0; sample < batch; ++sample) {
+      float* const joined = features + sample * (dim_ + stride);
+      std::copy_n(bottom + sample * dim_, dim_, joined);
+      std::copy_n(vectors + sample * stride, stride, joined + dim_);
+    }
+    return;
+  }
   InteractionArguments arguments{};
   arguments.dtype = Dtype::kFloat32;
   arguments.batch = batch;
   arguments.num_vectors = static_cast<int32_t>(num_features + 1);
   arguments.dim = static_cast<int32_t>(dim_);
-  arguments.width = static_cast<int32_t>(top_mlp_.num_inputs());
-  arguments.first = scratch.bottom.data();
+  arguments.width = static_cast<int32_t>(networks_.front().top.num_inputs());
+  arguments.first = bottom;
   arguments.first_stride = dim_;
-  if (has_lists_) {
-    sum_lists(batch, ids, scale, scratch.vectors.data());
-    arguments.rest = scratch.vectors.data();
-    arguments.rest_stride = num_features * dim_;
-  } else if (scale_ != nullptr) {
-    read_quantized(batch * num_features, scratch.rows.data(), scratch.vectors.data());
-    arguments.rest = scratch.vectors.data();
+  if (reads_vectors) {
+    arguments.rest = vectors;
     arguments.rest_stride = num_features * dim_;
   } else {
     arguments.table = table_.data;
     arguments.table_dtype = table_.dtype == "BF16" ? Dtype::kBFloat16 : Dtype::kFloat32;
-    arguments.num_table_rows = table_.shape[0];
+    arguments.num_table_rows = table_.shape[0] * num_networks_;
     arguments.rows = scratch.rows.data();
     arguments.row_type = IndexType::kInt64;
   }
-  arguments.output = scratch.features.data();
+  arguments.output = features;
   kernels_.interaction(arguments, 0, batch);
-  top_mlp_.forward(batch, scratch.features.data(), logits, scratch.top_mlp);
 }
 
-void Network::find_rows(int batch, const int64_t* ids, int64_t* rows) const {
+void Network::find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const {
   const size_t num_features = sizes_.size();
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (size_t f = 0; f < num_features; ++f) {
-      *rows++ = find_row(f, *ids++);
+      *rows++ = find_row(network, f, *ids++);
     }
   }
 }
 
-int64_t Network::find_row(size_t feature, int64_t id) const {
+int64_t Network::find_row(int64_t network, size_t feature, int64_t id) const {
   const int64_t size = sizes_[feature];
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(size)) {
     // Refused before, or an unknown value, or hashed.
     id = hash_indices_ ? (id % size + size) % size : 0;
   }
-  return starts_[feature] + id;
+  return (starts_[feature] + id) * num_networks_ + network;
 }
 
-void Network::sum_lists(int batch, const int64_t* ids, const float* scale, float* vectors) const {
+void Network::sum_lists(int64_t network, int batch, const int64_t* ids, const float* scale,
+                        float* vectors) const {
   const size_t num_features = sizes_.size();
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (size_t f = 0; f < num_features; ++f, vectors += dim_) {
       std::fill_n(vectors, dim_, 0.0F);
       for (int64_t slot = 0; slot < widths_[f]; ++slot, ++ids) {
         const float factor = f < num_singles_ ? 1.0F : *scale++;
-        if (factor != 0.0F) add_row(find_row(f, *ids), factor, vectors);
+        if (factor != 0.0F) add_row(find_row(network, f, *ids), factor, vectors);
       }
     }
   }
@@ -229,13 +268,17 @@ void Network::add_row(int64_t row, float factor, float* vector) const {
   }
 }
 
-void Network::read_quantized(int64_t count, const int64_t* rows, float* vectors) const {
-  for (int64_t i = 0; i < count; ++i) {
+void Network::read_rows(int64_t count, const int64_t* rows, float* vectors) const {
+  for (int64_t i = 0; i < count; ++i, vectors += dim_) {
+    if (scale_ == nullptr) {
+      std::fill_n(vectors, dim_, 0.0F);
+      add_row(rows[i], 1.0F, vectors);
+      continue;
+    }
     const auto* const values = reinterpret_cast<const int8_t*>(table_.data) + rows[i] * dim_;
     float scale;
-    std::memcpy(&scale, scale_ + rows[i] * int64_t{sizeof(scale)}, sizeof(scale));
-    float* const vector = vectors + i * dim_;
-    for (int64_t d = 0; d < dim_; ++d) vector[d] = static_cast<float>(values[d]) * scale;
+    std::memcpy(&scale, scale_ + rows[i] / num_networks_ * int64_t{sizeof(scale)}, sizeof(scale));
+    for (int64_t d = 0; d < dim_; ++d) vectors[d] = static_cast<float>(values[d]) * scale;
   }
 }
 

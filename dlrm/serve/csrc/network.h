@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network of a deployed DLRM: bottom MLP, tables, dot interaction, top MLP.
+// The networks of a deployed DLRM: tables, and bottom MLP, interaction and top MLP of each.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@ struct Deployment {
 
   int64_t num_numerical = 0;  // M
   int64_t dim = 0;            // D
+  int64_t num_networks = 1;   // N, whose logits are averaged
+  bool concatenates = false;  // the vectors, in place of their dot products
   std::vector<int64_t> table_sizes;
   // Ids of each feature in a row, in slots: one, or the most of a list.
   std::vector<int64_t> widths;
@@ -37,8 +39,9 @@ struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
   AlignedFloats bottom;
-  AlignedFloats vectors;  // of a table in 8 bits, or of lists
+  AlignedFloats vectors;  // of a table in 8 bits, of lists, or to concatenate
   AlignedFloats features;
+  AlignedFloats logits;
   std::vector<int64_t> rows;
 };
 
@@ -55,9 +58,20 @@ class Network {
                float* logits, NetworkScratch& scratch) const;
 
  private:
-  int64_t find_row(size_t feature, int64_t id) const;
-  void find_rows(int batch, const int64_t* ids, int64_t* rows) const;
-  void sum_lists(int batch, const int64_t* ids, const float* scale, float* vectors) const;
+  // What follows the lookup; all networks are of one shape.
+  struct Dense {
+    Mlp bottom;
+    Mlp top;
+  };
+
+  // The table is [R, N * D], and as [R * N, D] holds a row for each network.
+  int64_t find_row(int64_t network, size_t feature, int64_t id) const;
+  void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
+  void interact(int64_t network, int batch, const int64_t* ids, const float* scale,
+                NetworkScratch& scratch) const;
+  void sum_lists(int64_t network, int batch, const int64_t* ids, const float* scale,
+                 float* vectors) const;
+  void read_rows(int64_t count, const int64_t* rows, float* vectors) const;
   void add_row(int64_t row, float factor, float* vector) const;
   void read_quantized(int64_t count, const int64_t* rows, float* vectors) const;
 
@@ -65,6 +79,8 @@ class Network {
   WeightsFile file_;
   std::vector<float> constant_;  // in place of numerical features, as in training; else empty
   int64_t dim_;
+  int64_t num_networks_;
+  bool concatenates_;
   bool hash_indices_;
   std::vector<int64_t> sizes_;
   std::vector<int64_t> starts_;
@@ -73,8 +89,7 @@ class Network {
   bool has_lists_;
   StoredTensor table_;
   const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
-  Mlp bottom_mlp_;
-  Mlp top_mlp_;
+  std::vector<Dense> networks_;
 };
 
 }  // namespace recsys::serve

@@ -313,7 +313,7 @@ def served(tmp_path_factory):
     schema = write_schema(folder, split={"rows": [500, 100, -1]}, columns=columns_without("float"))
     prepare(folder / "log.csv", schema, folder / "data")
     program = DlrmProgram(folder)
-    program.train(folder / "data", folder / "run", "--epochs=1", "--lr=0.1")
+    program.train(folder / "data", folder / "run", "--epochs=1", "--lr=0.1", "--seeds=2")
     program(
         *(f"--dataset={folder / 'data'}", f"--load_checkpoint_path={folder / 'run'}"),
         *("--mode=predict", f"--predictions={folder / 'logits.parquet'}"),
