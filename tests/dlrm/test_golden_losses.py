@@ -30,7 +30,8 @@ def losses(optimizer, interaction_op):
     with torch.no_grad():
         # torch.rand draws the same float32 values on every CPU; normal_ does not promise to.
         generator = torch.Generator().manual_seed(7)
-        for parameter in model.parameters():
+        modules = (model.bottom_mlp, model.embeddings, model.interaction, model.top_mlp)
+        for parameter in (p for module in modules for p in module.parameters()):
             parameter.copy_((torch.rand(parameter.shape, generator=generator) - 0.5) / 2)
     step = train_step(model, optimizer)
     data = make_columns(STEPS * BATCH, seed=7)

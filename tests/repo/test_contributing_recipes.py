@@ -28,7 +28,7 @@ EDITS = {
         ),
         (
             "dlrm/model/network.py",
-            "@        if self.interaction.num_padding:\n",
+            "@        if config.optimized_mlp and",
             "        nn.init.constant_(self.top_mlp.linears[-1].bias, config.top_bias)\n",
         ),
     ],
