@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from preproc.clicks.engines.reference import build_dictionaries, encode, read_rows
+from preproc.clicks.engines.reference import add_bins, build_dictionaries, encode, read_rows
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.schema import read
 from preproc.files.errors import PreprocError
@@ -131,6 +131,7 @@ def dataset_of(folder: Path, text: str, schema: dict[str, Any]) -> tuple[object,
     row_format = semantics.row_format(log, lines[0].encode())
     rows, rejected = read_rows(InputFile.open(log), row_format, semantics)
     count = len(rows.label) if semantics.dictionary_days == "all" else int((rows.split == 0).sum())
+    add_bins(rows, semantics)
     dictionaries = build_dictionaries(rows, count, semantics)
     columns = encode(rows, dictionaries, semantics)
     spec = semantics.feature_spec(tuple(len(keys) + 1 for keys in dictionaries))
