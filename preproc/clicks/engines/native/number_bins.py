@@ -66,8 +66,8 @@ def write_bins(
     while entries:
         if progress.stop:
             raise CancelledError("cancelled")
-        # As many as there are numbers: each is sorted again only when they have doubled.
-        pieces, room = [], max(len(numbers), _LEAST_NUMBERS)
+        # A fixed part of the numbers, so that each is sorted again a few times at most.
+        pieces, room = [], max(len(numbers) // 4, _LEAST_NUMBERS)
         while entries and room:
             run = entries.pop()
             pieces.append(run[:room])
@@ -94,7 +94,7 @@ def _merged(
     """Returns the distinct numbers, ascending, and their rows, with those of pieces of runs."""
     numbers = np.concatenate([numbers, *(piece["number"] for piece in pieces)])
     counts = np.concatenate([counts, *(piece["count"] for piece in pieces)])
-    order = np.argsort(numbers)
+    order = np.argsort(numbers, kind="stable")  # fast where most are sorted
     numbers, counts = numbers[order], counts[order]
     first = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
     return numbers[first], np.add.reduceat(counts, first)
