@@ -9,6 +9,7 @@ from typing import Any
 from preproc.clicks.dictionaries import DICTIONARY_FOLDER, Dictionaries
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.clicks.schema.row_format import Edges
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
@@ -65,6 +66,18 @@ def recorded_semantics(job: ClicksJob) -> dict[str, Any]:
         return semantics
     del semantics["schema"]
     return {"preset": job.preset, **semantics}
+
+
+def with_edges(semantics: dict[str, Any], edges: Edges) -> dict[str, Any]:
+    """Returns the settings that a manifest records, with the edges of bins that were found."""
+    if not edges:
+        return semantics
+    schema = semantics["schema"]
+    columns = [
+        column | ({"bins": edges[column["name"]]} if column["name"] in edges else {})
+        for column in schema["columns"]
+    ]
+    return semantics | {"schema": schema | {"columns": columns}}
 
 
 def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | None:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import threading
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from preproc.clicks.job import ClicksJob
 from preproc.clicks.kernel.shared_library import EncodeTarget
 from preproc.clicks.layouts.lists import ListFds, join_lists, unit_files
 from preproc.clicks.rules import SPLITS, Bounds, Split
+from preproc.clicks.schema.row_format import Edges
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import marked_files, read_record, write_record
@@ -86,6 +88,7 @@ class EncodeStage:
         clicks: dict[Split, int],
         dictionaries: Dictionaries,
         rejected: Iterable[RejectedRow],
+        edges: Edges = types.MappingProxyType({}),
         is_shuffled: bool = False,
     ) -> EngineResult:
         """Adds dictionaries and quarantine; returns the engine's result.
@@ -103,6 +106,7 @@ class EncodeStage:
             positives=clicks,
             cardinalities=dictionaries.cardinalities,
             columns=EncodedColumns(self.columns, self.float32, is_shuffled),
+            edges=edges,
         )
 
 

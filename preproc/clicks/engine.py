@@ -17,7 +17,7 @@ from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics, Split, split_bounds
 from preproc.clicks.schema.grammar import RejectReason, wrong_fields
-from preproc.clicks.schema.row_format import RowFormat
+from preproc.clicks.schema.row_format import Edges, RowFormat
 from preproc.clicks.schema.time_rule import show_time
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
@@ -85,6 +85,15 @@ class EngineJob:
     reporter: ProgressReporter
     dictionaries: Dictionaries | None = None
     """Dictionaries to encode with; None: categories are counted."""
+
+    def with_edges(self, edges: Edges) -> "EngineJob":
+        """Returns the job with the edges of bins that were found."""
+        semantics = self.job.semantics.with_edges(edges)
+        return dataclasses.replace(
+            self,
+            job=dataclasses.replace(self.job, semantics=semantics),
+            formats=tuple(row_format.with_edges(edges) for row_format in self.formats),
+        )
 
     def check_inputs(self) -> None:
         """Refuses files that changed since the run began, after each pass."""
@@ -195,6 +204,7 @@ class EngineResult:
         positives: clicks of each split.
         cardinalities: rows of each embedding table (kept categories + 1).
         columns: input of the shuffle and of the other formats and layouts.
+        edges: of the bins whose edges the engine found.
     """
 
     dataset: Path
@@ -204,6 +214,7 @@ class EngineResult:
     positives: dict[Split, int]
     cardinalities: tuple[int, ...]
     columns: EncodedColumns
+    edges: Edges
 
 
 Engine = Callable[[EngineJob], EngineResult]

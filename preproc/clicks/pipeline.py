@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 
 from preproc.clicks import preflight as clicks_preflight
-from preproc.clicks.applied import given_dictionaries, recorded_semantics
+from preproc.clicks.applied import given_dictionaries, recorded_semantics, with_edges
 from preproc.clicks.engine import Engine, EngineJob
 from preproc.clicks.engines import ENGINES
 from preproc.clicks.finish import finalize
@@ -27,10 +27,11 @@ def prepare(job: ClicksJob, engine: Engine | None = None) -> Path:
         needs.explained("the same command continues"),
         Workspace(job.output, job.work_dir).locked() as workspace,
     ):
-        given, semantics = given_dictionaries(job, workspace), recorded_semantics(job)
+        given, recorded = given_dictionaries(job, workspace), recorded_semantics(job)
         engine_job = EngineJob(job, inputs, formats, workspace, reporter, given)
         try:
             run: Engine = engine or importlib.import_module(ENGINES[job.engine]).run
-            return finalize(engine_job, run(engine_job), semantics)
+            result = run(engine_job)
+            return finalize(engine_job, result, with_edges(recorded, result.edges))
         except KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error

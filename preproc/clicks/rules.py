@@ -31,6 +31,7 @@ from preproc.clicks.schema.grammar import (
 from preproc.clicks.schema.row_format import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
+    Edges,
     KeyType,
     NumberRule,
     RowFormat,
@@ -221,6 +222,12 @@ class ClicksSemantics:
         unlabelled = {"unlabelled": True} if self.unlabelled else {}
         schema = {} if self.schema is None else {"schema": dataclasses.asdict(self.schema)}
         return {"modulus": self.category_modulus, **binned, **unlabelled, **schema}
+
+    def with_edges(self, edges: Edges) -> "ClicksSemantics":
+        """Returns the rules with the edges of bins that were found."""
+        if self.schema is None:
+            return self
+        return dataclasses.replace(self, schema=self.schema.with_edges(edges))
 
     @property
     def splits_by_row(self) -> bool:

@@ -142,7 +142,7 @@ label: {column: returned, positive: ["ja"], negative: ["nein"]}
 columns:
 - {name: order, role: ignored}
 - {name: items, role: categorical_list, type: string, separator: ","}
-- {name: sum, role: numerical, type: float}
+- {name: sum, role: numerical, type: float, bins: quantiles:8}
 - {name: town, role: categorical, type: string}
 split: {fractions: [0.6, 0.2, 0.2]}
 """

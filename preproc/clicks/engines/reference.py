@@ -30,7 +30,8 @@ from preproc.clicks.rules import (
     transform_numerical,
 )
 from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
-from preproc.clicks.schema.row_format import Column, RowFormat
+from preproc.clicks.schema.quantiles import quantile_edges
+from preproc.clicks.schema.row_format import Column, Edges, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
 from preproc.files.quarantine import RejectedRow
@@ -111,7 +112,8 @@ def read_rows(
 ) -> tuple[ParsedRows, list[RejectedRow]]:
     """Returns the values of a file's valid rows, and its rejected rows.
 
-    Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
+    Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted. Those of
+    a schema are left to `add_bins`.
     """
     valid: list[list[bytes]] = []
     rejected = []
@@ -143,7 +145,6 @@ def read_rows(
                 lists[row_number, first] = _elements(text, column)
         elif keys := [_keys(text, column, buckets) for text in cells]:
             categories[:, first : first + len(keys[0])] = np.array(keys, np.object_)
-    _add_bins(categories, numbers, row_format)
     if semantics.bin_numerical:
         bins = bin_categories(np.nan_to_num(numbers).astype(np.int64), semantics)
         of_numbers = bins.astype(np.object_)
@@ -162,16 +163,36 @@ def read_rows(
     ), rejected
 
 
-def _add_bins(
-    categories: npt.NDArray[np.object_], numbers: npt.NDArray[np.float64], row_format: RowFormat
-) -> None:
-    of_fields = row_format.columns, row_format.numbers, row_format.bin_numbers
-    for column, first, bin_number in zip(*of_fields, strict=False):  # Criteo's fields have none
-        if column.bins:
-            values = numbers[:, first]
+def find_edges(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> Edges:
+    """Returns the edges of bins that are to be found.
+
+    Args:
+        rows: all rows.
+        counted: number of rows, from the first, whose numbers are counted.
+        semantics: gives the columns and how many bins they have.
+    """
+    edges = {}
+    schema = semantics.schema
+    for number, column in enumerate(schema.named("numerical") if schema else ()):
+        if column.lacks_edges:
+            numbers = rows.numbers[:counted, number]
+            values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+            edges[column.name] = quantile_edges(values, counts, column.quantiles)
+    return edges
+
+
+def add_bins(rows: ParsedRows, semantics: ClicksSemantics) -> None:
+    """Adds the bins of numbers to the categories of rows."""
+    schema = semantics.schema
+    if schema is None:
+        return
+    names = [column.name for column in schema.named("categorical")]
+    for number, column in enumerate(schema.named("numerical")):
+        if column.bins is not None:
+            values = rows.numbers[:, number]
             bins = np.searchsorted(column.bins, values, side="right").astype(np.object_)
             bins[np.isnan(values)] = None
-            categories[:, bin_number] = bins
+            rows.categories[:, names.index(column.derived[0].name)] = bins
 
 
 def _keys(text: bytes, column: Column, buckets: int) -> list[int | bytes | None]:
@@ -297,6 +318,10 @@ def run(engine_job: EngineJob) -> EngineResult:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
     bounds = bounds_of(files, job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
+    edges = find_edges(rows, counted, job.semantics)
+    engine_job = engine_job.with_edges(edges)
+    job = engine_job.job
+    add_bins(rows, job.semantics)
     given = engine_job.dictionaries
     dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)
     order = _final_order(len(rows.label), bounds["train"], job.semantics.shuffle_seed)
@@ -322,5 +347,6 @@ def run(engine_job: EngineJob) -> EngineResult:
         clicks=clicks,
         dictionaries=saved,
         rejected=rejected,
+        edges=edges,
         is_shuffled=True,
     )

@@ -150,7 +150,7 @@ CLICKS_API const char* clicks_last_message() { return last_message.c_str(); }
 CLICKS_API uint64_t clicks_last_offset() { return last_offset; }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 15; }
+CLICKS_API int clicks_kernel_version() { return 16; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -239,6 +239,7 @@ CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionarie
                                       Progress* progress) {
   return guarded_make<Reader>([&] {
     const RowFormat format(packed, packed_bytes);
+    if (format.lacks_edges()) throw std::logic_error("the edges of bins were not found yet");
     std::unique_ptr<EncodingSink> sink;
     if (format.split.kind == SplitRule::kNone) {
       sink = std::make_unique<RowEncoder>(format, dictionaries, targets, num_targets);

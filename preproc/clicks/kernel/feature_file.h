@@ -153,7 +153,8 @@ class FeatureFile {
     for (uint32_t f = format.first_field(); f < format.num_fields; ++f) {
       if (format.fields[f].role == kLabelRole) throw RowFormat::damaged();
     }
-    const bool is_of_file = format.split.kind != SplitRule::kNone || format.has_header;
+    const bool is_of_file =
+        format.split.kind != SplitRule::kNone || format.has_header || format.lacks_edges();
     const IdColumns id_columns(format);
     const auto columns = static_cast<uint64_t>(id_columns.count() + id_columns.num_lists());
     if (is_of_file || format.group_field != kNoField || header_.num_columns != columns) {

@@ -73,6 +73,7 @@ class IdColumns {
         num_lists_(static_cast<int>(format.num_lists)) {
     for (const Field& field : format.fields) {
       if (field.has_wide_keys()) wide_.set(static_cast<size_t>(of(field)));
+      if (field.lacks_edges != 0) wide_.set(field.bin_column);
     }
   }
 

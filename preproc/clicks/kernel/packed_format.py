@@ -22,7 +22,7 @@ from preproc.clicks.schema.row_format import (
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 
 _HEADER = struct.Struct("<Qqq IIQQQ III BBBBBBBB4x")
-_FIELD = struct.Struct("<BBBBI Q Qdddd IIIII 32siI II 4x")
+_FIELD = struct.Struct("<BBBBI Q Qdddd IIIII 32siI II I")
 _NO_FIELD = 2**32 - 1
 _NO_LIST = ListRule("\0", max_length=0)
 
@@ -38,10 +38,11 @@ def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
         if column.role == "label":
             groups = _group(row_format.positive) + _group(row_format.negative or ())
         texts_at = len(texts + name)
-        bins_at = texts_at + len(groups) if column.bins else 0
+        bins_at = texts_at + len(groups) if column.has_bins else 0
         at = {"name_at": len(texts), "texts_at": texts_at, "bins_at": bins_at}
         fields += _packed_field(column, (number, bin_number), **at)
-        edges = _group([struct.pack("<d", edge) for edge in column.bins]) if column.bins else b""
+        packed = [struct.pack("<d", edge) for edge in column.bins or ()]
+        edges = _group(packed) if column.has_bins else b""
         texts += name + groups + edges
     split = row_format.split
     header = _HEADER.pack(
@@ -69,7 +70,7 @@ def _packed_field(
         *(of_list.keep == "first", of_list.pooling == "mean"),
         *(time.format.encode(), time.zone_minutes),
         sum(1 << TIME_FEATURES.index(feature) for feature in time.features),
-        *(name_at, bins_at),
+        *(name_at, bins_at, column.lacks_edges),
     )
 
 

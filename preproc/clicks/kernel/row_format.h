@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
@@ -89,7 +90,9 @@ struct Field {
   TimeRule time;
   uint32_t name_at;
   uint32_t bins_at;  // of a number with bins: each edge is a text, a float64; 0 without
-  uint32_t unused;
+  // 1 before the edges of its bins are found: then the categories of `bin_column` are the numbers
+  // themselves, as the bits of float64, for a scan to count.
+  uint32_t lacks_edges;
 
   bool has_categories() const { return role == kCategoricalRole || role == kListRole; }
   // Whether its categories are texts or integers as they are, not numbers of 32 bits.
@@ -190,6 +193,12 @@ struct RowFormat : RowHeader {
     return format;
   }
 
+  // Whether rows can be scanned alone: bins of a number have no edges yet.
+  bool lacks_edges() const {
+    return std::any_of(fields.begin(), fields.end(),
+                       [](const Field& field) { return field.lacks_edges != 0; });
+  }
+
   // Transforms of the numerical features that are decimal numbers, each with its column.
   std::vector<std::pair<size_t, NumberRule>> decimal_rules() const {
     std::vector<std::pair<size_t, NumberRule>> rules;
@@ -217,6 +226,7 @@ struct RowFormat : RowHeader {
       const size_t end = skip_texts(field.texts_at);
       if (field.role == kLabelRole) skip_texts(end);
       if (field.bins_at != 0 && field.role != kNumericalRole) throw damaged();
+      if (field.lacks_edges > (field.bins_at != 0)) throw damaged();
       if (field.role == kLabelRole || field.role == kIgnored) continue;
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
       const bool is_list = field.role == kListRole;

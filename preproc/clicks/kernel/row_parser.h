@@ -498,10 +498,17 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
           }
           if (is_present && declared.bins_at != 0) {
             const double x = declared.type == kDecimal ? decimal[column] : numerical[column];
-            const std::vector<double>& edges = format.edges[f];
-            const auto after = std::upper_bound(edges.begin(), edges.end(), x);
             const size_t bin = declared.bin_column;
-            batch.categorical[first_category + bin] = static_cast<uint32_t>(after - edges.begin());
+            if (declared.lacks_edges != 0) {
+              WideKey& key = batch.keys[first_category + bin];
+              key = WideKey::of(reinterpret_cast<const uint8_t*>(&x), sizeof(x));
+              key.value = 1;
+            } else {
+              const std::vector<double>& edges = format.edges[f];
+              const auto after = std::upper_bound(edges.begin(), edges.end(), x);
+              batch.categorical[first_category + bin] =
+                  static_cast<uint32_t>(after - edges.begin());
+            }
             id_present[kWords == 1 ? 0 : bin / 64] |= uint64_t{1} << bin % 64;
           }
           break;

@@ -9,6 +9,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
+from preproc.clicks.schema.quantiles import MOST_BINS
 from preproc.clicks.schema.row_format import (
     AS_IT_IS,
     MAX_FEATURES,
@@ -68,6 +69,7 @@ _MAX_LENGTH = 10_000
 _TIME_SPLIT = ("validation", "test", "column")
 _RANDOM_SPLIT = ("fractions", "by", "seed")
 _CATEGORICAL = ("categorical", "categorical_list")
+_QUANTILES = re.compile(r"quantiles:(\d{1,9})")
 _RANGE = re.compile(r"(.*)\{(\d{1,18})\.\.(\d{1,18})\}(.*)")
 
 
@@ -227,6 +229,7 @@ class _Reader:
             rule_of_list = self._list_rule(at, entry) if role == "categorical_list" else None
             group = self._one_of((*at, "group"), entry.get("group", False), (True, False))
             own_missing = self._texts((*at, "missing"), entry.get("missing", list(missing)))
+            bins, quantiles = self._bins((*at, "bins"), entry.get("bins", []))
             names = entry.get("name")
             for name in names if isinstance(names, list) else [names]:
                 if not isinstance(name, str) or not (name or role == "ignored"):
@@ -245,7 +248,8 @@ class _Reader:
                         list=rule_of_list,
                         group=group,
                         vocabulary=entry.get("vocabulary", ""),
-                        bins=self._bins((*at, "bins"), entry.get("bins", [])),
+                        bins=bins,
+                        quantiles=quantiles,
                     )
                     for each in _spelled_out(name)
                 )
@@ -294,14 +298,20 @@ class _Reader:
         rule = NumberRule(kind, low, offset, mean, deviation)
         return rule if is_float else AS_IT_IS
 
-    def _bins(self, at: tuple[Any, ...], edges: Any) -> tuple[float, ...]:
+    def _bins(self, at: tuple[Any, ...], edges: Any) -> tuple[tuple[float, ...] | None, int]:
+        """Returns edges that are given, or the number of bins whose edges are to be found."""
+        match = _QUANTILES.fullmatch(edges) if isinstance(edges, str) else None
+        if match is not None and 2 <= int(match[1]) <= MOST_BINS:
+            return None, int(match[1])
         is_numbers = isinstance(edges, list) and all(map(_is_number, edges))
         numbers = tuple(map(float, edges)) if is_numbers else ()
         if not is_numbers or len(edges) > _MAX_TEXTS or not all(map(lt, numbers, numbers[1:])):
             raise self._error(
-                at, f"expected a list of up to {_MAX_TEXTS} numbers that ascend, got {edges!r}"
+                at,
+                f"expected a list of up to {_MAX_TEXTS} numbers that ascend, or quantiles:N with N "
+                f"from 2 to {MOST_BINS}, got {edges!r}",
             )
-        return numbers
+        return numbers or None, 0
 
     def _time_rule(self, at: tuple[Any, ...], entry: Mapping[str, Any]) -> TimeRule:
         zone = read_zone(str(entry.get("time_zone", "UTC")))

@@ -2,6 +2,7 @@
 """Columns of a log, and the fields of its raw rows."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
@@ -52,6 +53,9 @@ class NumberRule(NamedTuple):
 
 
 AS_IT_IS = NumberRule()
+
+Edges = Mapping[str, tuple[float, ...]]
+"""Edges of bins that were found, by the name of their column."""
 
 BLANKS = b" \t"
 """Around an element of a list, or its weight, they do not count."""
@@ -111,6 +115,9 @@ class Column:
         group: rows of the same value are a group, for GAUC.
         vocabulary: columns that name the same one share ids; empty for its own.
         bins: ascending edges; the number of those up to a number is a categorical feature too.
+            None for no such feature, or before the edges are found.
+        quantiles: the edges are found in the rows that are counted, of so many bins; 0: they are
+            given.
     """
 
     name: str
@@ -125,12 +132,23 @@ class Column:
     list: ListRule | None = None
     group: bool = False
     vocabulary: str = ""
-    bins: tuple[float, ...] = ()
+    bins: tuple[float, ...] | None = None
+    quantiles: int = 0
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether a number has bins, found or not."""
+        return self.bins is not None or self.lacks_edges
+
+    @property
+    def lacks_edges(self) -> bool:
+        """Whether the edges of its bins are to be found."""
+        return self.quantiles > 0 and self.bins is None
 
     @property
     def derived(self) -> tuple["Column", ...]:
         """The categorical features of a timestamp, or of a number with bins."""
-        if self.bins:
+        if self.has_bins:
             return (Column(name=f"{self.name}_bin", role="categorical"),)
         return tuple(
             dataclasses.replace(self, name=f"{self.name}_{feature}", role="categorical", time=None)
@@ -223,6 +241,10 @@ class RowFormat:
         split = self.split
         return split is not None and split.kind == "time" and split.field == number
 
+    def with_edges(self, edges: Edges) -> "RowFormat":
+        """Returns the fields with the edges that were found."""
+        return dataclasses.replace(self, columns=with_edges(self.columns, edges))
+
     def fields(self, row: bytes) -> list[bytes] | None:
         """Returns the fields of a row, missing ones empty.
 
@@ -268,6 +290,14 @@ def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | No
         if end == len(row):
             return fields
         at = end + 1
+
+
+def with_edges(columns: Sequence[Column], edges: Edges) -> tuple[Column, ...]:
+    """Returns columns with the edges that were found."""
+    return tuple(
+        dataclasses.replace(column, bins=edges[column.name]) if column.name in edges else column
+        for column in columns
+    )
 
 
 CRITEO_COLUMNS = (

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from preproc.clicks.schema.row_format import (
     Column,
+    Edges,
     ListRule,
     NumberRule,
     Role,
     RowFormat,
     SplitRule,
     split_fields,
+    with_edges,
 )
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
@@ -90,7 +92,7 @@ class Schema:
             Column(
                 **column
                 | {"rule": _number_rule(*column["rule"]), "missing": tuple(column["missing"])}
-                | {"time": _time_rule(column.get("time")), "bins": tuple(column.get("bins", ()))}
+                | {"time": _time_rule(column.get("time")), "bins": _bins(column)}
                 | {"list": ListRule(*column["list"]) if column.get("list") else None}
             )
             for column in values["columns"]
@@ -298,6 +300,15 @@ class Schema:
         train, validation, _ = values
         return round(train * 2**63), round(min(train + validation, 1) * 2**63)
 
+    @property
+    def lacking_edges(self) -> tuple[Column, ...]:
+        """Columns of numbers whose edges are to be found."""
+        return tuple(column for column in self.columns if column.lacks_edges)
+
+    def with_edges(self, edges: Edges) -> "Schema":
+        """Returns the schema with the edges that were found."""
+        return dataclasses.replace(self, columns=with_edges(self.columns, edges))
+
     def without_idle_times(self) -> "Schema":
         """Ignores timestamps that have no features: they split alone."""
         columns = (
@@ -330,7 +341,7 @@ class Schema:
             quote=self.quote.encode(),
             columns=tuple(columns),
             numbers=tuple(numbers.get(column.name, 0) for column in columns),
-            bin_numbers=tuple(numbers[c.derived[0].name] if c.bins else 0 for c in columns),
+            bin_numbers=tuple(numbers[c.derived[0].name] if c.has_bins else 0 for c in columns),
             positive=tuple(map(str.encode, self.positive)),
             negative=None if self.negative is None else tuple(map(str.encode, self.negative)),
             has_header=has_header,
@@ -363,6 +374,12 @@ def _number_rule(transform: Any, *numbers: float) -> NumberRule:
     if isinstance(transform, bool):
         transform = "log" if transform else "standardise"
     return NumberRule(transform, *numbers)
+
+
+def _bins(column: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Returns recorded edges; in earlier manifests none stand for no bins."""
+    bins = column.get("bins")
+    return tuple(bins) if bins or (bins is not None and column.get("quantiles")) else None
 
 
 def _time_rule(values: Any) -> TimeRule | None:

@@ -115,6 +115,14 @@ def columns_without(*kinds: str) -> list[dict[str, object]]:
     ]
 
 
+def with_quantiles(columns: list[dict[str, object]], bins: int) -> list[dict[str, object]]:
+    """Returns columns whose numbers have bins by quantiles."""
+    return [
+        column | {"bins": f"quantiles:{bins}"} if column["role"] == "numerical" else column
+        for column in columns
+    ]
+
+
 def write_schema(folder: Path, **changes: object) -> Path:
     """Writes the schema with other values of some keys."""
     path = folder / "schema.yaml"

@@ -330,6 +330,18 @@ CASES = {
         ("native", "spark"),
         {"split": {"random": {"fractions": [0.7, 0.1, 0.2], "seed": 3}}},
     ),
+    "schema, bins by quantiles": of_schema(
+        "spark",
+        overrides={"shuffle_seed": 1},
+        split={"time": TIME},
+        columns=schema_log.with_quantiles(schema_log.columns_without("categorical_list"), 12),
+    ),
+    "tables, bins by quantiles": Case(
+        tables_of_a_schema,
+        {"overrides": {}, "format": BOTH[:1], "max_bad_fraction": 0.5},
+        ("native",),
+        {"columns": schema_log.with_quantiles(schema_log.SCHEMA["columns"], 255)},
+    ),
     "schema, split by row": of_schema(
         overrides={"shuffle_seed": 5},
         split={"random": {"fractions": [0.7, 0.1, 0.2], "seed": 2**64 - 1}},

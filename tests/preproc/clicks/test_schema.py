@@ -375,6 +375,10 @@ BAD_NUMBERS = {
     "type: float, bins: [.inf]": r"bins: .*, got \[inf\]",
     f"type: float, bins: [1{'0' * 400}]": r"bins: .*, got \[10000",
     "type: int, bins: 7": "bins: expected a list of up to 255 numbers that ascend",
+    "type: int, bins: quantiles:1": "bins: .* from 2 to 255, got 'quantiles:1'",
+    "type: float, bins: quantiles:256": "bins: .* from 2 to 255, got 'quantiles:256'",
+    "type: float, bins: quantiles": "bins: .*quantiles:N",
+    "type: float, bins: {quantiles: 9}": "bins: .*quantiles:N",
     "type: float, transform: standardise, mean: a": "mean: expected a number, got 'a'",
 }
 BAD_ENTRIES = {

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from preproc.clicks.engines.reference import build_dictionaries, encode, read_rows
+from preproc.clicks.engines.reference import (
+    add_bins,
+    build_dictionaries,
+    encode,
+    find_edges,
+    read_rows,
+)
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.schema import read
 from preproc.files.errors import PreprocError
@@ -55,7 +61,7 @@ OTHER_VALUES: dict[str, list[Any]] = {
     "offset": [3],
     "mean": [0.5],
     "deviation": [2],
-    "bins": [[1, 3]],
+    "bins": [[1, 3], "quantiles:2"],
     "buckets": [3],
     "frequency_limit": [1, 8, 12],
     "max_ids": [1, 4],
@@ -131,6 +137,8 @@ def dataset_of(folder: Path, text: str, schema: dict[str, Any]) -> tuple[object,
     row_format = semantics.row_format(log, lines[0].encode())
     rows, rejected = read_rows(InputFile.open(log), row_format, semantics)
     count = len(rows.label) if semantics.dictionary_days == "all" else int((rows.split == 0).sum())
+    semantics = semantics.with_edges(find_edges(rows, count, semantics))
+    add_bins(rows, semantics)
     dictionaries = build_dictionaries(rows, count, semantics)
     columns = encode(rows, dictionaries, semantics)
     spec = semantics.feature_spec(tuple(len(keys) + 1 for keys in dictionaries))

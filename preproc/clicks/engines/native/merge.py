@@ -12,6 +12,12 @@ import numpy.typing as npt
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EngineJob, bounds_of
+from preproc.clicks.engines.native.number_bins import (
+    EDGE,
+    columns_without_edges,
+    edges_path,
+    write_bins,
+)
 from preproc.clicks.engines.native.scan import (
     ScannedInput,
     ScannedUnit,
@@ -22,6 +28,7 @@ from preproc.clicks.engines.native.scan import (
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REMEDIES, ClicksSemantics
+from preproc.clicks.schema.row_format import Edges
 from preproc.files.budget import Threads, free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
@@ -33,8 +40,8 @@ LEAST_MERGE_BYTES = 2 * 2**20
 
 def merge(
     engine_job: EngineJob, executor: Threads, scanned: ScannedInput, settings: NativeSettings
-) -> Dictionaries:
-    """Makes the dictionaries that are missing.
+) -> tuple[Dictionaries, Edges]:
+    """Makes the dictionaries that are missing; returns them, and the edges of bins.
 
     Raises:
         PreprocError: the categories kept do not fit the memory limit.
@@ -49,10 +56,24 @@ def merge(
         vocabularies=job.semantics.vocabularies,
     )
     dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
-    missing = dictionaries.missing()
-    if not missing:
-        return dictionaries
-    remove_attempts(dictionaries.folder)
+    if missing := dictionaries.missing():
+        remove_attempts(dictionaries.folder)
+        _merge_missing(engine_job, executor, counted, dictionaries, missing, settings)
+    return dictionaries, {
+        column.name: tuple(map_array(edges_path(folder, number), EDGE).tolist())
+        for number, column in columns_without_edges(job.semantics).items()
+    }
+
+
+def _merge_missing(
+    engine_job: EngineJob,
+    executor: Threads,
+    counted: Sequence[ScannedUnit],
+    dictionaries: Dictionaries,
+    missing: list[int],
+    settings: NativeSettings,
+) -> None:
+    job = engine_job.job
     runs = Runs(counted, job.semantics.vocabularies)
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
@@ -65,7 +86,6 @@ def merge(
         executor.map(together, missing, LEAST_MERGE_BYTES, progress)
         for column in dictionaries.missing():  # too large to be merged together with others
             executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
-    return dictionaries
 
 
 def _counted_units(
@@ -170,22 +190,36 @@ def _merge_column(
     if memory_limit is not None:
         budget = free_budget(memory_limit)
     paths = dictionaries.paths(column)
+    numbers = columns_without_edges(semantics).get(column)
+    if numbers is not None:
+        paths = [edges_path(dictionaries.folder, column), *paths]
     with attempt_folder(dictionaries.folder) as private:
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(atomic_file(private / path.name)) for path in paths]
-            result = binding.merge_runs(
-                runs.of_column(column),
-                key_type=dictionaries.key_types[column],
-                limits=semantics.limits(column),
-                budget_bytes=budget,
-                ends_fd=files[0].fileno(),
-                keys_fd=files[-1].fileno(),
-                progress=progress,
-            )
-        if result.needed_bytes <= budget:
+            if numbers is not None:
+                needed_bytes = write_bins(
+                    runs.of_column(column),
+                    numbers.quantiles,
+                    budget_bytes=budget,
+                    edges_file=files[0],
+                    keys_file=files[-1],
+                    progress=progress,
+                )
+            else:
+                needed_bytes = binding.merge_runs(
+                    runs.of_column(column),
+                    key_type=dictionaries.key_types[column],
+                    limits=semantics.limits(column),
+                    budget_bytes=budget,
+                    ends_fd=files[0].fileno(),
+                    keys_fd=files[-1].fileno(),
+                    progress=progress,
+                ).needed_bytes
+        if needed_bytes <= budget:
             for path in paths:
                 (private / path.name).replace(path)
             return Tally(text_bytes=runs.sizes()[column])
     if memory_limit is not None:
-        raise memory_error(memory_limit, result.needed_bytes + memory_limit - budget, REMEDIES)
+        remedy = REMEDIES if numbers is None else f", or list the edges of {numbers.name}"
+        raise memory_error(memory_limit, needed_bytes + memory_limit - budget, remedy)
     return Tally()

@@ -20,6 +20,7 @@ from preproc.clicks.engines.native.merge import merge
 from preproc.clicks.engines.native.scan import rejected_rows, scan
 from preproc.clicks.engines.native.units import NativeSettings, plan_units
 from preproc.clicks.kernel import binding
+from preproc.clicks.schema.row_format import Edges
 from preproc.files.budget import Threads
 from recsys.installation import command_for
 
@@ -45,7 +46,11 @@ def run_stages(
     units = plan_units(engine_job, settings)
     scanned = scan(engine_job, executor, units, settings)
     engine_job.check_inputs()
-    dictionaries = engine_job.dictionaries or merge(engine_job, executor, scanned, settings)
+    edges: Edges = {}
+    dictionaries = engine_job.dictionaries
+    if dictionaries is None:
+        dictionaries, edges = merge(engine_job, executor, scanned, settings)
+        engine_job, scanned = engine_job.with_edges(edges), scanned.with_edges(edges)
     plan = encode(engine_job, executor, scanned, dictionaries)
     engine_job.check_inputs()
     return plan.stage.finish(
@@ -55,4 +60,5 @@ def run_stages(
         clicks=plan.stage.clicks(scanned_unit.unit.name for scanned_unit in scanned.units),
         dictionaries=dictionaries,
         rejected=rejected_rows(scanned.units),
+        edges=edges,
     )

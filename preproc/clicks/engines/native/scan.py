@@ -21,6 +21,7 @@ from preproc.clicks.engines.native.units import (
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics
 from preproc.clicks.schema.grammar import REJECT_REASONS
+from preproc.clicks.schema.row_format import Edges
 from preproc.files.budget import Threads
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
@@ -103,6 +104,19 @@ class ScannedInput:
             )
             for of_file in results
         )
+
+    def with_edges(self, edges: Edges) -> "ScannedInput":
+        """Returns the units with the edges of bins that were found, to encode their rows."""
+        units = (
+            dataclasses.replace(
+                scanned,
+                unit=dataclasses.replace(
+                    scanned.unit, row_format=scanned.unit.row_format.with_edges(edges)
+                ),
+            )
+            for scanned in self.units
+        )
+        return dataclasses.replace(self, units=tuple(units))
 
     def row_ranges(
         self, bounds: Bounds, *, by_row: bool
