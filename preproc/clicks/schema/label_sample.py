@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the label among the columns of a sample, and columns that give it away."""
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from preproc.clicks.schema.number_scale import words_of
+from preproc.clicks.schema.text_sample import NUMBER
+
+_LABELS = frozenset(
+    (
+        *("label", "target", "y", "class", "click", "clicked", "conversion", "converted"),
+        *("outcome",),
+    )
+)
+_EVENTS = frozenset(
+    (
+        *("attributed", "bought", "buy", "canceled", "cancelled", "churn", "churned", "default"),
+        *("fraud", "income", "installed", "ordered", "purchase", "purchased", "readmitted"),
+        *("revenue", "sold", "subscribed", "survived"),
+    )
+)
+"""Names of labels, and of events that are one where no column has such a name."""
+_AUXILIARIES = frozenset(("is", "has", "was"))
+_PAIRS = (
+    *({"0", "1"}, {"0.0", "1.0"}, {"-1", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}),
+    {"t", "f"},
+)
+"""What the values of a label may be in any column, in small letters."""
+_YES = frozenset(
+    (
+        *("1", "1.0", "true", "yes", "y", "t", "click", "clicked", "buy", "bought", "purchase"),
+        *("purchased", "conversion", "converted", "install", "installed", "positive", "order"),
+        *("ordered",),
+    )
+)
+_NO = frozenset(
+    (
+        *("0", "0.0", "-1", "false", "no", "n", "f", "view", "viewed", "impression", "negative"),
+        *("none",),
+    )
+)
+
+_ENOUGH_ROWS, _ENOUGH_CLICKS = 1000, 20
+_WRONG = 0.01
+"""Most rows that a leak tells wrong, as a fraction of the rarer of clicks and others."""
+_FEW, _LEAST_ROWS = 50, 5
+
+
+class Label(NamedTuple):
+    """The column of the label.
+
+    Attributes:
+        column: its name.
+        yes: the text of a click.
+        no: that of none.
+        is_guess: whether the rarer text is taken for a click, as neither says it.
+    """
+
+    column: str
+    yes: str
+    no: str
+    is_guess: bool
+
+
+def find_label(columns: Mapping[str, Counter[str]]) -> Label | None:
+    """Returns the label if one column alone can be it.
+
+    It has two values, and the name of a label or an event; else those of a label, or the last
+    place.
+    """
+    of_two = [name for name, cells in columns.items() if len(cells) == 2 and "" not in cells]
+    fitting = (
+        [name for name in of_two if _bare(name) in _LABELS],
+        [name for name in of_two if _bare(name) in _EVENTS],
+        [
+            name
+            for name in of_two
+            if {text.lower() for text in columns[name]} in _PAIRS or name == [*columns][-1]
+        ],
+    )
+    found = next(filter(None, fitting), [])
+    if len(found) != 1:
+        return None
+    cells = columns[found[0]]
+    common, rare = (text for text, _ in cells.most_common())
+    for yes, no in ((rare, common), (common, rare)):
+        if _says_no(no) and not _says_no(yes):
+            return Label(found[0], yes, no, is_guess=False)
+    are_numbers = all(map(NUMBER.fullmatch, cells))
+    for yes, no in ((rare, common), (common, rare)):
+        if _says_yes(yes) and not _says_yes(no) and not are_numbers:
+            return Label(found[0], yes, no, is_guess=False)
+    return Label(found[0], rare, common, is_guess=True)
+
+
+def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection[str]) -> str:
+    """Returns why a column is known after the label, as it seems; empty if it need not be.
+
+    Args:
+        cells: rows of each text.
+        clicks: rows among them that are clicks.
+        missing: texts that mean that the value is missing.
+    """
+    total, positives = sum(cells.values()), sum(clicks.values())
+    most_wrong = _WRONG * min(positives, total - positives)
+    if total < _ENOUGH_ROWS or most_wrong < _WRONG * _ENOUGH_CLICKS:
+        return ""
+
+    def tells(groups: Iterable[Iterable[str]]) -> bool:
+        wrong = 0
+        for group in map(list, groups):
+            rows = sum(cells[text] for text in group)
+            own = sum(clicks[text] for text in group)
+            wrong += min(own, rows - own) if rows >= _LEAST_ROWS else rows
+        return wrong <= most_wrong
+
+    filled = [text for text in cells if text not in missing]
+    absent = [text for text in cells if text in missing]
+    if tells((filled, absent)):
+        return "filled for the clicks alone, or for the others alone: known after the label, a leak"
+    if len(cells) <= _FEW and tells([text] for text in cells):
+        return "tells the label alone: known after it, a leak"
+    if len(cells) > _FEW and all(map(NUMBER.fullmatch, filled)):
+        filled.sort(key=float)
+        rows = np.cumsum([cells[text] for text in filled])
+        parts = dict(zip(filled, (rows * _FEW // (total + 1)).tolist(), strict=True))
+        groups = itertools.groupby(filled, key=parts.__getitem__)
+        if tells([absent, *(list(own) for _, own in groups)]):
+            return "tells the label alone: known after it, a leak"
+    return ""
+
+
+def _bare(name: str) -> str:
+    """Returns a name without what a label's may have before it."""
+    words = words_of(name)
+    return "_".join(words[1:] if words[:1] and words[0] in _AUXILIARIES else words)
+
+
+def _says_yes(text: str) -> bool:
+    return text.strip().lower() in _YES or text.strip().startswith(">")
+
+
+def _says_no(text: str) -> bool:
+    return text.strip().lower() in _NO or text.strip().startswith("<")
