@@ -157,11 +157,12 @@ def _draft(
 def _label_line(label: Label | None, columns: Mapping[str, Counter[str]]) -> str:
     """Returns the line of the label; without one it asks which column it is."""
     if label is not None:
-        yes, no = quoted_text(label.yes), quoted_text(label.no)
+        yes, no = _quoted_text(label.yes), _quoted_text(label.no)
         texts = (
             f", positive: [{yes}], negative: [{no}]" if (label.yes, label.no) != ("1", "0") else ""
         )
-        share = _percentage(columns[label.column][label.yes], columns[label.column])
+        cells = columns[label.column]
+        share = f"{cells[label.yes] / cells.total():.1%}"
         guess = ", the rarer value, which is taken for the clicks" if label.is_guess else ""
         return f"{{column: {quoted(label.column)}{texts}}}  # {share} are {shown(label.yes)}{guess}"
     of_few = []
@@ -307,7 +308,7 @@ def _time_split(entries: list[_Entry]) -> str:
     return ""
 
 
-def quoted_text(text: str) -> str:
+def _quoted_text(text: str) -> str:
     """Returns a text in quotes, as YAML has it."""
     return '"' + shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the label among the columns of a sample, and columns that give it away."""
 
-import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -125,14 +124,22 @@ def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection
         return "filled for the clicks alone, or for the others alone: known after the label, a leak"
     if len(cells) <= _FEW and tells([text] for text in cells):
         return "tells the label alone: known after it, a leak"
-    if len(cells) > _FEW and all(map(NUMBER.fullmatch, filled)):
-        filled.sort(key=float)
-        rows = np.cumsum([cells[text] for text in filled])
-        parts = dict(zip(filled, (rows * _FEW // (total + 1)).tolist(), strict=True))
-        groups = itertools.groupby(filled, key=parts.__getitem__)
-        if tells([absent, *(list(own) for _, own in groups)]):
+    if filled and all(map(NUMBER.fullmatch, filled)):
+        own = sum(clicks[text] for text in absent)
+        wrong = min(own, sum(cells[text] for text in absent) - own)
+        if wrong + _wrong_beside_edge(filled, cells, clicks) <= most_wrong:
             return "tells the label alone: known after it, a leak"
     return ""
+
+
+def _wrong_beside_edge(numbers: list[str], cells: Counter[str], clicks: Counter[str]) -> int:
+    """Returns the rows on the wrong side of the best edge between clicks and others."""
+    numbers = sorted(numbers, key=float)
+    positive = np.array([clicks[text] for text in numbers])
+    negative = np.array([cells[text] for text in numbers]) - positive
+    wrong = positive.cumsum() + negative.sum() - negative.cumsum()  # if clicks lie above
+    total = positive.sum() + negative.sum()
+    return int(min(wrong.min(), total - wrong.max()))
 
 
 def _bare(name: str) -> str:

@@ -222,6 +222,6 @@ def _core(rows: Counts) -> tuple[np.ndarray, np.ndarray]:
     return values[:end], counts[:end]
 
 
-def _ordered(rows: Mapping[float, int]) -> tuple[np.ndarray, np.ndarray]:
+def _ordered(rows: Mapping[int, int] | Mapping[float, int]) -> tuple[np.ndarray, np.ndarray]:
     values = np.array(sorted(rows))
     return values, np.array([rows[value] for value in values.tolist()])
