@@ -57,12 +57,13 @@ def column_kind(
     """
     present = texts.rows
     kind, remarks = (known, []) if known else _any_kind(texts, separators)
-    remedy = _remedy(present, separators)
-    if remedy and not kind.startswith(("numerical", "timestamp", "categorical_list")):
+    is_told = kind.startswith(("numerical", "timestamp", "categorical_list"))
+    remedy = "" if is_told or _are_numbers(present) else _remedy(present, separators)
+    if remedy:
         return kind if "delimiter" in remedy else "ignored", [*remarks, remedy]
     if "%m/%d" in kind and fits_days_first(kind, present):
         remarks.append("or %d/%m/%Y: no number is above 12")
-    elif kind in _UNTOLD:
+    elif kind in _UNTOLD and not _are_numbers(present):
         of_most, of_others = _kind_of_most(texts, separators)
         kind = of_most or kind
         remarks += of_others
@@ -145,7 +146,7 @@ def _kind(texts: Texts) -> tuple[str, list[str]]:
     """Returns the kind of a column of single values, and remarks."""
     present = texts.rows
     whole = _as_whole(texts)
-    if present and not whole and all(map(NUMBER.fullmatch, present)):
+    if present and not whole and _are_numbers(present):
         return "numerical, type: float", []
     are_long = any(len(cell.encode()) > MAX_TEXT_BYTES for cell in present)
     is_number = whole and is_named_as_number(texts.name)
@@ -162,6 +163,10 @@ def _kind(texts: Texts) -> tuple[str, list[str]]:
             kind = kind if evidence == RARER else with_bins(kind, present)
             return kind, [f"{evidence}; or categorical, type: int"]
     return f"categorical, type: {category}", []
+
+
+def _are_numbers(cells: Collection[str]) -> bool:
+    return all(map(NUMBER.fullmatch, cells))
 
 
 def _as_whole(texts: Texts) -> dict[str, str]:
@@ -202,7 +207,7 @@ def _any_kind(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]
     kind, remarks = time_kind(texts.name, texts.rows), list[str]()
     if not kind:
         kind, remarks = _kind(texts)
-    if kind not in _UNTOLD or _remedy(texts.rows, separators):
+    if kind not in _UNTOLD or _are_numbers(texts.rows) or _remedy(texts.rows, separators):
         return kind, remarks
     return _list_kind(texts.rows, separators) or kind, remarks
 

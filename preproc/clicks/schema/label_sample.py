@@ -25,11 +25,9 @@ _EVENTS = frozenset(
 )
 """Names of labels, and of events that are one where no column has such a name."""
 _AUXILIARIES = frozenset(("is", "has", "was"))
-_PAIRS = (
-    *({"0", "1"}, {"0.0", "1.0"}, {"-1", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}),
-    {"t", "f"},
-)
-"""What the values of a label may be in any column, in small letters."""
+_TRUTHS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"})
+_PAIRS = (*_TRUTHS, {"-1", "1"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
+"""What the values of a label may be, in small letters; the first ones in any place and name."""
 _YES = frozenset(
     (
         *("1", "1.0", "true", "yes", "y", "t", "click", "clicked", "buy", "bought", "purchase"),
@@ -70,22 +68,22 @@ def find_label(columns: Mapping[str, Counter[str]]) -> Label | None:
     """Returns the label if one column alone can be it.
 
     It has two values, and the name of a label or an event; else those of a label, or the last
-    place.
+    place, and no other column has.
     """
     of_two = [name for name, cells in columns.items() if len(cells) == 2 and "" not in cells]
+    last = [*columns][-1]
+    of_pairs = [n for n in of_two if {text.lower() for text in columns[n]} in _PAIRS or n == last]
     fitting = (
         [name for name in of_two if _bare(name) in _LABELS],
         [name for name in of_two if _bare(name) in _EVENTS],
-        [
-            name
-            for name in of_two
-            if {text.lower() for text in columns[name]} in _PAIRS or name == [*columns][-1]
-        ],
+        of_pairs,
     )
     found = next(filter(None, fitting), [])
     if len(found) != 1:
         return None
     cells = columns[found[0]]
+    if found is of_pairs and found != [last] and {text.lower() for text in cells} not in _TRUTHS:
+        return None
     common, rare = (text for text, _ in cells.most_common())
     for yes, no in ((rare, common), (common, rare)):
         if _says_no(no) and not _says_no(yes):

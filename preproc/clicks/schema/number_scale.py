@@ -47,7 +47,7 @@ _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 RARER = "larger ones are rarer"
 """Evidence of counts."""
-_COMMONEST, _SURE_ROWS = 30, 5
+_COMMONEST, _SURE_ROWS, _FIRST = 30, 5, 5
 _FALL, _SMOOTH_FALL = -0.9, -0.6
 """Rank correlations of integers and their rows in counts, the second one beside like neighbours.
 
@@ -59,6 +59,8 @@ _DENSE = 0.3
 _ROUGH = 0.12
 _FLAT = 0.09
 """Distance of the distribution from a uniform one that ids in the order of their making have."""
+_COMMON = 0.01
+"""Fraction of the rows that one of very many numbers does not have, and the largest of ids may."""
 _HISTOGRAM, _JAGGED, _PEAK = 20, 1.3, 2.0
 _UNEVEN = 0.25
 _ROUND, _MOST = 5, 0.5
@@ -120,18 +122,29 @@ def _is_from_zero(rows: Counts) -> bool:
 
 
 def _are_counts(rows: Counts) -> bool:
-    """Returns True if larger integers are rarer throughout."""
-    from scipy.stats import spearmanr
-
+    """Returns True if larger integers are rarer: throughout, or the first ones, which most are."""
     if not 0 <= min(rows) <= 1:
         return False
+    values, counts = _ordered(rows)
+    first, own = values[:_FIRST], counts[:_FIRST]
+    falls = first[-1] - first[0] == _FIRST - 1 and (np.diff(own) < 0).all()
+    if falls and own.sum() > _CORE * counts.sum():
+        return True
     commonest = Counter(rows).most_common(_COMMONEST)
     sure = [(value, n) for value, n in commonest if n >= _SURE_ROWS]
-    values, counts = zip(*(sure if len(sure) > 1 else commonest), strict=True)
-    if len({*counts}) == 1:
-        return False  # there is no order to compare
-    fall = float(spearmanr(values, counts).statistic)
+    fall = _rank_correlation(*np.array(sure if len(sure) > 1 else commonest).T)
     return fall < _FALL or (fall < _SMOOTH_FALL and _roughness(*_core(rows)) < _ROUGH)
+
+
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns Spearman's correlation; scipy.stats has it too, but takes a second to import."""
+    ranks = []
+    for values in (first, second):
+        _, of_value, ties = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((ties.cumsum() - (ties - 1) / 2)[of_value])
+    if min(np.ptp(each) for each in ranks) == 0:
+        return 0.0  # there is no order to compare
+    return float(np.corrcoef(ranks)[0, 1])
 
 
 def _is_smooth(rows: Counts) -> bool:
@@ -166,7 +179,8 @@ def _roughness(values: np.ndarray, counts: np.ndarray) -> float:
 
 def _has_one_peak(rows: Counts) -> bool:
     """Returns True if many integers, far from each other, crowd about one of them."""
-    if len(rows) < _VERY_MANY:
+    total = sum(rows.values())
+    if len(rows) < _VERY_MANY or max(rows.values()) > _COMMON * total:
         return False
     values = np.array(sorted(rows))
     heights, _ = np.histogram(values[: int(0.99 * len(values))], _HISTOGRAM)

@@ -18,7 +18,7 @@ from preproc.files.input_file import InputFile, open_fd
 from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.encoding import encoding_fault
 
-SAMPLE_BYTES = 4 * 2**20
+SAMPLE_BYTES = 8 * 2**20
 """Text of the sample, or all of a smaller file."""
 _PIECE_BYTES, _LEAST_LINES = 2**14, 8
 """Text read at each of the places all over a file; more where lines are long."""
@@ -185,6 +185,8 @@ def _pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], in
 def _fields(line: str, delimiter: str) -> list[str]:
     """Returns the fields of a line; none if its quotes are wrong."""
     quote = "" if delimiter == HIVE else QUOTE
+    if not quote or quote not in line:
+        return line.split(delimiter)
     split = split_fields(line.encode(), delimiter.encode(), quote.encode())
     return [field.decode() for field in split or ()]
 
