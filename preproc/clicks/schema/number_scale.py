@@ -144,7 +144,7 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
         ranks.append((ties.cumsum() - (ties - 1) / 2)[of_value])
     if min(np.ptp(each) for each in ranks) == 0:
         return 0.0  # there is no order to compare
-    return float(np.corrcoef(ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _is_smooth(rows: Counts) -> bool:
