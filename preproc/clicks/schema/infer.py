@@ -1,61 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts a schema from a sample, each column with its evidence.
 
-Nothing is guessed about the label: without a column of its usual names or a single one of zeros and
-ones the draft asks for it. It is for a person to read.
+It can be used as it is, unless the label cannot be told: then the draft asks for it. It is for a
+person to read.
 """
 
-import functools
-import re
+import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from preproc.clicks.schema.number_scale import bins_of, is_count, is_scale
+from preproc.clicks.schema.column_kind import (
+    Texts,
+    column_kind,
+    derived_names,
+    differ,
+    kind_of_lists,
+    plain_kind,
+    quoted,
+    shown,
+    with_bins,
+)
+from preproc.clicks.schema.label_sample import Label, find_label, leak_evidence
+from preproc.clicks.schema.missing_marks import missing_marks
 from preproc.clicks.schema.row_format import MAX_FEATURES
 from preproc.clicks.schema.table_sample import sample_table
 from preproc.clicks.schema.text_sample import HIVE, NUMBER, QUOTE, Dialect, sample_text
 from preproc.clicks.schema.time_rule import show_time
-from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
+from preproc.clicks.schema.time_sample import time_rule
 from preproc.files.input_file import InputFile
-from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
+from preproc.files.raw.lists_in_text import SEPARATORS
 from preproc.files.raw.parts import parts_of
-from preproc.files.raw.spelled_numbers import spelling_remedy
 
 _HIVE_LISTS = "\x02"
-_LABELS = ("label", "click", "clicked", "is_click", "target", "conversion", "y")
-_MISSING = ("-1", "null", "NULL", "None", "nan", "NaN", "NA", "n/a", "\\N")
-_WHOLE = re.compile(r"-?\d+")
-_ID_NAME = re.compile(
-    "(?i)(^|[^a-z])(ids?|codes?|key|zip|plz|no|nr|user|customer|item|product|article|movie|country"
-    "|city|region|store|shop|campaign|category)$"
-)
-"""Names of columns whose integers name something."""
-_HASHED = re.compile(r"[0-9a-f]{8}")
-_HEAVY_TAILED = 3
-"""Deviations within which two thirds of the values lie, from which on far values decide it."""
-_BRACKETS = re.compile(r"\[.*\]")
-_ODD_MARKS = {
-    *("?", "-", "--", ".", "\\n", "inf", "+inf", "-inf", "infinity", "-infinity", "nan", "null"),
-    *("none", "nil", "na", "n/a", "#n/a", "#value!", "#div/0!", "unknown", "undefined", "missing"),
-    *("unbekannt", "k.a."),
-}
-"""Texts that stand for a missing number or time, in small letters."""
-_MOST, _NEARLY_ALL = 0.5, 0.9
-"""Fractions of a column that are numbers or times, beside marks of these and beside other words."""
-_MOST_MARKS = 5
-_PAIRS = ({"0", "1"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"-1", "1"})
-"""What the values of a label may be, in small letters."""
-_BINARY = (("0", "1"), ("0.0", "1.0"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
-_ODD = 0.01
-"""Most rows, as a fraction, whose values do not fit those of the others."""
-_UNTOLD = ("categorical, type: string", "ignored")
-"""Roles of columns whose values tell no other."""
 _MOST_LABELS = 6
 """Values of a column that is proposed for the label."""
+_SHARED, _ALIKE, _LEAST_SHARED = 0.9, 0.5, 20
+"""Elements of a list that are ids of a column, ids of either that are of both, and how many."""
 
 
 def infer_schema(path: Path) -> str:
@@ -76,72 +59,247 @@ def infer_schema(path: Path) -> str:
 def _draft_of_table(file: InputFile, what: str) -> str:
     sample = sample_table(file, SEPARATORS)
     kinds = {
-        name: _kind_of_lists(sample.columns[name], separator)
+        name: kind_of_lists({*sample.columns[name]}, separator)
         for name, separator in sample.separators.items()
     }
-    kinds |= dict.fromkeys(sample.unread, "ignored")
     for name in sample.floats:
-        if all(map(NUMBER.fullmatch, sample.columns[name])):
+        if all(map(NUMBER.fullmatch, {*sample.columns[name]})):
             kinds[name] = "numerical, type: float"
     dialect = Dialect(delimiter=",", has_header=True, has_quotes=True)
     return _draft(what, sample.columns, sample.rows, dialect, Known(kinds, sample.unread))
 
 
 class Known(NamedTuple):
-    """What the types of a table tell: roles and types of columns, and remarks."""
+    """What the types of a table tell: roles and types of columns, and why some are not read."""
 
     kinds: Mapping[str, str] = {}
-    remarks: Mapping[str, str] = {}
+    unread: Mapping[str, str] = {}
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry:
+    """A column of the draft.
+
+    Attributes:
+        texts: those that are not missing.
+        missing: those that mean so.
+        kind: role and rules, as the schema has them.
+        evidence: what tells them, for a person to read.
+        leak: why the column is known after the label, as it seems; else empty.
+    """
+
+    texts: Texts
+    missing: list[str]
+    kind: str
+    evidence: list[str]
+    leak: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.texts.name
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """The numerical and the categorical features that the column becomes."""
+        is_number, is_category = (self.kind.startswith(r) for r in ("numerical", "categorical"))
+        return int(is_number), is_category + len(derived_names(self.name, self.kind))
+
+    def ignore(self, reason: str) -> None:
+        """Makes no feature of the column."""
+        self.kind, self.evidence = "ignored", [*self.evidence, reason]
+
+    def __str__(self) -> str:
+        marks = f", missing: [{', '.join(map(quoted, self.missing))}]" if self.missing else ""
+        marks = "" if self.kind == "ignored" else marks
+        entry = f"{{name: {quoted(self.name)}, role: {self.kind}{marks}}}"
+        return f"- {entry}  # {', '.join(self.evidence)}"
 
 
 def _draft(
     sampled: str,
-    by_name: Mapping[str, Counter[str]],
+    columns: Mapping[str, Sequence[str]],
     num_rows: int,
     dialect: Dialect,
     known: Known = Known(),  # noqa: B008
 ) -> str:
     """Returns the schema of columns with these texts."""
     delimiter, has_header, has_quotes = dialect
-    names, columns = [*by_name], [*by_name.values()]
-    label, label_line = _label(names, columns)
-    by_time = _time_split(names, columns)
+    cells = {name: Counter(texts) for name, texts in columns.items()}
+    are_lists = {name for name, kind in known.kinds.items() if "separator" in kind}
+    label = find_label({name: own for name, own in cells.items() if name not in are_lists})
+    entries = _entries(columns, cells, label, delimiter, known)
+    if label is None or has_header:
+        listed = [str(entry) for entry in entries]
+    else:
+        by_name = {entry.name: str(entry) for entry in entries}
+        by_name[label.column] = f"- {{name: {quoted(label.column)}, role: label}}"
+        listed = [by_name[name] for name in columns]
+    has_quotes = has_quotes or any("string" in entry for entry in listed)
+    quote = f"'{QUOTE}'" if has_quotes else "none"
+    header = "true" if has_header else "false"
+    quote, missing = (quote, "") if delimiter != HIVE else ("none", 'missing: ["\\\\N"]\n')
+    has_limit = any(
+        entry.kind.startswith(("categorical", "timestamp")) and entry.features[1]
+        for entry in entries
+    )
+    return (
+        f"# A draft from {num_rows:,} rows of {sampled}: read each line.\n"
+        f"dialect: {{delimiter: {quoted(delimiter)}, header: {header}, quote: {quote}}}\n{missing}"
+        f"label: {_label_line(label, cells)}\n"
+        + ("defaults: {frequency_limit: 2}\n" if has_limit else "")
+        + "columns:\n"
+        + "\n".join(listed)
+        + "\nsplit: {fractions: [0.8, 0.1, 0.1]}  # in the order of the rows"
+        + f"{_time_split(entries)}\n"
+    )
+
+
+def _label_line(label: Label | None, columns: Mapping[str, Counter[str]]) -> str:
+    """Returns the line of the label; without one it asks which column it is."""
+    if label is not None:
+        yes, no = _quoted_text(label.yes), _quoted_text(label.no)
+        texts = (
+            f", positive: [{yes}], negative: [{no}]" if (label.yes, label.no) != ("1", "0") else ""
+        )
+        cells = columns[label.column]
+        share = f"{cells[label.yes] / cells.total():.1%}"
+        guess = ", the rarer value, which is taken for the clicks" if label.is_guess else ""
+        return f"{{column: {quoted(label.column)}{texts}}}  # {share} are {shown(label.yes)}{guess}"
+    of_few = []
+    for name, cells in columns.items():
+        if 2 <= len(cells) <= _MOST_LABELS:
+            values = (f"{shown(text)} {_percentage(n, cells)}" for text, n in cells.most_common())
+            of_few.append(f"{shown(name)} ({', '.join(values)})")
+    line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
+    return line + ("; ".join(of_few) or "No column has few values.")
+
+
+def _entries(
+    columns: Mapping[str, Sequence[str]],
+    cells: Mapping[str, Counter[str]],
+    label: Label | None,
+    delimiter: str,
+    known: Known,
+) -> list[_Entry]:
+    """Returns the columns of the draft but the label, which together can be used."""
     # Lists have another separator than the file.
     separators = [each for each in SEPARATORS if each != delimiter]
     if delimiter == HIVE:
         separators = [_HIVE_LISTS, *separators]
-    entries = [_entry(name, cells, separators, known) for name, cells in by_name.items()]
-    listed = [
-        f"- {{name: {_quoted(name)}, role: label}}" if i == label else entry
-        for i, (name, entry) in enumerate(zip(names, entries, strict=True))
-        if i != label or not has_header
-    ]
-    limit = f"# At most {MAX_FEATURES} of each role: let others be ignored.\n"
-    many = "" if len(names) <= MAX_FEATURES else limit
-    has_quotes = has_quotes or any("string" in entry for entry in entries)
-    quote = f"'{QUOTE}'" if has_quotes else "none"
-    header = "true" if has_header else "false"
-    quote, missing = (quote, "") if delimiter != HIVE else ("none", 'missing: ["\\\\N"]\n')
-    return (
-        f"# A draft from {num_rows:,} rows of {sampled}: read each line.\n{many}"
-        f"dialect: {{delimiter: {_quoted(delimiter)}, header: {header}, quote: {quote}}}\n{missing}"
-        f"label: {label_line}\n"
-        "defaults: {frequency_limit: 2}\n"
-        "columns:\n" + "\n".join(listed) + "\n"
-        f"split: {{fractions: [0.8, 0.1, 0.1]}}  # in the order of the rows{by_time}\n"
+    is_click = [text == label.yes for text in columns[label.column]] if label else []
+    entries = []
+    for name in columns:
+        if label is not None and name == label.column:
+            continue
+        clicks = Counter(itertools.compress(columns[name], is_click))
+        entries.append(_entry(name, cells[name], clicks, separators, known))
+    leaks = [entry for entry in entries if entry.leak]
+    if len(leaks) < sum(any(entry.features) for entry in entries):
+        for entry in leaks:
+            entry.ignore(entry.leak)
+    if not any(any(entry.features) for entry in entries):
+        for entry in entries:  # ids that differ in nearly all rows are better than nothing
+            if entry.name and differ(entry.texts.rows):
+                entry.kind = plain_kind(entry.texts.rows)
+    if not any(entry.features[1] for entry in entries):
+        for entry in entries:
+            if entry.features[0]:
+                entry.kind = with_bins(entry.kind, entry.texts.rows)
+    _share_vocabularies(entries)
+    _keep_within_limits(entries)
+    return entries
+
+
+def _entry(
+    name: str, cells: Counter[str], clicks: Counter[str], separators: list[str], known: Known
+) -> _Entry:
+    """Returns a column of the draft."""
+    if name in known.unread:
+        return _Entry(Texts(name, {}, {}, False), [], "ignored", [known.unread[name]])
+    marks = missing_marks(name, cells)
+    absent = {"", *marks}
+    texts = Texts(
+        name,
+        {cell: n for cell, n in cells.items() if cell not in absent},
+        {cell: n for cell, n in clicks.items() if cell not in absent},
+        is_everywhere=cells.keys().isdisjoint(absent),
     )
+    kind, remarks = column_kind(texts, separators, known.kinds.get(name, ""))
+    evidence = [f"{len(texts.rows):,} distinct", f"{_percentage(cells[''], cells)} empty"]
+    evidence += [f"{shown(mark)!r} in {_percentage(cells[mark], cells)}" for mark in marks]
+    entry = _Entry(texts, marks, kind, [*evidence, *remarks])
+    if not name:
+        entry.ignore("without a name")
+    elif kind != "ignored":
+        entry.leak = leak_evidence(cells, clicks, absent)
+    return entry
 
 
-def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
+def _share_vocabularies(entries: list[_Entry]) -> None:
+    """Gives lists and the column whose ids they hold one vocabulary."""
+    import yaml
+
+    rules = {entry.name: yaml.safe_load(f"{{role: {entry.kind}}}") for entry in entries}
+    ids = [e for e in entries if rules[e.name]["role"] == "categorical" and e.texts.rows]
+    for entry in entries:
+        own = rules[entry.name]
+        if own["role"] != "categorical_list":
+            continue
+        elements = Counter[str]()
+        for cell, n in entry.texts.rows.items():
+            for element in cell.split(own["separator"]):
+                key = element.rpartition(":")[0] if "weight_separator" in own else element
+                elements[key.strip()] += n
+        alike = {
+            e.name: _likeness(elements, e.texts.rows)
+            for e in ids
+            if rules[e.name]["type"] == own["type"]
+        }
+        name = max(alike, key=alike.__getitem__, default="")
+        if name and alike[name]:
+            of_ids = next(e for e in ids if e.name == name)
+            for each in (entry, of_ids):
+                if "vocabulary" not in each.kind:
+                    each.kind += f", vocabulary: {quoted(name)}"
+            entry.evidence.append(f"its elements are of {shown(name)}")
+
+
+def _likeness(elements: Counter[str], ids: Mapping[str, int]) -> float:
+    """Returns how alike the elements of lists and ids are; 0 if they are of two kinds."""
+    shared = elements.keys() & ids.keys()
+    likeness = len(shared) / len(elements.keys() | ids.keys())
+    is_most = sum(elements[each] for each in shared) > _SHARED * elements.total()
+    return likeness if is_most and likeness > _ALIKE and len(shared) >= _LEAST_SHARED else 0.0
+
+
+def _keep_within_limits(entries: list[_Entry]) -> None:
+    """Ignores columns beyond the most features, and those whose features have a column's name."""
+    counts, names = [0, 0], {entry.name for entry in entries}
+    for entry in entries:
+        if not names.isdisjoint(derived_names(entry.name, entry.kind)):
+            is_number = entry.kind.startswith("numerical")
+            entry.kind = entry.kind.partition(", bins: ")[0] if is_number else "ignored"
+            entry.evidence.append("a column has the name of its feature")
+        sums = [count + own for count, own in zip(counts, entry.features, strict=True)]
+        if max(sums) > MAX_FEATURES:
+            entry.ignore(f"more than {MAX_FEATURES} features of its role")
+        else:
+            counts = sums
+
+
+def _time_split(entries: list[_Entry]) -> str:
     """Returns a split by the first column of times, as an alternative."""
-    for name, cells in zip(names, columns, strict=True):
-        present = [c for c in cells if c and c not in _MISSING and c.lower() not in _ODD_MARKS]
-        rule = time_rule(name, present)
-        if rule is not None:
-            times = sorted(rule.milliseconds(cell.encode()) or 0 for cell in present)
-            cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
-            if cuts[0] == cuts[1]:
-                continue
+    for entry in entries:
+        rule = time_rule(entry.name, entry.texts.rows)
+        if rule is None:
+            continue
+        times = sorted(
+            time
+            for cell, n in entry.texts.rows.items()
+            for time in [rule.milliseconds(cell.encode()) or 0] * n
+        )
+        cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
+        if cuts[0] != cuts[1]:
             return (
                 '; or, by times of the sample, {{time: {{validation: "{}", test: "{}"}}}}'.format(
                     *cuts
@@ -150,227 +308,10 @@ def _time_split(names: list[str], columns: list[Counter[str]]) -> str:
     return ""
 
 
-def _label(names: list[str], columns: list[Counter[str]]) -> tuple[int | None, str]:
-    """Returns the label's column, if it can be told, and its line."""
-    binary = {
-        i: (no, yes)
-        for i, cells in enumerate(columns)
-        for no, yes in _BINARY
-        if cells and set(cells) <= {no, yes}
-    }
-    pairs = [i for i, cells in enumerate(columns) if {c.lower() for c in cells} in _PAIRS]
-    candidates = sorted({*binary, *pairs})
-    chosen = [i for i in candidates if names[i].lower() in _LABELS] or candidates
-    if len(chosen) == 1 and chosen[0] in binary:
-        (index,) = chosen
-        no, yes = binary[index]
-        texts = "" if yes == "1" else f', positive: ["{yes}"], negative: ["{no}"]'
-        clicks = _percentage(columns[index][yes], columns[index])
-        return index, f"{{column: {_quoted(names[index])}{texts}}}  # {clicks} are {yes}"
-    of_few = []
-    for name, cells in zip(names, columns, strict=True):
-        if 2 <= len(cells) <= _MOST_LABELS:
-            values = (f"{_shown(text)} {_percentage(n, cells)}" for text, n in cells.most_common())
-            of_few.append(f"{_shown(name)} ({', '.join(values)})")
-    line = '{column: "", positive: ["1"], negative: ["0"]}  # Which one? '
-    return None, line + ("; ".join(of_few) or "No column has few values.")
-
-
-def _entry(name: str, cells: Counter[str], separators: Collection[str], known: Known) -> str:
-    """Returns the line of a column."""
-    if name in known.remarks:
-        kind, remark = known.kinds[name], known.remarks[name]
-        return f"- {{name: {_quoted(name)}, role: {kind}}}  # {remark}"
-    total = sum(cells.values())
-    marks = [mark for mark in _MISSING if cells[mark] >= 0.05 * total]
-    present = {cell: n for cell, n in cells.items() if cell and cell not in marks}
-    odd = _odd_texts(name, present)
-    marks += odd
-    present = {cell: n for cell, n in present.items() if cell not in odd}
-    evidence = [f"{len(present):,} distinct", f"{_percentage(cells[''], cells)} empty"]
-    evidence += [f"{mark} in {_percentage(cells[mark], cells)}" for mark in marks]
-    negative = sum(n for cell, n in present.items() if cell.startswith("-"))
-    kind = known.kinds.get(name, "") or _any_kind(
-        name, present, separators, is_everywhere=not marks and not cells[""]
-    )
-    remedy = _remedy(present, separators)
-    if remedy and not kind.startswith(("numerical", "timestamp", "categorical_list")):
-        kind = kind if "delimiter" in remedy else "ignored"
-        evidence.append(remedy)
-    elif "%m/%d" in kind and fits_days_first(kind, present):
-        evidence.append("or %d/%m/%Y: no number is above 12")
-    elif kind in _UNTOLD:
-        of_most, of_others = _kind_of_most(name, present, separators)
-        kind = of_most or kind
-        evidence += [of_others] if of_others else []
-    if kind.startswith("timestamp"):
-        evidence.append(zone_remark(kind, present))
-    of_bins = kind[kind.index(", bins") :] if ", bins" in kind else ""
-    if of_bins:
-        evidence.append("near values are about equally frequent; or categorical, type: int")
-    if kind.startswith("numerical") and negative:
-        evidence.append(f"{_percentage(negative, cells)} negative")
-        kind = f"numerical, type: float, transform: {_standardised(present)}{of_bins}"
-    missing = f", missing: [{', '.join(map(_quoted, marks))}]" if marks else ""
-    if kind == "ignored":
-        return f"- {{name: {_quoted(name)}, role: ignored}}  # {', '.join(evidence)}"
-    return f"- {{name: {_quoted(name)}, role: {kind}{missing}}}  # {', '.join(evidence)}"
-
-
-def _odd_texts(name: str, present: dict[str, int]) -> list[str]:
-    """Returns the texts of a column that is numbers, or times, but for them: missing, as it seems.
-
-    Known marks may be many. A few rows of other words are rather faults.
-    """
-    odd = {
-        cell: n
-        for cell, n in present.items()
-        if cell.lower() in _ODD_MARKS or not any(map(str.isdigit, cell))
-    }
-    others = {cell: n for cell, n in present.items() if cell not in odd}
-    numbers = sum(n for cell, n in others.items() if NUMBER.fullmatch(cell))
-    rest = sum(others.values())
-    if not odd or not rest or (numbers < (1 - _ODD) * rest and time_rule(name, others) is None):
-        return []
-    fraction = 1 - rest / sum(present.values())
-    if all(cell.lower() in _ODD_MARKS for cell in odd):
-        return [*odd] if fraction < 1 - _MOST else []
-    return [*odd] if _ODD < fraction <= 1 - _NEARLY_ALL and len(odd) <= _MOST_MARKS else []
-
-
-def _remedy(present: Collection[str], separators: Collection[str]) -> str:
-    """Returns what to do about texts that no role reads as what they are; empty without any."""
-    if not present:
-        return ""
-    if all(map(_BRACKETS.fullmatch, present)):
-        return "lists in brackets: write their elements with a bar between"
-    taken = [each for each in SEPARATORS if each not in separators]
-    if separator := list_separator(present, taken):
-        return (
-            f"lists with {separator!r} between, which is the delimiter of the file: if their "
-            "elements are to count, write a bar between them"
-        )
-    return spelling_remedy(present)
-
-
-def _standardised(present: dict[str, int]) -> str:
-    """Returns the transform of numbers of both signs."""
-    pairs = sorted((float(cell), n) for cell, n in present.items() if NUMBER.fullmatch(cell))
-    numbers, counts = np.array(pairs).T
-    mean = np.average(numbers, weights=counts)
-    deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
-    at = np.searchsorted(counts.cumsum(), np.array([0.16, 0.5, 0.84]) * counts.sum())
-    low, median, high = numbers[at]
-    spread = (high - low) / 2  # of a normal distribution the deviation
-    kind = "standardise"
-    if deviation > _HEAVY_TAILED * spread > 0:
-        kind, mean, deviation = "signed_log", median, spread
-    return f"{kind}, mean: {mean:.6g}, deviation: {deviation or 1:.6g}"
-
-
-def _is_id(present: dict[str, int]) -> bool:
-    """Returns True if nearly all values differ."""
-    return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
-
-
-def _kind(name: str, present: dict[str, int], *, is_everywhere: bool) -> str:
-    is_whole = all(_WHOLE.fullmatch(cell) for cell in present)
-    if present and not is_whole and all(NUMBER.fullmatch(cell) for cell in present):
-        return "numerical, type: float"
-    if not present or _is_id(present):
-        return "ignored"
-    if len(present) == 1 and is_everywhere:
-        return "ignored"
-    category = _category_type(present)
-    if category == "int" and not _ID_NAME.search(name):
-        is_short = all(abs(int(cell)) < 2**31 for cell in present)
-        if is_short and is_count(present):
-            return "numerical, type: int"
-        if is_short and is_scale(present):
-            return f"numerical, type: int, bins: {bins_of(present)}"
-    return f"categorical, type: {category}"
-
-
-def _category_type(present: Collection[str]) -> str:
-    """Returns the type of categories."""
-    if all(map(_HASHED.fullmatch, present)) and not all(map(str.isdigit, present)):
-        return "hex"
-    is_whole = all(map(_WHOLE.fullmatch, present))
-    has_zeros = any(re.match(r"-?0\d", cell) for cell in present)
-    fits = is_whole and not has_zeros and all(-(2**63) <= int(cell) < 2**63 for cell in present)
-    return "int" if fits else "string"
-
-
-def _any_kind(
-    name: str, present: dict[str, int], separators: Collection[str], *, is_everywhere: bool
-) -> str:
-    """Returns role and rules of a column that all values fit."""
-    kind = time_kind(name, present) or _kind(name, present, is_everywhere=is_everywhere)
-    if kind not in _UNTOLD or _remedy(present, separators):
-        return kind
-    return _list_kind(present, separators) or kind
-
-
-def _kind_of_most(
-    name: str, present: dict[str, int], separators: Collection[str]
-) -> tuple[str, str]:
-    """Returns the kind of nearly all values, and the others; else nothing."""
-
-    def are_elements(separator: str, fits: Callable[[str], object], cell: str) -> bool:
-        return all(fits(element.strip()) for element in cell.split(separator))
-
-    rule = time_rule(name, [next(iter(present))]) if present else None
-    tests: list[Callable[[str], object]] = [NUMBER.fullmatch]
-    tests += [lambda cell: rule.milliseconds(cell.encode())] if rule is not None else []
-    for separator in separators:
-        for fits in (WEIGHTED.fullmatch, bool):
-            tests.append(functools.partial(are_elements, separator, fits))
-    total = sum(present.values())
-    for test in tests:
-        most = {cell: n for cell, n in present.items() if test(cell)}
-        odd = total - sum(most.values())
-        if not 0 < odd <= _ODD * total:
-            continue
-        kind = _any_kind(name, most, separators, is_everywhere=False)
-        if kind not in _UNTOLD:
-            example = next(cell for cell in present if cell not in most)
-            return kind, f"{odd} rows to leave out, as {example[:30]!r}"
-    return "", ""
-
-
-def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
-    """Returns role, type and separators of a column of lists; else nothing."""
-    separator = list_separator(present, separators)
-    return _kind_of_lists(present, separator) if separator else ""
-
-
-def _kind_of_lists(present: Collection[str], separator: str) -> str:
-    """Returns role, type and separators of a column of lists."""
-    elements = {element.strip() for cell in present for element in cell.split(separator)} - {""}
-    weights = ""
-    if elements and all(map(WEIGHTED.fullmatch, elements)):
-        weights = ', weight_separator: ":"'
-        elements = {element.rpartition(":")[0].strip() for element in elements}
-    kind = _category_type(elements)
-    return f"categorical_list, type: {kind}, separator: {_quoted(separator)}{weights}"
+def _quoted_text(text: str) -> str:
+    """Returns a text in quotes, as YAML has it."""
+    return '"' + shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def _percentage(count: int, cells: Counter[str]) -> str:
     return f"{count / max(sum(cells.values()), 1):.0%}"
-
-
-def _quoted(text: str) -> str:
-    import yaml
-
-    return (
-        text  # unless YAML takes it for something else, as null or yes
-        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
-        else '"' + _shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
-    )
-
-
-def _shown(text: str) -> str:
-    """Returns a text with escapes, as YAML has them too, for what does not print."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )

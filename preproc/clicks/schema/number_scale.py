@@ -1,58 +1,241 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells integers that measure or count something from those that name something."""
 
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
-_COMMONEST = 30
+Counts = Mapping[int, int]
+"""Rows of each integer."""
+
 _FEW = 10
 """Distinct integers that are categories, whatever they are."""
-_MANY = 50
-"""Distinct integers from which on their density can be told to be smooth."""
-_FALL, _SMOOTH = -0.6, 0.4
-"""Rank correlations that chance, or ids in no order, do not have."""
+_MANY = 40
+"""Distinct integers from which on the shape of their distribution can be told."""
+_VERY_MANY = 500
+"""Distinct integers that can be compared to a histogram, although each has few rows."""
+
+_ID_WORDS = frozenset(
+    (
+        *("account", "ad", "adgroup", "advertiser", "agent", "app", "article", "author", "banner"),
+        *("brand", "browser", "category", "channel", "city", "client", "code", "codes", "company"),
+        *("country", "creative", "currency", "customer", "department", "device", "employee"),
+        *("film", "genre", "group", "host", "id", "ids", "ip", "item", "key", "language"),
+        *("manager", "member", "merchant", "model", "movie", "no", "nr", "os", "page", "plz"),
+        *("product", "publisher", "query", "region", "resource", "role", "seller", "session"),
+        *("shop", "site", "song", "state", "status", "store", "supplier", "system", "systems"),
+        *("tag", "type", "user", "vendor", "visitor", "zip", "zipcode"),
+    )
+)
+"""Last words of names of columns whose integers name something."""
+_NUMBER_WORDS = frozenset(
+    (
+        *("age", "amount", "amt", "avg", "balance", "clicks", "cost", "count", "counts", "days"),
+        *("dist", "distance", "duration", "gain", "height", "hours", "income", "length", "loss"),
+        *("mean", "minutes", "months", "nights", "orders", "paid", "percent", "price", "qty"),
+        *("quantity", "rate", "ratio", "salary", "score", "seconds", "sum", "tenure", "times"),
+        *("total", "views", "visits", "weeks", "weight", "wgt", "width", "years"),
+    )
+)
+"""Words of names of columns whose integers measure or count something."""
+_COUNTING_WORDS = frozenset(("n", "nb", "num", "number"))
+"""First words of such names; as last ones, as in `house_number`, they may be of either kind."""
+_WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+RARER = "larger ones are rarer"
+"""Evidence of counts."""
+_COMMONEST, _SURE_ROWS, _FIRST = 30, 5, 5
+_FALL, _SMOOTH_FALL = -0.9, -0.6
+"""Rank correlations of integers and their rows in counts, the second one beside like neighbours.
+
+That of ids is weaker, also where what came first is the largest as a rule."""
+_CORE = 0.95
+"""Fraction of the rows, from the smallest integers on, whose distribution is looked at."""
+_DENSE = 0.3
+"""Fraction of the integers of a range that occur, from which on they have neighbours."""
+_ROUGH = 0.12
+_FLAT = 0.09
+"""Distance of the distribution from a uniform one that ids in the order of their making have."""
+_COMMON = 0.01
+"""Fraction of the rows that one of very many numbers does not have, and the largest of ids may."""
+_HISTOGRAM, _JAGGED, _PEAK = 20, 1.3, 2.0
+_UNEVEN = 0.25
+_ROUND, _MOST = 5, 0.5
+_GROUP, _GROUPS = 0.01, 10
+_TREND, _CLEAR = 0.2, 5.0
 _BINS = 10
 
 
-def is_count(present: Mapping[str, int]) -> bool:
-    """Returns True if larger integers are rarer, as those of counts are."""
-    if len(present) <= _FEW or not _is_from_zero(present):
-        return False
-    commonest = Counter(present).most_common(_COMMONEST)
-    return _correlation([int(value) for value, _ in commonest], [n for _, n in commonest]) < _FALL
+def number_evidence(name: str, rows: Counts, clicks: Counts) -> str:
+    """Returns why integers are numbers, for a person to read; empty if they are categories.
 
-
-def is_scale(present: Mapping[str, int]) -> bool:
-    """Returns True if integers near each other come about equally often, as durations do.
-
-    Ids are as frequent as what they name is, whatever their neighbours are.
+    Args:
+        name: of the column.
+        rows: rows of each integer.
+        clicks: rows among them that are clicks; empty if the label is not known.
     """
-    if len(present) < _MANY or not _is_from_zero(present):
-        return False
-    ordered = sorted((int(value), n) for value, n in present.items())
-    densities = [n / (after - value) for (value, n), (after, _) in pairwise(ordered)]
-    return _correlation(densities[:-1], densities[1:]) > _SMOOTH
+    words = words_of(name)
+    if len(rows) <= _FEW or (words and words[-1] in _ID_WORDS):
+        return ""
+    unit = math.gcd(*rows)
+    rows = {value // unit: n for value, n in sorted(rows.items())}
+    clicks = {value // unit: n for value, n in clicks.items()}
+    is_named = is_named_as_number(name)
+    if not is_named and not _is_from_zero(rows):
+        return ""
+    tests = {
+        RARER: _are_counts(rows),
+        "named as a number": is_named,
+        "near ones are about equally frequent": _is_smooth(rows) or _has_one_peak(rows),
+        "0, or an amount": _are_amounts_or_nothing(rows),
+        "round ones are more frequent": _are_rounded(rows),
+        "near ones have similar click rates": _has_trend(rows, clicks),
+    }
+    return next((evidence for evidence, holds in tests.items() if holds), "")
 
 
-def bins_of(present: Mapping[str, int]) -> list[int]:
-    """Returns edges between which about equally many of the integers lie."""
-    values = np.repeat([int(value) for value in present], [*present.values()])
-    quantiles = np.quantile(values, np.arange(1, _BINS) / _BINS, method="inverted_cdf")
-    return sorted({int(edge) for edge in quantiles})
+def is_named_as_number(name: str) -> bool:
+    """Returns True if a column is named as one of amounts or counts."""
+    words = words_of(name)
+    is_id = not words or words[-1] in _ID_WORDS
+    return not is_id and (words[0] in _COUNTING_WORDS or not _NUMBER_WORDS.isdisjoint(words))
 
 
-def _is_from_zero(present: Mapping[str, int]) -> bool:
+def words_of(name: str) -> list[str]:
+    """Returns the words of a column's name, as of `device_id` or `deviceId`, in small letters."""
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def bins_of(rows: Mapping[float, int]) -> list[float]:
+    """Returns edges between which about equally many of the rows lie."""
+    values, counts = _ordered(rows)
+    at = np.searchsorted(counts.cumsum(), np.arange(1, _BINS) / _BINS * counts.sum())
+    return sorted({*values[at].tolist()})
+
+
+def _is_from_zero(rows: Counts) -> bool:
     """Returns True if the integers lie about zero; ids from 5060 to 5100 do not."""
-    values = [int(value) for value in present]
-    return max(values) - min(values) > abs(min(values))
+    return max(rows) - min(rows) > abs(min(rows))
 
 
-def _correlation(first: list[float] | list[int], second: list[float] | list[int]) -> float:
-    from scipy.stats import spearmanr
+def _are_counts(rows: Counts) -> bool:
+    """Returns True if larger integers are rarer: throughout, or the first ones, which most are."""
+    if not 0 <= min(rows) <= 1:
+        return False
+    values, counts = _ordered(rows)
+    first, own = values[:_FIRST], counts[:_FIRST]
+    falls = first[-1] - first[0] == _FIRST - 1 and (np.diff(own) < 0).all()
+    if falls and own.sum() > _CORE * counts.sum():
+        return True
+    commonest = Counter(rows).most_common(_COMMONEST)
+    sure = [(value, n) for value, n in commonest if n >= _SURE_ROWS]
+    fall = _rank_correlation(*np.array(sure if len(sure) > 1 else commonest).T)
+    return fall < _FALL or (fall < _SMOOTH_FALL and _roughness(*_core(rows)) < _ROUGH)
 
-    if len({*first}) == 1 or len({*second}) == 1:
+
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns Spearman's correlation; scipy.stats has it too, but takes a second to import."""
+    ranks = []
+    for values in (first, second):
+        _, of_value, ties = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((ties.cumsum() - (ties - 1) / 2)[of_value])
+    if min(np.ptp(each) for each in ranks) == 0:
         return 0.0  # there is no order to compare
-    return float(spearmanr(first, second).statistic)
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+
+
+def _is_smooth(rows: Counts) -> bool:
+    """Returns True if an integer has about as many rows as its neighbours, as in durations.
+
+    Ids are as frequent as what they name is, whatever their neighbours are; those that are all
+    equally frequent were drawn or counted on.
+    """
+    if len(rows) < _MANY:
+        return False
+    values, counts = _core(rows)
+    span = values[-1] - values[0] + 1
+    if len(values) < max(_FEW, _DENSE * span) or counts.sum() < 2 * len(values):
+        return False
+    uniform = (values - values[0] + 1) / span
+    if np.abs(counts.cumsum() / counts.sum() - uniform).max() < _FLAT:
+        return False
+    return _roughness(values, counts) < _ROUGH
+
+
+def _roughness(values: np.ndarray, counts: np.ndarray) -> float:
+    """Returns the mean squared relative difference of neighbours' rows, less that of chance.
+
+    It is 0 if only chance tells them apart, and 1 if none of the integers has a neighbour.
+    """
+    is_next = np.diff(values) == 1
+    alone = np.concatenate([counts[:-1][~is_next], counts[1:][~is_next]])
+    sums = np.concatenate([counts[:-1][is_next] + counts[1:][is_next], alone])
+    differences = np.concatenate([counts[:-1][is_next] - counts[1:][is_next], alone])
+    return float(((differences**2 - sums) / sums).sum() / sums.sum())
+
+
+def _has_one_peak(rows: Counts) -> bool:
+    """Returns True if many integers, far from each other, crowd about one of them."""
+    total = sum(rows.values())
+    if len(rows) < _VERY_MANY or max(rows.values()) > _COMMON * total:
+        return False
+    values = np.array(sorted(rows))
+    heights, _ = np.histogram(values[: int(0.99 * len(values))], _HISTOGRAM)
+    way = np.abs(np.diff(heights)).sum()  # up to the peak and down again, if there is one
+    shortest = 2 * heights.max() - heights[0] - heights[-1]
+    return bool(heights.max() > _PEAK * heights.mean() and way < _JAGGED * shortest)
+
+
+def _are_amounts_or_nothing(rows: Counts) -> bool:
+    """Returns True if most rows are 0, and others amounts of no even distribution."""
+    zeros, total = rows.get(0, 0), sum(rows.values())
+    values = np.array([value for value in sorted(rows) if value > 0])
+    if min(rows) < 0 or zeros < _MOST * total or values[0] < _FEW:
+        return False
+    uniform = (values - values[0]) / max(values[-1] - values[0], 1)
+    return bool(np.abs(np.arange(len(values)) / len(values) - uniform).max() > _UNEVEN)
+
+
+def _are_rounded(rows: Counts) -> bool:
+    """Returns True if people rounded most of them; multiples of 5 alone may be ids."""
+    commonest = max(rows, key=rows.__getitem__)
+    others = {value: n for value, n in rows.items() if value != commonest}
+    fives = {value: n for value, n in others.items() if value % _ROUND == 0}
+    are_some = len(fives) < 2 / _ROUND * len(others)
+    return are_some and sum(fives.values()) > _MOST * sum(others.values())
+
+
+def _has_trend(rows: Counts, clicks: Counts) -> bool:
+    """Returns True if the click rate goes with the integer; of many ids it may by their age."""
+    if not clicks or len(rows) > 100:
+        return False
+    total = sum(rows.values())
+    groups = [[0, 0]]
+    for value, n in sorted(rows.items()):
+        if groups[-1][0] >= _GROUP * total:
+            groups.append([0, 0])
+        groups[-1][0] += n
+        groups[-1][1] += clicks.get(value, 0)
+    counts, sums = np.array(groups).T
+    rate = sums.sum() / total
+    noise = (rate * (1 - rate) / counts).mean()
+    rates = sums / counts
+    if len(rates) < _GROUPS or rates.var() < _CLEAR * noise:
+        return False
+    steps = (np.diff(rates) ** 2).mean() / 2
+    return bool(steps - noise < _TREND * (rates.var() - noise))
+
+
+def _core(rows: Counts) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the integers, from the smallest on, that most rows have."""
+    values, counts = _ordered(rows)
+    end = np.searchsorted(counts.cumsum(), _CORE * counts.sum()) + 1
+    return values[:end], counts[:end]
+
+
+def _ordered(rows: Mapping[int, int] | Mapping[float, int]) -> tuple[np.ndarray, np.ndarray]:
+    values = np.array(sorted(rows))
+    return values, np.array([rows[value] for value in values.tolist()])

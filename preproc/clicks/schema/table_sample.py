@@ -3,7 +3,6 @@
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 
 from preproc.clicks.schema.grammar import is_text, shorten_number
@@ -13,7 +12,7 @@ from preproc.files.raw import tables
 from preproc.files.raw.tables import TableColumn
 
 SAMPLE_ROWS = 60_000
-"""Rows of the sample: half from the head of a table, the rest from middle and end."""
+"""Rows of the sample, from all over a table, or all of a smaller one."""
 
 _DAMAGED = 0.01
 """Most cells, as a fraction, that are no UTF-8 in a column of texts."""
@@ -24,14 +23,14 @@ class TableSample:
     """Rows of a table.
 
     Attributes:
-        columns: name of each column -> its texts, and how often each is there.
+        columns: name of each column -> its texts, row by row.
         rows: number of rows.
         separators: name of each column of lists -> one that is in none of its elements, if any.
         floats: names of the columns of floats of which none is missing.
         unread: name of each column that no role reads -> why.
     """
 
-    columns: dict[str, Counter[str]]
+    columns: dict[str, list[str]]
     rows: int
     separators: dict[str, str]
     floats: tuple[str, ...]
@@ -62,7 +61,7 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
     sample = tables.sample_rows(file, names, SAMPLE_ROWS)
     if not len(sample):
         raise PreprocError(f"{file.path}: has columns and no row")
-    columns = {name: Counter[str]() for name in types.names}
+    columns = {name: list[str]() for name in types.names}
     chosen: dict[str, str] = {}
     floats = []
     for name in names:
@@ -87,5 +86,5 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
         texts = [row.decode(errors="replace") for row in rows]
         if pa.types.is_floating(values.type) and "" not in texts:
             floats.append(name)
-        columns[name] = Counter(texts)
+        columns[name] = texts
     return TableSample(columns, len(sample), chosen, tuple(floats), unread)

@@ -2,9 +2,11 @@
 """A sample of a log of text, and how its fields are separated."""
 
 import dataclasses
+import itertools
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +14,14 @@ from preproc.clicks.input import refuse_json
 from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import InputFile, open_fd
 from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.encoding import encoding_fault
 
-SAMPLE_BYTES = 4 * 2**20
-"""Text of the sample: half from the head of a file, the rest from middle and tail."""
+SAMPLE_BYTES = 8 * 2**20
+"""Text of the sample, or all of a smaller file."""
+_PIECE_BYTES, _LEAST_LINES = 2**14, 8
+"""Text read at each of the places all over a file; more where lines are long."""
 _SAMPLED_PARTS = 16
 """Parts of a folder that share it, besides the largest."""
 _MOST_TEXT = 2**28
@@ -44,13 +48,13 @@ class TextSample:
 
     Attributes:
         name: of what they are from.
-        columns: name of each column -> its texts, and how often each is there.
+        columns: name of each column -> its texts, row by row.
         rows: number of rows.
         dialect: how its fields are separated.
     """
 
     name: str
-    columns: dict[str, Counter[str]]
+    columns: dict[str, list[str]]
     rows: int
     dialect: Dialect
 
@@ -85,7 +89,7 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
     if delimiter == HIVE:
         rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
     names = first if has_header else [f"c{number}" for number in range(len(first))]
-    columns = [Counter(cells) for cells in zip(*rows[has_header:], strict=True)]
+    columns = [list(cells) for cells in zip(*rows[has_header:], strict=True)]
     if not columns and len(lines) > 1:
         count = len(_fields(lines[1], delimiter))
         raise PreprocError(
@@ -118,42 +122,71 @@ def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
 
 
 def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
-    """Returns lines from head, middle and tail, about `num_bytes` of text."""
-    texts, whole_size, last, middle_at = [b""], 0, b"", 0
-    for block in file.blocks():
-        whole_size += len(block)
-        if len(texts[0]) < num_bytes // 2:
-            texts[0] += block
-        elif file.is_plain or whole_size > _MOST_TEXT:
-            break
-        else:
-            last = (last + block)[-num_bytes // 4 :]
-            # The middle is taken anew at each doubling.
-            if whole_size >= 2 * middle_at:
-                texts[1:], middle_at = [last], whole_size
-    if last:
-        texts.append(last)
-    if file.is_plain:
-        with file.path.open("rb") as opened:
-            for start in (file.size // 2, file.size - num_bytes // 4):
-                if start > len(texts[0]):
-                    texts.append(os.pread(opened.fileno(), num_bytes // 4, start))
+    """Returns lines from all over a file, about `num_bytes` of text, those of its head first."""
     samples = []
-    for number, text in enumerate(texts):
+    for start, text, is_end in _runs(file, num_bytes):
         lines = text.split(b"\n")
-        is_whole = number == 0 and len(text) == whole_size
-        # A line may be cut at either end of a sample.
-        lines = lines[number > 0 : None if is_whole or len(lines) == 1 else -1]
-        if fault := encoding_fault(file, lines, () if number else range(1, len(lines) + 1)):
+        # A line may be cut at either end of a run.
+        lines = lines[start > 0 : None if is_end or len(lines) == 1 else -1]
+        if fault := encoding_fault(file, lines, () if start else range(1, len(lines) + 1)):
             raise PreprocError(fault)
         decoded = (line.decode("utf-8-sig", "replace") for line in lines)
         samples.append([line.removesuffix("\r") for line in decoded if line])
-    return samples
+    return samples or [[]]
+
+
+def _runs(file: InputFile, num_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
+    """Yields start and text of runs of pieces, and whether the file ends there."""
+    size = _PIECE_BYTES
+    head = next(file.blocks(), b"")
+    while head[:size].count(b"\n") < _LEAST_LINES and size < min(len(head), num_bytes // 4):
+        size *= 4
+    pieces, end = (_plain_pieces if file.is_plain else _pieces)(file, size, num_bytes // size)
+    numbers = sorted(pieces)
+    for number in numbers:
+        if number - 1 in pieces:
+            continue  # it is in the run before
+        last = next(n for n in itertools.count(number) if n + 1 not in pieces)
+        text = b"".join(pieces[n] for n in range(number, last + 1))
+        yield size * number, text, size * number + len(text) == end
+
+
+def _plain_pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], int]:
+    """Returns pieces of a plain file by their numbers, evenly spread, and the end of its text."""
+    count = -(-file.size // size)
+    numbers = (
+        {i * count // most for i in range(most)} | {count - 1} if count > most else range(count)
+    )
+    with open_fd(file.path) as fd:
+        return {n: os.pread(fd, size, n * size) for n in numbers}, file.size
+
+
+def _pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], int]:
+    """Returns pieces of a text whose length is not known, and its end.
+
+    Each time that there are too many, every second one goes.
+    """
+    pieces, stride, number, rest = dict[int, bytes](), 1, 0, b""
+    for block in file.blocks():
+        rest += block
+        for at in range(0, len(rest) - size, size):
+            if number % stride == 0:
+                pieces[number] = rest[at : at + size]
+            number += 1
+            if len(pieces) > most:
+                stride *= 2
+                pieces = {n: piece for n, piece in pieces.items() if n % stride == 0}
+        rest = rest[(len(rest) - 1) // size * size :]
+        if number * size > _MOST_TEXT:
+            return pieces, -1
+    return pieces | ({number: rest} if rest else {}), number * size + len(rest)
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
     """Returns the fields of a line; none if its quotes are wrong."""
     quote = "" if delimiter == HIVE else QUOTE
+    if not quote or quote not in line:
+        return line.split(delimiter)
     split = split_fields(line.encode(), delimiter.encode(), quote.encode())
     return [field.decode() for field in split or ()]
 

@@ -18,7 +18,9 @@ _UNITS = {9: "unix_s", 10: "unix_s", 12: "unix_ms", 13: "unix_ms", 15: "unix_us"
 _UNITS |= {18: "unix_ns", 19: "unix_ns"}
 """Of times from 1973 on by their digits, of which there are ten from September 2001 on."""
 _CLOCKS = (" %I:%M:%S %p", " %H:%M:%S", " %H:%M", "")
-_SPELLED = tuple(d + c for d in ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y") for c in _CLOCKS)
+_DAYS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d", "%Y/%m/%d")
+"""Of ISO 8601 too, whose hours may have one digit here."""
+_SPELLED = tuple(day + clock for day in _DAYS for clock in _CLOCKS)
 _SURE = 10
 """Distinct dates of digits that are no chance, whatever the name of their column is."""
 _OFFSET = re.compile(r"([+-]\d\d):?(\d\d)?")

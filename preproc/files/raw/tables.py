@@ -13,6 +13,7 @@ with a zone in UTC. Readers of text then take the rows; no cell ends a row or an
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ ELEMENT_END = "\xff"
 """Between two elements of a list, a character of Latin-1: no byte of UTF-8."""
 
 _BATCH_ROWS = 10_000
+_SAMPLED_GROUPS, _SAMPLED_RANGES = 16, 64
+"""Row groups of a sample, and places in them."""
 _LEAST_EXPONENT = 1e7
 _MOST_EXACT = 2**53
 """Up to here float64 tells whole numbers apart."""
@@ -162,27 +165,42 @@ def table_schema(file: InputFile) -> "pa.Schema":
 
 
 def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
-    """Returns rows of some columns: half from the head of a table, others from middle and end.
+    """Returns rows of some columns, from all over a table, or all of a smaller one.
 
     Raises:
         PreprocError: the file is damaged; names the column.
     """
     import pyarrow as pa
 
-    total = _num_rows(file)
-    if total is None:
-        total = sum(batch.num_rows for _, batch in _batches(file, names[:1]))
-    half, quarter = rows // 2, rows // 4
-    wanted = [range(half), range(max(half, total // 2), total // 2 + quarter)]
-    wanted.append(range(max(wanted[1].stop, half, total - quarter), total))
+    wanted = _spread(_group_sizes(file, names), rows)
     types = _check_names(file, names)
     parts = [pa.Table.from_batches([], pa.schema([types.field(name) for name in names]))]
-    for first, batch in _batches(file, names, [part for part in wanted if part]):
+    for first, batch in _batches(file, names, wanted):
         for part in wanted:
             start = max(part.start - first, 0)
             chosen = batch.slice(start, max(part.stop - first - start, 0))
-            parts.append(pa.Table.from_batches([chosen]))
+            if chosen.num_rows:
+                parts.append(pa.Table.from_batches([chosen]))
     return pa.concat_tables(parts)
+
+
+def _spread(sizes: Sequence[int], rows: int) -> list[range]:
+    """Returns where to take rows of groups: of many groups from the heads of some.
+
+    What lies before a row in its group is read too.
+    """
+    if sum(sizes) <= rows:
+        return [range(sum(sizes))]
+    starts = [0, *itertools.accumulate(sizes)]
+    count = min(len(sizes), _SAMPLED_GROUPS)
+    chosen = [i * len(sizes) // count for i in range(count)]
+    parts = _SAMPLED_RANGES // count
+    each = -(-rows // (count * parts))
+    ranges = []
+    for group in chosen:
+        cuts = [starts[group] + i * sizes[group] // parts for i in range(parts + 1)]
+        ranges += [range(a, min(a + each, b)) for a, b in itertools.pairwise(cuts)]
+    return ranges
 
 
 def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
@@ -196,6 +214,17 @@ def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
     if twice:
         raise PreprocError(f"{file.path}: has several columns named {', '.join(twice)}")
     return types
+
+
+def _group_sizes(file: InputFile, names: Sequence[str]) -> list[int]:
+    """Returns the rows of each group of a table; a stream is one."""
+    from pyarrow import parquet
+
+    if file.compression != "parquet":
+        return [sum(batch.num_rows for _, batch in _batches(file, names[:1]))]
+    with _told(file), parquet.ParquetFile(file.path) as opened:
+        groups = range(opened.num_row_groups)
+        return [opened.metadata.row_group(group).num_rows for group in groups]
 
 
 def _num_rows(file: InputFile) -> int | None:
@@ -271,6 +300,8 @@ def _parquet_batches(
             for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[*names]):
                 yield at, batch.select([*names])
                 at += batch.num_rows
+                if ranges and all(each.stop <= at or first <= each.start for each in ranges):
+                    break
 
 
 def _stream_batches(

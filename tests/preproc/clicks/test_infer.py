@@ -179,11 +179,11 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
     }
     parquet.write_table(pa.table(table), tmp_path / "log.parquet", row_group_size=30)
     draft = infer_schema(tmp_path / "log.parquet")
-    draft = draft.replace('column: ""', "column: click").replace('["1"]', '["yes\\n"]')
-    (tmp_path / "schema.yaml").write_text(draft.replace('["0"]', '["no\\n"]'))
+    label = {"column": "click", "positive": ["yes\n"], "negative": ["no\n"]}
+    assert yaml.safe_load(draft)["label"] == label
+    (tmp_path / "schema.yaml").write_text(draft)
     columns = columns_of(draft)
     kinds = {name: (column["role"], column.get("type")) for name, column in columns.items()}
-    assert kinds.pop("click")[0] == "categorical"
     assert kinds == {
         "te\nxt": ("categorical", "string"),
         "price": ("numerical", "float"),
@@ -359,7 +359,7 @@ def test_integers_that_are_all_as_frequent_are_ids(tmp_path):
 
 
 def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
-    rows = "".join(f"{i % 2},{(i % 9 - 4) / 3:.3f},x\n" for i in range(200))
+    rows = "".join(f"{i % 2},{(i % 9 - 4) / 3:.3f},{'xyz'[i % 3]}\n" for i in range(200))
     (tmp_path / "log").write_text("click,delta,a\n" + rows)
     draft = infer_schema(tmp_path / "log")
     numbers = np.array([round((i % 9 - 4) / 3, 3) for i in range(200)])
@@ -387,10 +387,10 @@ def test_far_values_of_both_signs_are_drafted_as_signed_logarithms(tmp_path):
 def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
     """The edited line suffices: a column that `label` names is no feature."""
     log, schema = tmp_path / "log.csv", tmp_path / "schema.yaml"
-    log.write_text("user,event\n" + "u1,view\nu2,buy\n" * 50)
+    log.write_text("event,user\n" + "view,u1\nbuy,u2\nview,u3\nbuy,u1\n" * 25)
     draft = infer_schema(log)
     schema.write_text(draft)
-    assert "# Which one? user (u1 50%, u2 50%); event (view 50%, buy 50%)" in draft
+    assert "# Which one? event (view 50%, buy 50%); user (u1 50%, u2 25%, u3 25%)" in draft
     prepare = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
     with pytest.raises(PreprocError, match=r"schema.yaml:3: label: expected the label's column"):
         load_schema(schema)
@@ -646,3 +646,245 @@ def test_labels_of_two_texts_are_found(no, yes, tmp_path):
     made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={schema}"]
     assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
     assert Manifest.load(tmp_path / "data").positives == {"train": 24, "validation": 3, "test": 3}
+
+
+def prepared(tmp_path: Path, log: Path) -> Manifest:
+    """Prepares a log by its draft as it is, without a row left out."""
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(infer_schema(log))
+    made = (f"--output={tmp_path / 'data'}", "--progress=none", "--max_bad_fraction=0")
+    assert program.main(["prepare", f"--input={log}", f"--schema={schema}", *made]) == 0
+    return Manifest.load(tmp_path / "data")
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "groups.parquet"])
+def test_a_sample_is_from_all_over_a_log(kind, tmp_path):
+    """Of a log in the order of its shops a draft knows what is in a small part of it alone."""
+    count, rng = 250_000, random.Random(3)
+    shops = [f"shop number {i // 2500}" for i in range(count)]
+    visits = ["NULL" if 0.3 < i / count < 0.34 else f"{rng.random():.4f}" for i in range(count)]
+    late = ["7" if 0.8 < i / count < 0.84 else "" for i in range(count)]
+    clicks = [rng.choice("01") for _ in range(count)]
+    table = pa.table({"click": clicks, "shop": shops, "visits": visits, "late": late})
+    log = tmp_path / f"log.{kind}"
+    if "parquet" in kind:
+        parquet.write_table(table, log, row_group_size=9000 if "groups" in kind else count)
+    else:
+        rows = zip(clicks, shops, visits, late, strict=True)
+        text = "click,shop,visits,late\n" + "".join(",".join(row) + "\n" for row in rows)
+        log.write_bytes(gzip.compress(text.encode(), 1) if "gz" in kind else text.encode())
+        assert len(text) > 2**22
+    columns = columns_of(infer_schema(log))
+    assert columns["visits"] == {"role": "numerical", "type": "float", "missing": ["NULL"]}
+    assert columns["late"]["role"] == "categorical"
+
+
+def test_a_sample_of_a_small_file_is_all_of_it(tmp_path):
+    write_log(tmp_path / "log.csv", 30_000)
+    for name in ("log.csv", "log.csv.gz"):
+        if name.endswith("gz"):
+            (tmp_path / name).write_bytes(gzip.compress((tmp_path / "log.csv").read_bytes()))
+        assert infer_schema(tmp_path / name).startswith("# A draft from 30,000 rows")
+
+
+def test_rows_that_are_long_are_sampled(tmp_path):
+    rows = "".join(f"{i % 2},{i % 7},{'x' * 300_000}{i}\n" for i in range(40))
+    (tmp_path / "log.csv").write_text("click,shop,text\n" + rows)
+    columns = columns_of(infer_schema(tmp_path / "log.csv"))
+    assert columns["shop"] == {"role": "categorical", "type": "int"}
+    assert columns["text"] == {"role": "ignored"}
+
+
+def test_ids_are_told_from_numbers_by_their_values(tmp_path):
+    """Ids have rows by what they name; numbers have about those of their neighbours."""
+    rng, count = np.random.default_rng(7), 20_000
+    popularity = rng.lognormal(0, 1.2, 400) / np.arange(1, 401) ** 0.3
+    apps = rng.choice(np.arange(1, 401), count, p=popularity / popularity.sum())
+    few = rng.choice(np.arange(1, 21), count, p=rng.permutation(np.arange(1, 21) ** 2 / 2870))
+    hours = np.where(
+        rng.random(count) < 0.7, 5 * rng.integers(2, 13, count), rng.integers(1, 90, count)
+    )
+    gain = np.where(rng.random(count) < 0.9, 0, rng.choice(rng.lognormal(8, 1.5, 150), count) + 100)
+    weight = rng.choice(rng.lognormal(12, 0.5, 15_000).astype(int), count)
+    counts = rng.geometric(0.3, count)
+    drafted = write_columns(
+        tmp_path / "log",
+        **{"a": apps, "b": few, "c": hours, "d": gain.astype(int), "e": weight, "f": counts},
+        g=rng.normal(45, 14, count).astype(int),
+    )
+    roles = {name: column["role"] for name, column in drafted.items()}
+    assert roles == dict.fromkeys("ab", "categorical") | dict.fromkeys("cdefg", "numerical")
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("device_id", "categorical"),
+        ("trafficType", "categorical"),
+        ("country", "categorical"),
+        ("days_waited", "numerical"),
+        ("num_orders", "numerical"),
+        ("capital-gain", "numerical"),
+        ("house_number", "categorical"),
+    ],
+)
+def test_names_tell_ids_from_numbers(name, role, tmp_path):
+    """Of integers in no order."""
+    rng = random.Random(4)
+    values = rng.choices(range(1, 61), [rng.expovariate(1) ** 2 for _ in range(60)], k=4000)
+    values = sorted(values) if name == "country" else values
+    assert write_columns(tmp_path / "log", **{name: values})[name]["role"] == role
+
+
+def test_integers_whose_click_rates_rise_are_numbers(tmp_path):
+    rng = random.Random(4)
+    lines = ["click,level,kind"]
+    odds = [rng.random() for _ in range(16)]
+    for _ in range(20_000):
+        level, kind = (rng.choices(range(1, 17), odds)[0] for _ in range(2))
+        chance = (level + 7 * kind % 16) / 40
+        lines.append(f"{int(rng.random() < chance)},{level},{kind}")
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    columns = columns_of(infer_schema(tmp_path / "log"))
+    assert [columns[name]["role"] for name in ("level", "kind")] == ["numerical", "categorical"]
+
+
+def test_integers_that_were_written_as_decimals_are_integers(tmp_path):
+    """As pandas writes them beside missing ones."""
+    agents = ["" if i % 5 == 0 else f"{7 * (i * i % 23)}.0" for i in range(900)]
+    drafted = write_columns(
+        tmp_path / "log", agent=agents, price=[f"{i % 9}.0" for i in range(900)]
+    )
+    assert drafted["agent"] == {"role": "categorical", "type": "int"}
+    assert drafted["price"] == {"role": "numerical", "type": "float"}
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ("-1 3 4", ["-1"]),
+        ("-1 0 1 2", ["-1"]),
+        ("-2 -1 0 1 2", None),
+        ("-1 0 1", None),
+        ("-1 0.5 -0.5", None),
+        ("a ? b", ["?"]),
+        ("a NULL b", ["NULL"]),
+        ("DE NA FR", None),
+        ("high NA low", ["NA"]),
+    ],
+)
+@pytest.mark.parametrize("share", [0.004, 0.4])
+def test_marks_are_told_from_values(values, missing, share, tmp_path):
+    """However few they are."""
+    rng, (first, *others) = random.Random(4), values.split()
+    mark = next((text for text in values.split() if text in ("-1", "?", "NULL", "NA")), first)
+    others = [text for text in values.split() if text != mark]
+    texts = [mark if rng.random() < share else rng.choice(others) for _ in range(3000)]
+    assert write_columns(tmp_path / "log", x=texts)["x"].get("missing") == missing
+
+
+def test_blanks_are_missing(tmp_path):
+    totals = [" " if i in (30, 500) else f"{i % 97}.25" for i in range(900)]
+    drafted = write_columns(tmp_path / "log", total=totals, kind=["a", " ", "b"] * 300)
+    assert drafted["total"] == {"role": "numerical", "type": "float", "missing": [" "]}
+    assert drafted["kind"]["missing"] == [" "]
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+
+
+def test_hours_of_one_digit_are_times(tmp_path):
+    times = [f"2017-11-0{1 + i % 9} {i % 24}:0{i % 10}" for i in range(900)]
+    column = write_columns(tmp_path / "log", click_time=times)["click_time"]
+    assert (column["role"], column["format"]) == ("timestamp", "%Y-%m-%d %H:%M")
+    assert column["features"] == ["hour", "weekday"]
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+
+
+@pytest.mark.parametrize("size", ["", "e-07", "e+09"])
+def test_a_draft_of_numbers_alone_is_prepared(size, tmp_path):
+    """Their bins are the categories that a model needs."""
+    rng = random.Random(4)
+    lines = [
+        f"{rng.choice('01')},{rng.gauss(0, 1):.4f}{size},{rng.random():.3f}" for _ in range(900)
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join(["target,a,b", *lines]) + "\n")
+    assert prepared(tmp_path, log).rows == {"train": 720, "validation": 90, "test": 90}
+    spec, _ = columns_of_dataset(tmp_path / "data", "train")
+    assert [f.name for f in spec.categorical] == ["a_bin", "b_bin"]
+    assert [f.cardinality for f in spec.categorical] == [10 + 1, 10 + 1]
+
+
+def test_a_draft_of_ids_that_all_differ_is_prepared(tmp_path):
+    (tmp_path / "log").write_text("user,click\n" + "".join(f"u{i},{i % 2}\n" for i in range(300)))
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 300
+
+
+def test_a_draft_keeps_within_the_limits_of_a_schema(tmp_path):
+    """No more features than there may be, and no two of one name."""
+    rng = random.Random(4)
+    names = [f"f{i}" for i in range(300)]
+    lines = [",".join(["click", *names, "day", "day_weekday", ""])]
+    for i in range(300):
+        day = f"2026-03-{1 + i % 28:02}"
+        lines.append(
+            ",".join([str(i % 2), *(rng.choice("abc") for _ in names), day, "x", f"{i % 3}"])
+        )
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "label"),
+    [
+        ("income", ["<=50K", ">50K", "<=50K"], (">50K", "<=50K")),
+        ("Churn", ["Yes", "No", "Yes"], ("Yes", "No")),
+        ("class", ["UP", "DOWN", "DOWN"], ("UP", "DOWN")),
+        ("class", ["1", "2", "1"], ("2", "1")),
+        ("y", ["-1", "1", "1"], ("1", "-1")),
+        ("is_bought", ["n", "y", "y"], ("y", "n")),
+        ("last", ["view", "buy", "buy"], ("buy", "view")),
+    ],
+)
+def test_a_label_of_two_texts_is_drafted(name, values, label, tmp_path):
+    """It is named as one, or comes last, and what is a click is said or rarer."""
+    log = tmp_path / "log"
+    rows = "".join(f"{'mf'[i % 2]},{'abc'[i % 3]},{values[i % 3]}\n" for i in range(300))
+    log.write_text(f"sex,site,{name}\n{rows}")
+    yes, no = label
+    expected = {"column": name, "positive": [yes], "negative": [no]}
+    assert yaml.safe_load(infer_schema(log))["label"] == expected
+    assert sum(prepared(tmp_path, log).positives.values()) == 100 * values.count(yes)
+
+
+def test_columns_that_tell_the_label_are_drafted_as_ignored(tmp_path):
+    rng = random.Random(4)
+    lines = ["click,site,at_click,status,amount,partly"]
+    for i in range(3000):
+        click = rng.random() < 0.1
+        fields = [int(click), rng.choice("abc"), f"2026-03-01 09:{i % 60:02}" if click else ""]
+        fields += [rng.choice("xy") if click else "z", 1 + rng.random() if click else rng.random()]
+        lines.append(",".join(map(str, [*fields, click and rng.random() < 0.9])))
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    roles = {name: c["role"] for name, c in columns_of(infer_schema(tmp_path / "log")).items()}
+    assert roles == {
+        **{"site": "categorical", "partly": "categorical"},
+        **dict.fromkeys(("at_click", "status", "amount"), "ignored"),
+    }
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 3000
+
+
+def test_a_list_shares_the_vocabulary_of_its_ids(tmp_path):
+    """Not that of other ids, or of none."""
+    rng = random.Random(4)
+    lines = ["click;user;film;liked;tags"]
+    for _ in range(4000):
+        liked = "|".join(str(int(rng.paretovariate(0.6)) % 300) for _ in range(rng.randrange(5)))
+        tags = "|".join(rng.choice(["long", "new", "old"]) for _ in range(rng.randrange(4)))
+        film = int(rng.paretovariate(0.6)) % 300
+        lines.append(f"{rng.choice('01')};{rng.randrange(100)};{film};{liked};{tags}")
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    columns = columns_of(infer_schema(tmp_path / "log"))
+    shared = {name: column.get("vocabulary") for name, column in columns.items()}
+    assert shared == {"user": None, "film": "film", "liked": "film", "tags": None}
+    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 4000

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells role, type and rules of a column by its texts."""
+
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from preproc.clicks.schema.grammar import MAX_TEXT_BYTES
+from preproc.clicks.schema.number_scale import RARER, bins_of, is_named_as_number, number_evidence
+from preproc.clicks.schema.text_sample import NUMBER
+from preproc.clicks.schema.time_rule import TIME_FEATURES
+from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
+from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
+from preproc.files.raw.spelled_numbers import spelling_remedy
+
+_WHOLE = re.compile(r"-?\d+")
+_WITH_ZEROS = re.compile(r"(-?\d+)\.0+")
+"""Of integers that a program wrote as decimals, as it does beside missing ones."""
+_HASHED = re.compile(r"[0-9a-f]{8}")
+_HEAVY_TAILED = 3
+"""Deviations within which two thirds of the values lie, from which on far values decide it."""
+_BRACKETS = re.compile(r"\[.*\]")
+_ODD = 0.01
+"""Most rows, as a fraction, whose values do not fit those of the others."""
+_UNTOLD = ("categorical, type: string", "ignored")
+"""Roles of columns whose values tell no other."""
+
+
+class Texts(NamedTuple):
+    """The texts of a column that are not missing.
+
+    Attributes:
+        name: of the column.
+        rows: rows of each.
+        clicks: rows among them that are clicks; empty if the label is not known.
+        is_everywhere: whether no row lacks one.
+    """
+
+    name: str
+    rows: Mapping[str, int]
+    clicks: Mapping[str, int]
+    is_everywhere: bool
+
+
+def column_kind(
+    texts: Texts, separators: Collection[str], known: str = ""
+) -> tuple[str, list[str]]:
+    """Returns role and rules of a column, as a schema has them, and remarks.
+
+    Args:
+        texts: its texts.
+        separators: what may stand between the elements of lists.
+        known: role and rules, if the type of a table's column tells them.
+    """
+    present = texts.rows
+    kind, remarks = (known, []) if known else _any_kind(texts, separators)
+    is_told = kind.startswith(("numerical", "timestamp", "categorical_list"))
+    remedy = "" if is_told or _are_numbers(present) else _remedy(present, separators)
+    if remedy:
+        return kind if "delimiter" in remedy else "ignored", [*remarks, remedy]
+    if "%m/%d" in kind and fits_days_first(kind, present):
+        remarks.append("or %d/%m/%Y: no number is above 12")
+    elif kind in _UNTOLD and not _are_numbers(present):
+        of_most, of_others = _kind_of_most(texts, separators)
+        kind = of_most or kind
+        remarks += of_others
+    if kind.startswith("timestamp"):
+        remarks.append(zone_remark(kind, present))
+    negative = sum(n for cell, n in present.items() if cell.startswith("-"))
+    if kind.startswith("numerical") and negative:
+        remarks.append(f"{negative / sum(present.values()):.0%} negative")
+        _, comma, bins = kind.partition(", bins")
+        kind = f"numerical, type: float, transform: {_standardised(present)}{comma}{bins}"
+    return kind, remarks
+
+
+def with_bins(kind: str, rows: Mapping[str, int]) -> str:
+    """Returns the kind of a numerical column with bins."""
+    numbers = dict[float, int]()
+    for cell, n in rows.items():
+        if NUMBER.fullmatch(cell):
+            number = int(cell) if _WHOLE.fullmatch(cell) else float(cell)
+            numbers[number] = numbers.get(number, 0) + n
+    edges = {float(_number_text(edge)): _number_text(edge) for edge in bins_of(numbers)}
+    return f"{kind}, bins: [{', '.join(edges[edge] for edge in sorted(edges))}]"
+
+
+def derived_names(name: str, kind: str) -> list[str]:
+    """Returns the names of the categorical features that are made of a column."""
+    features = [each for each in TIME_FEATURES if kind.startswith("timestamp") and each in kind]
+    return [f"{name}_{each}" for each in [*features, *(["bin"] if ", bins: " in kind else [])]]
+
+
+def plain_kind(rows: Collection[str]) -> str:
+    """Returns the kind of a column whose values are taken for names, whatever they are."""
+    return f"categorical, type: {_category_type(rows)}"
+
+
+def _remedy(present: Collection[str], separators: Collection[str]) -> str:
+    """Returns what to do about texts that no role reads as what they are; empty without any."""
+    if not present:
+        return ""
+    if all(map(_BRACKETS.fullmatch, present)):
+        return "lists in brackets: write their elements with a bar between"
+    taken = [each for each in SEPARATORS if each not in separators]
+    if separator := list_separator(present, taken):
+        return (
+            f"lists with {separator!r} between, which is the delimiter of the file: if their "
+            "elements are to count, write a bar between them"
+        )
+    return spelling_remedy(present)
+
+
+def _standardised(present: Mapping[str, int]) -> str:
+    """Returns the transform of numbers of both signs."""
+    pairs = sorted((float(cell), n) for cell, n in present.items() if NUMBER.fullmatch(cell))
+    numbers, counts = np.array(pairs).T
+    mean = np.average(numbers, weights=counts)
+    deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
+    at = np.searchsorted(counts.cumsum(), np.array([0.16, 0.5, 0.84]) * counts.sum())
+    low, median, high = numbers[at]
+    spread = (high - low) / 2  # of a normal distribution the deviation
+    kind = "standardise"
+    if deviation > _HEAVY_TAILED * spread > 0:
+        kind, mean, deviation = "signed_log", median, spread
+    return f"{kind}, mean: {_number_text(mean)}, deviation: {_number_text(deviation or 1)}"
+
+
+def _number_text(number: float) -> str:
+    """Returns a number as YAML reads it: one with an exponent has a point there."""
+    if isinstance(number, int):
+        return str(number)
+    digits, _, exponent = f"{number:.6g}".partition("e")
+    return digits if not exponent else f"{digits}{'' if '.' in digits else '.0'}e{exponent}"
+
+
+def differ(present: Mapping[str, int]) -> bool:
+    """Returns True if nearly all values differ."""
+    return sum(present.values()) >= 100 and len(present) > 0.99 * sum(present.values())
+
+
+def _kind(texts: Texts) -> tuple[str, list[str]]:
+    """Returns the kind of a column of single values, and remarks."""
+    present = texts.rows
+    whole = _as_whole(texts)
+    if present and not whole and _are_numbers(present):
+        return "numerical, type: float", []
+    are_long = any(len(cell.encode()) > MAX_TEXT_BYTES for cell in present)
+    is_number = whole and is_named_as_number(texts.name)
+    if not present or are_long or (differ(present) and not is_number):
+        return "ignored", []
+    if len(present) == 1 and texts.is_everywhere:
+        return "ignored", []
+    category = _category_type(present)
+    if category == "int" and all(abs(int(cell)) < 2**31 for cell in whole.values()):
+        evidence = number_evidence(texts.name, _sums(whole, present), _sums(whole, texts.clicks))
+        if evidence:
+            is_short = [*whole] == [*whole.values()]
+            kind = f"numerical, type: {'int' if is_short else 'float'}"
+            kind = kind if evidence == RARER else with_bins(kind, present)
+            return kind, [f"{evidence}; or categorical, type: int"]
+    return f"categorical, type: {category}", []
+
+
+def _are_numbers(cells: Collection[str]) -> bool:
+    return all(map(NUMBER.fullmatch, cells))
+
+
+def _as_whole(texts: Texts) -> dict[str, str]:
+    """Returns the integers of a column of them as digits, also of those with zeros behind a point.
+
+    Such zeros mean something where no value is missing: the column is one of decimals.
+    """
+    if all(map(_WHOLE.fullmatch, texts.rows)):
+        return {cell: cell for cell in texts.rows}
+    matches = {cell: _WITH_ZEROS.fullmatch(cell) for cell in texts.rows}
+    if texts.is_everywhere or not all(matches.values()):
+        return {}
+    return {cell: match[1] for cell, match in matches.items() if match}
+
+
+def _sums(whole: Mapping[str, str], rows: Mapping[str, int]) -> dict[int, int]:
+    """Returns the rows of each integer."""
+    sums = dict[int, int]()
+    for cell, digits in whole.items():
+        if n := rows.get(cell, 0):
+            sums[int(digits)] = sums.get(int(digits), 0) + n
+    return sums
+
+
+def _category_type(present: Collection[str]) -> str:
+    """Returns the type of categories."""
+    if all(map(_HASHED.fullmatch, present)) and not all(map(str.isdigit, present)):
+        return "hex"
+    digits = [_WITH_ZEROS.sub(r"\1", cell) for cell in present]
+    is_whole = all(map(_WHOLE.fullmatch, digits))
+    has_zeros = any(re.match(r"-?0\d", cell) for cell in digits)
+    fits = is_whole and not has_zeros and all(-(2**63) <= int(cell) < 2**63 for cell in digits)
+    return "int" if fits else "string"
+
+
+def _any_kind(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]]:
+    """Returns role and rules of a column that all values fit, and remarks."""
+    kind, remarks = time_kind(texts.name, texts.rows), list[str]()
+    if not kind:
+        kind, remarks = _kind(texts)
+    if kind not in _UNTOLD or _are_numbers(texts.rows) or _remedy(texts.rows, separators):
+        return kind, remarks
+    return _list_kind(texts.rows, separators) or kind, remarks
+
+
+def _kind_of_most(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]]:
+    """Returns the kind of nearly all values, and the others; else nothing."""
+    present = texts.rows
+
+    def are_elements(separator: str, fits: Callable[[str], object], cell: str) -> bool:
+        return all(fits(element.strip()) for element in cell.split(separator))
+
+    rule = time_rule(texts.name, [next(iter(present))]) if present else None
+    tests: list[Callable[[str], object]] = [NUMBER.fullmatch]
+    tests += [lambda cell: rule.milliseconds(cell.encode())] if rule is not None else []
+    for separator in separators:
+        for fits in (WEIGHTED.fullmatch, bool):
+            tests.append(functools.partial(are_elements, separator, fits))
+    total = sum(present.values())
+    for test in tests:
+        most = {cell: n for cell, n in present.items() if test(cell)}
+        odd = total - sum(most.values())
+        if not 0 < odd <= _ODD * total:
+            continue
+        kind, remarks = _any_kind(texts._replace(rows=most, is_everywhere=False), separators)
+        if kind not in _UNTOLD:
+            example = next(cell for cell in present if cell not in most)
+            return kind, [*remarks, f"{odd} rows to leave out, as {example[:30]!r}"]
+    return "", []
+
+
+def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
+    """Returns role, type and separators of a column of lists; else nothing."""
+    separator = list_separator(present, separators)
+    return kind_of_lists(present, separator) if separator else ""
+
+
+def kind_of_lists(present: Collection[str], separator: str) -> str:
+    """Returns role, type and separators of a column of lists."""
+    elements = {element.strip() for cell in present for element in cell.split(separator)} - {""}
+    weights = ""
+    if elements and all(map(WEIGHTED.fullmatch, elements)):
+        weights = ', weight_separator: ":"'
+        elements = {element.rpartition(":")[0].strip() for element in elements}
+    kind = _category_type(elements)
+    return f"categorical_list, type: {kind}, separator: {quoted(separator)}{weights}"
+
+
+def quoted(text: str) -> str:
+    """Returns a text as YAML has it."""
+    import yaml
+
+    return (
+        text  # unless YAML takes it for something else, as null or yes
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
+        else '"' + shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    )
+
+
+def shown(text: str) -> str:
+    """Returns a text with escapes, as YAML has them too, for what does not print."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the label among the columns of a sample, and columns that give it away."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from preproc.clicks.schema.number_scale import words_of
+from preproc.clicks.schema.text_sample import NUMBER
+
+_LABELS = frozenset(
+    (
+        *("label", "target", "y", "class", "click", "clicked", "conversion", "converted"),
+        *("outcome",),
+    )
+)
+_EVENTS = frozenset(
+    (
+        *("attributed", "bought", "buy", "canceled", "cancelled", "churn", "churned", "default"),
+        *("fraud", "income", "installed", "ordered", "purchase", "purchased", "readmitted"),
+        *("revenue", "sold", "subscribed", "survived"),
+    )
+)
+"""Names of labels, and of events that are one where no column has such a name."""
+_AUXILIARIES = frozenset(("is", "has", "was"))
+_TRUTHS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"})
+_PAIRS = (*_TRUTHS, {"-1", "1"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
+"""What the values of a label may be, in small letters; the first ones in any place and name."""
+_YES = frozenset(
+    (
+        *("1", "1.0", "true", "yes", "y", "t", "click", "clicked", "buy", "bought", "purchase"),
+        *("purchased", "conversion", "converted", "install", "installed", "positive", "order"),
+        *("ordered",),
+    )
+)
+_NO = frozenset(
+    (
+        *("0", "0.0", "-1", "false", "no", "n", "f", "view", "viewed", "impression", "negative"),
+        *("none",),
+    )
+)
+
+_ENOUGH_ROWS, _ENOUGH_CLICKS = 1000, 20
+_WRONG = 0.01
+"""Most rows that a leak tells wrong, as a fraction of the rarer of clicks and others."""
+_FEW, _LEAST_ROWS = 50, 5
+
+
+class Label(NamedTuple):
+    """The column of the label.
+
+    Attributes:
+        column: its name.
+        yes: the text of a click.
+        no: that of none.
+        is_guess: whether the rarer text is taken for a click, as neither says it.
+    """
+
+    column: str
+    yes: str
+    no: str
+    is_guess: bool
+
+
+def find_label(columns: Mapping[str, Counter[str]]) -> Label | None:
+    """Returns the label if one column alone can be it.
+
+    It has two values, and the name of a label or an event; else those of a label, or the last
+    place, and no other column has.
+    """
+    of_two = [name for name, cells in columns.items() if len(cells) == 2 and "" not in cells]
+    last = [*columns][-1]
+    of_pairs = [n for n in of_two if {text.lower() for text in columns[n]} in _PAIRS or n == last]
+    fitting = (
+        [name for name in of_two if _bare(name) in _LABELS],
+        [name for name in of_two if _bare(name) in _EVENTS],
+        of_pairs,
+    )
+    found = next(filter(None, fitting), [])
+    if len(found) != 1:
+        return None
+    cells = columns[found[0]]
+    if found is of_pairs and found != [last] and {text.lower() for text in cells} not in _TRUTHS:
+        return None
+    common, rare = (text for text, _ in cells.most_common())
+    for yes, no in ((rare, common), (common, rare)):
+        if _says_no(no) and not _says_no(yes):
+            return Label(found[0], yes, no, is_guess=False)
+    are_numbers = all(map(NUMBER.fullmatch, cells))
+    for yes, no in ((rare, common), (common, rare)):
+        if _says_yes(yes) and not _says_yes(no) and not are_numbers:
+            return Label(found[0], yes, no, is_guess=False)
+    return Label(found[0], rare, common, is_guess=True)
+
+
+def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection[str]) -> str:
+    """Returns why a column is known after the label, as it seems; empty if it need not be.
+
+    Args:
+        cells: rows of each text.
+        clicks: rows among them that are clicks.
+        missing: texts that mean that the value is missing.
+    """
+    total, positives = sum(cells.values()), sum(clicks.values())
+    most_wrong = _WRONG * min(positives, total - positives)
+    if total < _ENOUGH_ROWS or most_wrong < _WRONG * _ENOUGH_CLICKS:
+        return ""
+
+    def tells(groups: Iterable[Iterable[str]]) -> bool:
+        wrong = 0
+        for group in map(list, groups):
+            rows = sum(cells[text] for text in group)
+            own = sum(clicks[text] for text in group)
+            wrong += min(own, rows - own) if rows >= _LEAST_ROWS else rows
+        return wrong <= most_wrong
+
+    filled = [text for text in cells if text not in missing]
+    absent = [text for text in cells if text in missing]
+    if tells((filled, absent)):
+        return "filled for the clicks alone, or for the others alone: known after the label, a leak"
+    if len(cells) <= _FEW and tells([text] for text in cells):
+        return "tells the label alone: known after it, a leak"
+    if filled and all(map(NUMBER.fullmatch, filled)):
+        own = sum(clicks[text] for text in absent)
+        wrong = min(own, sum(cells[text] for text in absent) - own)
+        if wrong + _wrong_beside_edge(filled, cells, clicks) <= most_wrong:
+            return "tells the label alone: known after it, a leak"
+    return ""
+
+
+def _wrong_beside_edge(numbers: list[str], cells: Counter[str], clicks: Counter[str]) -> int:
+    """Returns the rows on the wrong side of the best edge between clicks and others."""
+    numbers = sorted(numbers, key=float)
+    positive = np.array([clicks[text] for text in numbers])
+    negative = np.array([cells[text] for text in numbers]) - positive
+    wrong = positive.cumsum() + negative.sum() - negative.cumsum()  # if clicks lie above
+    total = positive.sum() + negative.sum()
+    return int(min(wrong.min(), total - wrong.max()))
+
+
+def _bare(name: str) -> str:
+    """Returns a name without what a label's may have before it."""
+    words = words_of(name)
+    return "_".join(words[1:] if words[:1] and words[0] in _AUXILIARIES else words)
+
+
+def _says_yes(text: str) -> bool:
+    return text.strip().lower() in _YES or text.strip().startswith(">")
+
+
+def _says_no(text: str) -> bool:
+    return text.strip().lower() in _NO or text.strip().startswith("<")
