@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from preproc.clicks.schema.grammar import MAX_TEXT_BYTES
-from preproc.clicks.schema.number_scale import RARER, bins_of, is_named_as_number, number_evidence
+from preproc.clicks.schema.number_scale import RARER, is_named_as_number, number_evidence
 from preproc.clicks.schema.text_sample import NUMBER
 from preproc.clicks.schema.time_rule import TIME_FEATURES
 from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
@@ -23,6 +23,8 @@ _HASHED = re.compile(r"[0-9a-f]{8}")
 _HEAVY_TAILED = 3
 """Deviations within which two thirds of the values lie, from which on far values decide it."""
 _BRACKETS = re.compile(r"\[.*\]")
+_BINS = 32
+"""As many as lost nothing on the logs that were measured."""
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
 _UNTOLD = ("categorical, type: string", "ignored")
@@ -77,15 +79,9 @@ def column_kind(
     return kind, remarks
 
 
-def with_bins(kind: str, rows: Mapping[str, int]) -> str:
+def with_bins(kind: str) -> str:
     """Returns the kind of a numerical column with bins."""
-    numbers = dict[float, int]()
-    for cell, n in rows.items():
-        if NUMBER.fullmatch(cell):
-            number = int(cell) if _WHOLE.fullmatch(cell) else float(cell)
-            numbers[number] = numbers.get(number, 0) + n
-    edges = {float(_number_text(edge)): _number_text(edge) for edge in bins_of(numbers)}
-    return f"{kind}, bins: [{', '.join(edges[edge] for edge in sorted(edges))}]"
+    return f"{kind}, bins: quantiles:{_BINS}"
 
 
 def derived_names(name: str, kind: str) -> list[str]:
@@ -160,7 +156,7 @@ def _kind(texts: Texts) -> tuple[str, list[str]]:
         if evidence:
             is_short = [*whole] == [*whole.values()]
             kind = f"numerical, type: {'int' if is_short else 'float'}"
-            kind = kind if evidence == RARER else with_bins(kind, present)
+            kind = kind if evidence == RARER else with_bins(kind)
             return kind, [f"{evidence}; or categorical, type: int"]
     return f"categorical, type: {category}", []
 

@@ -204,7 +204,7 @@ def _entries(
     if not any(entry.features[1] for entry in entries):
         for entry in entries:
             if entry.features[0]:
-                entry.kind = with_bins(entry.kind, entry.texts.rows)
+                entry.kind = with_bins(entry.kind)
     _share_vocabularies(entries)
     _keep_within_limits(entries)
     return entries

@@ -66,7 +66,6 @@ _UNEVEN = 0.25
 _ROUND, _MOST = 5, 0.5
 _GROUP, _GROUPS = 0.01, 10
 _TREND, _CLEAR = 0.2, 5.0
-_BINS = 10
 
 
 def number_evidence(name: str, rows: Counts, clicks: Counts) -> str:
@@ -107,13 +106,6 @@ def is_named_as_number(name: str) -> bool:
 def words_of(name: str) -> list[str]:
     """Returns the words of a column's name, as of `device_id` or `deviceId`, in small letters."""
     return [word.lower() for word in _WORD.findall(name)]
-
-
-def bins_of(rows: Mapping[float, int]) -> list[float]:
-    """Returns edges between which about equally many of the rows lie."""
-    values, counts = _ordered(rows)
-    at = np.searchsorted(counts.cumsum(), np.arange(1, _BINS) / _BINS * counts.sum())
-    return sorted({*values[at].tolist()})
 
 
 def _is_from_zero(rows: Counts) -> bool:

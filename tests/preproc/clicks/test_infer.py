@@ -627,14 +627,11 @@ def test_long_scales_of_integers_are_offered_with_bins(tmp_path):
         user_id=rng.lognormal(6, 1, 5000).astype(int),
     )
     for name in ("duration", "age"):
-        edges = drafted[name].pop("bins")
-        assert drafted[name] == {"role": "numerical", "type": "int"}
-        assert len(edges) == 9
-        assert edges == sorted(edges)
+        assert drafted[name] == {"role": "numerical", "type": "int", "bins": "quantiles:32"}
     named = {"role": "categorical", "type": "int"}
     assert {drafted[name] == named for name in ("ad", "room", "place", "user_id")} == {True}
     (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
-    assert len(load_schema(tmp_path / "schema.yaml").columns[1].bins) == 9
+    assert load_schema(tmp_path / "schema.yaml").columns[1].quantiles == 32
 
 
 @pytest.mark.parametrize(("no", "yes"), [("0", "1"), ("0.0", "1.0"), ("false", "true")])
@@ -812,7 +809,7 @@ def test_a_draft_of_numbers_alone_is_prepared(size, tmp_path):
     assert prepared(tmp_path, log).rows == {"train": 720, "validation": 90, "test": 90}
     spec, _ = columns_of_dataset(tmp_path / "data", "train")
     assert [f.name for f in spec.categorical] == ["a_bin", "b_bin"]
-    assert [f.cardinality for f in spec.categorical] == [10 + 1, 10 + 1]
+    assert [f.cardinality for f in spec.categorical] == [32 + 1, 32 + 1]
 
 
 def test_a_draft_of_ids_that_all_differ_is_prepared(tmp_path):
