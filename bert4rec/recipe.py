@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -209,7 +210,7 @@ class Bert4RecRecipe:
             list_length=self.config.run.top_k if split == "test" else 0,
         )
 
-    def test(self) -> dict[str, float]:
+    def test(self) -> dict[str, Any]:
         """Ranks the test targets, writes the files, and reports beside the baselines."""
         ranked = self.rank("test")
         if self.machine.processes.is_first:
@@ -374,7 +375,7 @@ class Bert4RecTraining:
 
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
-    ) -> Iterator[Mapping[str, float]]:
+    ) -> Iterator[Mapping[str, Any]]:
         """Reports the training and tests the best model, saved or not.
 
         It is that of the last step where no validation gave a figure. A run that a signal ended is

@@ -27,6 +27,7 @@ from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.weights import OpenedCheckpoint
+from dlrm.train.baselines.company import Company
 from dlrm.train.checkpoint import (
     ROWS,
     NvidiaLayout,
@@ -253,6 +254,7 @@ class DlrmRecipe:
         scores = self.score(groups_of=None if grouping is None else self._groups_by(grouping))
         values = self._report_test(scores, "Finished testing")
         self.tell_health(scores.metrics)
+        values |= self.company(scores)
         if self.config.measure.report is not None:
             explanation = self.explanation()
             for line in explanation_lines(explanation):
@@ -352,6 +354,28 @@ class DlrmRecipe:
             )
         for line in lines:
             self.machine.print_line(line)
+
+    def has_company(self) -> bool:
+        """Returns True if tests compare with `baselines`; of several processes it says why not."""
+        config = self.config
+        is_timed = config.measure.run_benchmark and "baselines" not in config.explicit
+        if config.data.is_synthetic or is_timed or not config.run.baselines:
+            return False
+        if not isinstance(self.model, Dlrm):
+            self.machine.print_line("Several processes compare with no `baselines`; one does")
+            return False
+        return True
+
+    def company(self, scores: SplitScores) -> Mapping[str, Any]:
+        """Prints a test of `eval_split` beside the `baselines`; returns the values to log.
+
+        Generated rows have none, for they teach nothing; several processes neither, whose logits
+        are in another order than the rows.
+        """
+        if not self.has_company():
+            return {}
+        company = Company(self.config, self.dataset, self.machine.print_line)
+        return company.beside(scores.logits.double().cpu().numpy(), scores.labels.cpu().numpy())
 
     def predict(self) -> Mapping[str, float]:
         """Writes the predictions for a split; returns their number and rate.
@@ -581,8 +605,7 @@ class DlrmTraining:
             for metrics in self.last_test:
                 rows = self.source.num_batches * self.source.batch_size
                 self.recipe.tell_health(metrics, rows)
-            if self.recipe.config.measure.report is not None:
-                yield self._explanation(state.step, folder)
+            yield self._compare_and_explain(state.step, folder)
         if self.metric is _LOG_LOSS:
             yield {"best_log_loss": -state.best_metric}
         yield {
@@ -592,20 +615,30 @@ class DlrmTraining:
             "average_test_throughput": result.test_samples_per_s,
         }
 
-    def _explanation(self, step: int, folder: CheckpointFolder | None) -> Mapping[str, Any]:
-        """Explains the model that a test of the folder takes; without one, that of the last step.
+    def _compare_and_explain(self, step: int, folder: CheckpointFolder | None) -> Mapping[str, Any]:
+        """Compares and explains the model that a test of the folder takes.
 
-        Several processes explain nothing.
+        Without a folder it is that of the last step. One that was never evaluated is not compared,
+        and several processes do neither.
         """
-        model = self.recipe.model
-        if not isinstance(model, Dlrm):
+        recipe, config = self.recipe, self.recipe.config
+        model, print_line = recipe.model, recipe.machine.print_line
+        is_compared = bool(self.last_test) and recipe.has_company()
+        is_explained = config.measure.report is not None and isinstance(model, Dlrm)
+        if not (is_compared or is_explained):
             return {}
         if folder is not None:
             tested = OpenedCheckpoint.open(folder.folder)
             tested.load_into(model)
             step = tested.step
-        self.recipe.machine.print_line(f"Explaining the model of step {step}")
-        return {**self.recipe.explanation(), "explained_step": step}
+        values: dict[str, Any] = {}
+        if is_compared:
+            print_line(f"Comparing the model of step {step} with baselines")
+            values |= {**recipe.company(recipe.score()), "compared_step": step}
+        if is_explained:
+            print_line(f"Explaining the model of step {step}")
+            values |= {**recipe.explanation(), "explained_step": step}
+        return values
 
 
 def _undefined_auc(split: str, only_class: str) -> str:

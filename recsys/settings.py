@@ -9,7 +9,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from recsys.errors import UserError
@@ -187,6 +187,16 @@ def require_below(section: Any, name: str, limit: int) -> None:
     """
     if getattr(section, name) >= limit:
         raise UserError(f"`{name}` must be below {limit}, got {getattr(section, name)}")
+
+
+def require_known(section: Any, name: str, known: Sequence[str]) -> None:
+    """Refuses names in a setting that are not among some.
+
+    Raises:
+        UserError: names the setting, what it may name and what it does.
+    """
+    if unknown := sorted(set(getattr(section, name)) - set(known)):
+        raise UserError(f"`{name}` must be among {', '.join(known)}; got {', '.join(unknown)}")
 
 
 def require_choices(

@@ -21,9 +21,14 @@ import numpy.typing as npt
 from benchmark.case import Case, Group, Key, Values
 from benchmark.commands import recsys_data
 from benchmark.compare_predictions import Predictions, compare, read
-from benchmark.peers import boosted_trees, logistic_regression
 from benchmark.programs import DLRM, run_module, run_training
 from benchmark.record import Record
+from dlrm.config import DataConfig
+from dlrm.data.opened import OpenedDataset
+from dlrm.train.baselines.logistic import LogisticRegression
+from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.trees import Trees
+from preproc.clicks.schema.row_format import NUM_NUMERICAL
 from recsys.errors import UserError
 from recsys.settings import require_positive, setting
 
@@ -92,30 +97,26 @@ def predict(
     """Trains with one seed; returns the logits of the test rows."""
     checkpoint, predictions = folder / f"seed_{seed}", folder / f"seed_{seed}.parquet"
     training = ("--mode=train", f"--dataset={dataset}", f"--seed={seed}", "--eval_split=validation")
-    run_training(DLRM, *training, f"--save_checkpoint_path={checkpoint}", *DLRM_FLAGS, *flags)
+    saved = ("--baselines=", f"--save_checkpoint_path={checkpoint}")
+    run_training(DLRM, *training, *saved, *DLRM_FLAGS, *flags)
     prediction = ("--mode=predict", f"--dataset={dataset}", f"--predictions={predictions}")
     run_module(DLRM, *prediction, f"--load_checkpoint_path={checkpoint}")
     return read(predictions)[1]
 
 
-def predictions_of_peers(
-    lines: Sequence[bytes], labels: npt.NDArray[np.bool_]
-) -> dict[str, Predictions]:
-    """Fits the peers; returns their predictions for the test rows."""
-    split = TRAIN, VALIDATION
-    hashed, columns = (
-        logistic_regression.hashed_features(lines),
-        boosted_trees.features(lines, TRAIN),
+def predictions_of_peers(dataset: Path) -> dict[str, Predictions]:
+    """Fits the baselines of a test to a prepared dataset; returns their logits of the test rows."""
+    opened = OpenedDataset.open(DataConfig(dataset=str(dataset)), NUM_NUMERICAL)
+    train, validation, test = (
+        Rows.read(reader, spread(0, reader.num_rows, reader.num_rows))
+        for reader in map(opened.rows, ("train", "validation", "test"))
     )
-    fitted = {
-        _LINEAR: logistic_regression.predict(hashed, labels, split),
-        "LightGBM": boosted_trees.predict(columns, labels, split),
-    }
-    for name, (_, chosen) in fitted.items():
-        print(f"{name}: {chosen}", flush=True)
+    linear = LogisticRegression.fit(train, validation, opened.spec.table_sizes, refit=False)
+    trees = Trees.fit(train, validation, 1, shares_id_zero=opened.shares_id_zero, refit=False)
+    print(f"{_LINEAR}: L2 {linear.penalty:g}; LightGBM {trees.chosen}", flush=True)
     return {
-        name: Predictions(labels[VALIDATION:], np.log(p) - np.log1p(-p))
-        for name, (p, _) in fitted.items()
+        name: Predictions(test.labels, np.concatenate([model.logits(b) for b in test.blocks]))
+        for name, model in ((_LINEAR, linear), ("LightGBM", trees))
     }
 
 
@@ -165,7 +166,8 @@ class CriteoSample(Case):
         if len(lines) != ALL:
             raise UserError(f"{data}: {len(lines)} rows, expected {ALL}")
         labels = np.array([line[:1] == b"1" for line in lines])
-        peers = predictions_of_peers(lines, labels)
+        prepare(data, folder / "peers")
+        peers = predictions_of_peers(folder / "peers")
         linear, tested = peers[_LINEAR], labels[VALIDATION:]
 
         def of_peer(name: str, _seed: int) -> Values:

@@ -59,7 +59,7 @@ class PrecisionCost(Case):
 
 def changes_of_auc(name: str, dataset: Path, flags: Sequence[str], seed: int) -> Values:
     """Trains with a seed; returns AUC minus float32's."""
-    common = (f"--dataset={dataset}", *flags)
+    common = (f"--dataset={dataset}", "--baselines=", *flags)
     checkpoints = {}
     for precision, extra in (("float32", ()), ("bfloat16", IN_BFLOAT16)):
         checkpoints[precision] = dataset.with_name(f"{dataset.name}_{precision}_{seed}")

@@ -4,7 +4,7 @@
 import dataclasses
 
 from recsys.errors import UserError
-from recsys.settings import require_positive, setting
+from recsys.settings import require_known, require_positive, setting
 
 _BASELINES = ("markov", "item_knn", "ease", "ease_recent", "recent")
 
@@ -36,11 +36,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Refuses unknown baselines and ranks in another format."""
-        unknown = sorted(set(self.baselines) - set(_BASELINES))
-        if unknown:
-            raise UserError(
-                f"`baselines` must be among {', '.join(_BASELINES)}; got {', '.join(unknown)}"
-            )
+        require_known(self, "baselines", _BASELINES)
         for name in ("ranks_file", "lists_file"):
             path = getattr(self, name)
             if path and not path.endswith((".csv", ".parquet")):

@@ -5,6 +5,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +31,12 @@ from bert4rec.train.metrics import (
     metrics_of,
     ranking_metrics,
 )
-from bert4rec.train.verdict import leads_over, verdict
+from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.durable import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine, PrintLine
+from recsys.train.verdict import VERDICT, verdict
 
 _FEW_KS = (10,)
 _ROWS = 1 << 20
@@ -49,7 +51,7 @@ def report_test(
     negatives: Negatives,
     ranked: SplitRanks,
     machine: Machine,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Prints a test beside popularity.
 
     Args:
@@ -66,7 +68,7 @@ def report_test(
     targets = targets_of(sequences, "test")
     baseline = popularity_ranks(sequences, "test", negatives)
     model, popular = metrics_of(ranked.ranks), metrics_of(baseline)
-    values = flat_metrics(model)
+    values: dict[str, Any] = flat_metrics(model)
     for name, metrics in popular.items():
         values |= flat_metrics({f"popularity_{name}".removesuffix("_full"): metrics})
     half_widths: dict[str, dict[str, float]] = {}
@@ -105,7 +107,7 @@ def _report_baselines(
     negatives: Negatives,
     model: Mapping[str, Ranks],
     print_line: PrintLine,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Prints the model beside item-to-item baselines, and which is ahead.
 
     Returns:
@@ -149,16 +151,21 @@ def _report_baselines(
     leads = leads_over(others, model["full"], targets_of(sequences, "test").users)
     for lead in leads:
         print_line(f"{lead}, among all items")
-    print_line(f"Verdict: {verdict(leads)}")
-    return {
-        f"{name}_{metric}".replace("_full", "", 1): value
-        for name, of_row in metrics.items()
-        for metric, value in flat_metrics(of_row).items()
-    } | {
-        f"lead_{lead.metric}{end}": value
-        for lead in leads
-        for end, value in (("", lead.value), ("_low", lead.low), ("_high", lead.high))
-    }
+    sentence = verdict(leads)
+    print_line(f"Verdict: {sentence}")
+    return (
+        {
+            f"{name}_{metric}".replace("_full", "", 1): value
+            for name, of_row in metrics.items()
+            for metric, value in flat_metrics(of_row).items()
+        }
+        | {
+            f"lead_{lead.metric}{end}": value
+            for lead in leads
+            for end, value in (("", lead.value), ("_low", lead.low), ("_high", lead.high))
+        }
+        | {VERDICT: sentence}
+    )
 
 
 def _report_cold(

@@ -5,8 +5,10 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import require_not_negative, require_positive, setting
+from recsys.settings import require_known, require_not_negative, require_positive, setting
 from recsys.train.config import RunSettings
+
+_BASELINES = ("logistic_regression", "lightgbm")
 
 Mode = Literal["train", "test", "predict", "inference_benchmark"]
 
@@ -63,6 +65,14 @@ class RunConfig(RunSettings):
         "the group of a schema. Id 0 is skipped if it means missing, rare or unseen",
         resumable=True,
     )
+    baselines: tuple[str, ...] = setting(
+        _BASELINES,
+        "What a test, and the end of a training, compares with, beside the constant click rate: "
+        f"{' | '.join(_BASELINES)}. They are fitted to the training rows, in seconds, on one "
+        "process; lightgbm where it is installed. Empty for none, as under --run_benchmark where "
+        "this is not given",
+        resumable=True,
+    )
     predictions: str | None = setting(
         None,
         "File that --mode predict writes for --eval_split: row, label, probability, logit, and the "
@@ -92,8 +102,9 @@ class RunConfig(RunSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuses counts and thresholds out of range."""
+        """Refuses unknown baselines, and counts and thresholds out of range."""
         RunSettings.__post_init__(self)
+        require_known(self, "baselines", _BASELINES)
         require_positive(self, "epochs", "inference_benchmark_steps")
         require_not_negative(self, "test_after")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:

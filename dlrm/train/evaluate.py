@@ -32,12 +32,16 @@ class SplitScores:
         metrics: quality of the predictions on all samples.
         samples_per_s: samples of all ranks per second, reading included.
         mean_latency_s: mean seconds per batch, reading included.
+        logits: [rows] float32 of all ranks, one after the other; on one, in the order of the split.
+        labels: [rows] bool.
         within_groups: AUC within the groups that were asked for.
     """
 
     metrics: ClickMetrics
     samples_per_s: float
     mean_latency_s: float
+    logits: Tensor
+    labels: Tensor
     within_groups: GroupAuc | None = None
 
 
@@ -88,7 +92,14 @@ def score_split(
         of_rows = processes.gather(torch.cat(groups))
         columns = (all_logits, all_labels, of_rows)
         within_groups = group_auc(*(column.to(device) for column in columns))
-    return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits), within_groups)
+    return SplitScores(
+        metrics=metrics,
+        samples_per_s=metrics.num_rows / elapsed,
+        mean_latency_s=elapsed / len(logits),
+        logits=all_logits,
+        labels=all_labels,
+        within_groups=within_groups,
+    )
 
 
 def check_auc(metrics: ClickMetrics) -> None:

@@ -25,6 +25,8 @@ _HEADLINES = (
     *("average_train_throughput", "average_test_throughput"),
 )
 """Figures that open the page, of those that a run has."""
+_VERDICTS = ("verdict", "test_verdict")
+"""Sentences on the model beside its baselines, the first that a run has."""
 _DATASETS = ("dataset", "dataset_path", "dataset_type", "dataset_name")
 """Settings that name the dataset, the first that is set."""
 
@@ -74,8 +76,10 @@ def run_page(
         Section("Final metrics", (), (), [("metric", "value"), *_rows(final)]),
         Section("Settings", (), (), [("setting", "value"), *_rows(settings)]),
     ]
+    verdict = next((str(final[name]) for name in _VERDICTS if name in final), "")
     opening = [
         ", ".join(f"{name} {value}" for name, value in _rows(figures) if value != "None"),
+        verdict and f"Verdict: {verdict}",
         dataset and f"Dataset: {dataset}",
         command and f"Command: {command}",
     ]

@@ -159,7 +159,7 @@ class Training(Protocol[BatchT]):
 
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
-    ) -> Iterator[Mapping[str, float]]:
+    ) -> Iterator[Mapping[str, Any]]:
         """Prints the outcome and yields the final records of the log.
 
         A model that is tested here is the best by the evaluations, wherever it was kept.

@@ -16,10 +16,11 @@ from bert4rec.train.baselines import (
     popularity_ranks,
 )
 from bert4rec.train.metrics import bootstrap_intervals, paired_difference
-from bert4rec.train.verdict import leads_over, verdict
+from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
+from recsys.train.verdict import verdict
 
 USERS, ITEMS = 80, 150
 NAMES = ("markov", "item_knn", "ease", "ease_recent")

@@ -51,8 +51,8 @@ def train(program, dataset, *more):
     return program(f"--dataset={dataset}", *more, model=MODEL)
 
 
-def score(program, dataset, run):
-    return final(train(program, dataset, "--mode=test", f"--load_checkpoint_path={run}"))
+def score(program, dataset, run, *more):
+    return final(train(program, dataset, "--mode=test", f"--load_checkpoint_path={run}", *more))
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +140,10 @@ def test_ids_that_only_clickers_have_are_told(program, tmp_path):
 
 def test_a_sound_run_says_nothing(program, tmp_path):
     dataset = prepared(tmp_path / "log", rows_of(np.random.default_rng(6), 4000, 0.3), RANDOM)
-    records = train(program, dataset, f"--save_checkpoint_path={tmp_path / 'run'}")
+    records = train(program, dataset, f"--save_checkpoint_path={tmp_path / 'run'}", "--baselines=")
     assert program.stdout.rstrip().splitlines()[-1].startswith("Finished after")
     assert final(records)["best_auc"] > 0.75
-    score(program, dataset, tmp_path / "run")
+    score(program, dataset, tmp_path / "run", "--baselines=")
     assert len(program.stdout.splitlines()) == 1
 
 

@@ -74,9 +74,10 @@ def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_p
     run, report = tmp_path / "run", f"--report={tmp_path / 'page.html'}"
     worse_at_the_end = ("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings")
     length = ("--epochs=2", "--max_steps=50", f"--checkpoint_format={layout}")
-    records = program.train(dataset, run, *worse_at_the_end, *length, report)
+    compared = "--baselines=logistic_regression"
+    records = program.train(dataset, run, *worse_at_the_end, *length, report, compared)
     explained = next(r["data"] for r in records if "explained_step" in r["data"])
-    assert explained.pop("explained_step") == 47
+    assert explained.pop("explained_step") == explained.pop("compared_step") == 47
     tested = program.test(dataset, run, report)
     assert explained == {name: tested[name] for name in explained}
     assert len(explained["feature_importance"]) == 7

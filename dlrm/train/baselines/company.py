@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tested model beside simpler ones that saw the same training rows, and which is ahead."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dlrm.config import DlrmConfig
+from dlrm.data.opened import OpenedDataset, list_lengths
+from dlrm.train.baselines.logistic import Floats, LogisticRegression
+from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
+from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.trees import NoLightGbmError, Trees
+from dlrm.train.metrics import ClickMetrics, click_metrics
+from recsys.data.click_columns import ClickColumns
+from recsys.data.errors import DatasetError
+from recsys.train.recipe import PrintLine
+from recsys.train.verdict import VERDICT, Lead, verdict
+
+CONSTANT, LOGISTIC, LIGHTGBM = "constant", "logistic_regression", "lightgbm"
+
+_MOST_ROWS = {LOGISTIC: 2_000_000, LIGHTGBM: 500_000}
+_MOST_VALUES = {LOGISTIC: 40_000_000, LIGHTGBM: 10_000_000}
+"""Rows, and values of all their features, that a baseline is fitted to."""
+_MOST_TESTED = 1 << 20
+_HELD_OUT = 10
+"""One of so many rows chooses settings."""
+
+
+class _Baseline(Protocol):
+    def logits(self, block: ClickColumns) -> Floats: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Constant:
+    """The click rate of the training rows, for every row."""
+
+    rate: float
+
+    def logits(self, block: ClickColumns) -> Floats:
+        return np.full(len(block), math.log(self.rate) - math.log1p(-self.rate))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Company:
+    """The baselines of a run, fitted to its training rows.
+
+    Attributes:
+        config: settings of the run.
+        dataset: its dataset.
+        print_line: prints a line.
+    """
+
+    config: DlrmConfig
+    dataset: OpenedDataset
+    print_line: PrintLine
+
+    def beside(self, logits: Floats, labels: npt.NDArray[np.bool_]) -> Mapping[str, Any]:
+        """Prints a model beside the baselines, with a verdict; returns the values to log.
+
+        Args:
+            logits: [rows] of the model, for each row of `eval_split` in order.
+            labels: [rows].
+        """
+        if labels.all() or not labels.any():
+            return {}
+        split = self.config.data.eval_split
+        try:
+            baselines, told = self._fit()
+            reader = self._rows(split)
+        except DatasetError as error:  # a test needs no training rows
+            self.print_line(f"The model is beside no baseline: {error}")
+            return {}
+        if not baselines:
+            return {}
+        ranges = spread(0, len(labels), _MOST_TESTED)
+        tested = np.concatenate([np.arange(rows.start, rows.stop) for rows in ranges])
+        logits, labels = logits[tested], labels[tested]
+        of_blocks: dict[str, list[Floats]] = {name: [] for name in baselines}
+        for rows in ranges:
+            block = reader.read(rows.start, rows.stop)
+            for name, baseline in baselines.items():
+                of_blocks[name].append(baseline.logits(block))
+        found = {name: np.concatenate(blocks) for name, blocks in of_blocks.items()}
+        leads = {name: leads_over(name, each, logits, labels) for name, each in found.items()}
+        metrics = {
+            name: click_metrics(torch.from_numpy(each), torch.from_numpy(labels))
+            for name, each in ({"model": logits} | found).items()
+        }
+        of_rows = f"{len(labels):,} rows of the {split} split"
+        for line in _table(metrics, leads, of_rows):
+            self.print_line(line)
+        for line in told:
+            self.print_line(line)
+        sentence = verdict([lead for of_one in leads.values() for lead in of_one])
+        self.print_line(f"Verdict: {sentence}")
+        del metrics["model"]
+        return (
+            {
+                f"{name}_{metric}": getattr(each, metric)
+                for name, each in metrics.items()
+                for metric in (AUC, LOG_LOSS, "calibration")
+            }
+            | {
+                f"lead_{name}_{lead.metric}{end}": value
+                for name, of_one in leads.items()
+                for lead in of_one
+                for end, value in (("", lead.value), ("_low", lead.low), ("_high", lead.high))
+            }
+            | {VERDICT: sentence}
+        )
+
+    def _rows(self, split: str) -> Any:
+        return self.dataset.rows(split, check_ids=not self.config.model.hash_indices)
+
+    def _fit(self) -> tuple[dict[str, _Baseline], list[str]]:
+        """Fits the baselines; returns them and lines on how."""
+        wanted, sizes = self.config.run.baselines, self.dataset.spec.table_sizes
+        validation = self._validation_rows()
+        is_trained_on = validation == 0
+        chosen_by = "the last tenth of the training rows, then fitted to these too"
+        if validation:
+            chosen_by = "the validation split"
+        rows, held_out = self._read(LOGISTIC, validation)
+        rate = rows.labels.mean()
+        if not 0 < rate < 1 or not len(held_out):
+            self.print_line(
+                "The model is beside no baseline: the training rows are few, or all alike"
+            )
+            return {}, []
+        fitted: dict[str, _Baseline] = {CONSTANT: _Constant(float(rate))}
+        lines = []
+        if LOGISTIC in wanted:
+            model = LogisticRegression.fit(rows, held_out, sizes, refit=is_trained_on)
+            fitted[LOGISTIC] = model
+            lines.append(
+                f"{LOGISTIC}: one-hot ids and binned numbers, {model.one_hot.width:,} columns, L2 "
+                f"{model.penalty:g} chosen by {chosen_by}"
+                f"{self._sampled(rows, held_out, validation)}"
+            )
+        if LIGHTGBM in wanted:
+            rows, held_out = self._read(LIGHTGBM, validation)
+            try:
+                trees = Trees.fit(
+                    *(rows, held_out, torch.get_num_threads()),
+                    shares_id_zero=self.dataset.shares_id_zero,
+                    refit=is_trained_on,
+                )
+                fitted[LIGHTGBM] = trees
+                without = ", without the lists" if self.dataset.spec.lists else ""
+                lines.append(
+                    f"{LIGHTGBM}: {trees.chosen} chosen by {chosen_by}{without}"
+                    f"{self._sampled(rows, held_out, validation)}"
+                )
+            except NoLightGbmError as error:
+                lines.append(f"{LIGHTGBM} is left out: {error}")
+        return fitted, lines
+
+    def _training_rows(self) -> int:
+        """Counts the rows that the model trains on in an epoch."""
+        subset = self.config.data.dataset_subset
+        rows: int = self._rows("train").num_rows
+        return rows if subset is None else max(int(rows * subset), 1)
+
+    def _validation_rows(self) -> int:
+        """Counts validation rows that may choose settings: none where they are tested."""
+        if self.config.data.eval_split == "validation":
+            return 0
+        try:
+            reader = self._rows("validation")
+        except DatasetError:
+            return 0
+        labels = Rows.read(reader, spread(0, reader.num_rows, _MOST_TESTED)).labels
+        return int(reader.num_rows) if labels.any() and not labels.all() else 0
+
+    def _read(self, baseline: str, validation: int) -> tuple[Rows, Rows]:
+        """Reads training rows and those that choose settings, as many as a baseline may take.
+
+        Args:
+            baseline: its name.
+            validation: rows of the validation split that may choose, or 0.
+        """
+        lengths = list_lengths(self.dataset.manifest.semantics) if self.dataset.manifest else ()
+        spec = self.dataset.spec
+        values = len(spec.numerical) + len(spec.categorical) + sum(lengths)
+        most = min(_MOST_ROWS[baseline], _MOST_VALUES[baseline] // max(values, 1))
+        rows, train = self._training_rows(), self._rows("train")
+        if validation:
+            held_out = self._rows("validation")
+            some = spread(0, validation, most // _HELD_OUT)
+            return Rows.read(train, spread(0, rows, most)), Rows.read(held_out, some)
+        cut, few = rows - rows // _HELD_OUT, most // _HELD_OUT
+        return (
+            Rows.read(train, spread(0, cut, most - few)),
+            Rows.read(train, spread(cut, rows, few)),
+        )
+
+    def _sampled(self, rows: Rows, held_out: Rows, validation: int) -> str:
+        """Tells of a sample, where not all training rows were read."""
+        total = self._training_rows()
+        read = len(rows) if validation else len(rows) + len(held_out)
+        return f"; fitted to {read:,} of {total:,} training rows, evenly spread" * (read < total)
+
+
+def _table(
+    metrics: Mapping[str, ClickMetrics], leads: Mapping[str, list[Lead]], of_rows: str
+) -> Iterator[str]:
+    """Yields lines: the metrics of each, and the model's less these with their 95% intervals."""
+    width = max(map(len, metrics))
+    yield (
+        f"Beside the model, on {of_rows}: metrics of each, and by how much the model's differ, "
+        "with 95% intervals"
+    )
+    yield f"{'':{width}}{'auc':>10}{'log loss':>10}{'calibr.':>9}  {'auc: model less it':<30}" + (
+        "log loss: model less it"
+    )
+    for name, each in metrics.items():
+        differences = "".join(
+            f"  {f'{lead.value:+.4f} ({lead.low:+.4f} to {lead.high:+.4f})':<28}"
+            for lead in leads.get(name, ())
+        )
+        numbers = f"{each.auc:10.4f}{each.log_loss:10.4f}{each.calibration:9.3f}"
+        yield f"{name:{width}}{numbers}{differences}".rstrip()

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logistic regression on one-hot ids and binned numbers."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from dlrm.train.baselines.one_hot import Matrix, OneHot
+from dlrm.train.baselines.rows import Rows
+from recsys.data.click_columns import ClickColumns
+
+Floats = npt.NDArray[np.float64]
+
+_PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+"""Strengths of L2 to try, the strongest first, until the held-out rows lose by a weaker one."""
+_CHOICE_ROWS = 1 << 18
+"""Rows that a penalty is tried on. It is that of a prior, so it holds for more rows as well."""
+_STEPS, _CONJUGATE_STEPS = 30, 50
+_TOLERANCE = 1e-6
+"""Fall of the mean loss in a step that is the last one."""
+_RESIDUAL = 0.1
+_LEAST_SHARE, _LEAST_SIZE = 1e-4, 1e-6
+_LEAST_CURVATURE = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogisticRegression:
+    """A fitted model.
+
+    Attributes:
+        one_hot: columns of a row.
+        weights: of each column.
+        intercept: logit of a row without any.
+        penalty: strength of L2 that was chosen.
+    """
+
+    one_hot: OneHot
+    weights: Floats
+    intercept: float
+    penalty: float
+
+    @classmethod
+    def fit(
+        cls, rows: Rows, held_out: Rows, cardinalities: Sequence[int], *, refit: bool
+    ) -> "LogisticRegression":
+        """Fits weights; the loss of held-out rows chooses the penalty.
+
+        Args:
+            rows: training rows.
+            held_out: rows for the choice.
+            cardinalities: of the categorical features, lists last.
+            refit: train on the held-out rows as well, once the penalty is chosen.
+        """
+        one_hot = OneHot.fit(rows, cardinalities)
+        labels, matrix = rows.labels, one_hot.matrix(rows.blocks)
+        every = -(-len(labels) // _CHOICE_ROWS)
+        some, some_labels = (matrix, labels) if every == 1 else (matrix[::every], labels[::every])
+        held_matrix, held_labels = one_hot.matrix(held_out.blocks), held_out.labels
+        best, penalty, found = np.inf, _PENALTIES[0], np.zeros(one_hot.width + 1)
+        weights = found
+        for each in _PENALTIES:
+            weights = minimize(some, some_labels, each, weights)
+            loss = log_losses(held_matrix @ weights[:-1] + weights[-1], held_labels).mean()
+            if loss >= best:
+                break
+            best, penalty, found = loss, each, weights
+        if refit:
+            rows = rows + held_out
+            one_hot = OneHot.fit(rows, cardinalities)
+            labels, matrix = rows.labels, one_hot.matrix(rows.blocks)
+            found = np.zeros(one_hot.width + 1)
+        if refit or every > 1:
+            found = minimize(matrix, labels, penalty, found)
+        return cls(one_hot, found[:-1], float(found[-1]), penalty)
+
+    def logits(self, block: ClickColumns) -> Floats:
+        """Returns [B] logits of rows."""
+        logits: Floats = self.one_hot.matrix([block]) @ self.weights + self.intercept
+        return logits
+
+
+def log_losses(logits: Floats, labels: npt.NDArray[np.bool_]) -> Floats:
+    """Returns [B] binary cross-entropy of each row, in nats."""
+    return np.logaddexp(0, np.where(labels, -logits, logits))
+
+
+def minimize(
+    matrix: Matrix, labels: npt.NDArray[np.bool_], penalty: float, start: Floats
+) -> Floats:
+    """Minimizes the sum of log losses and half of the penalty times the squared weights.
+
+    A truncated Newton method, as LIBLINEAR's: conjugate gradients, in units of each weight's own
+    curvature, find each step. Source: Lin, Weng and Keerthi 2008 (Trust region Newton method for
+    logistic regression). SciPy's methods add up vectors by the threads of a BLAS that no setting of
+    a run reaches, and take ten times as long where another process is busy.
+
+    Args:
+        matrix: [B, columns].
+        labels: [B].
+        penalty: strength of L2; the intercept has none.
+        start: [columns + 1] weights, the intercept last.
+
+    Returns:
+        The weights, as `start`.
+    """
+    columns, rate = matrix.T, labels.mean()
+    squares = np.bincount(matrix.indices, matrix.data**2, matrix.shape[1])
+    penalties = np.append(np.full(matrix.shape[1], penalty), 0)
+
+    diagonal = np.append(squares, len(labels)) * rate * (1 - rate) + penalties + _LEAST_CURVATURE
+
+    def logits_of(weights: Floats) -> Floats:
+        logits: Floats = matrix @ weights[:-1] + weights[-1]
+        return logits
+
+    def sums(of_rows: Floats) -> Floats:
+        return np.append(columns @ of_rows, of_rows.sum())
+
+    def loss(logits: Floats, weights: Floats) -> float:
+        return float(log_losses(logits, labels).sum() + 0.5 * _dot(penalties * weights, weights))
+
+    weights, logits = start, logits_of(start)
+    now = loss(logits, weights)
+    for _ in range(_STEPS):
+        predicted = special.expit(logits)
+        gradient = sums(predicted - labels) + penalties * weights
+        bend = predicted * (1 - predicted)
+
+        def curve(step: Floats, bend: Floats = bend) -> Floats:
+            return sums(bend * logits_of(step)) + penalties * step
+
+        step = _conjugate_gradients(curve, gradient, diagonal)
+        slope, moved, size = _dot(gradient, step), logits_of(step), 1.0
+        while (then := loss(logits + size * moved, weights + size * step)) > now + (
+            _LEAST_SHARE * size * slope
+        ) and size > _LEAST_SIZE:
+            size /= 2
+        weights, logits = weights + size * step, logits + size * moved
+        if now - then < _TOLERANCE * len(labels):
+            break
+        now = then
+    return weights
+
+
+def _conjugate_gradients(
+    curve: Callable[[Floats], Floats], gradient: Floats, diagonal: Floats
+) -> Floats:
+    """Returns about the step to the least point of a quadratic form."""
+    step, rest = np.zeros_like(gradient), -gradient
+    scaled = rest / diagonal
+    direction, squared = scaled, _dot(rest, scaled)
+    enough = _RESIDUAL**2 * squared
+    for _ in range(_CONJUGATE_STEPS):
+        if squared <= enough:
+            break
+        curved = curve(direction)
+        length = squared / _dot(direction, curved)
+        step = step + length * direction
+        rest = rest - length * curved
+        scaled = rest / diagonal
+        before, squared = squared, _dot(rest, scaled)
+        direction = scaled + squared / before * direction
+    return step
+
+
+def _dot(one: Floats, other: Floats) -> float:
+    return float((one * other).sum())

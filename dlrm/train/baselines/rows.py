@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a split in memory: all of them, or as many as a baseline may take."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.click_columns import ClickColumns
+from recsys.data.row_reader import BLOCK_ROWS, RowReader
+
+_PIECE_ROWS = 1 << 14
+"""Rows that are read together where not all are: short enough to spread, long enough to read."""
+
+
+def spread(first: int, after: int, most: int) -> list[range]:
+    """Returns ranges of rows [first, after) to read in turn, at most so many rows in all.
+
+    More rows than that are thinned to pieces at equal distances.
+    """
+    rows = after - first
+    if rows <= most:
+        starts = range(first, after, BLOCK_ROWS)
+        return [range(start, min(start + BLOCK_ROWS, after)) for start in starts]
+    pieces = -(-most // _PIECE_ROWS)
+    starts_of = [first + piece * rows // pieces for piece in range(pieces)]
+    return [range(start, start + most // pieces) for start in starts_of]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a split.
+
+    Attributes:
+        blocks: their columns, one range after the other.
+        ranges: their numbers in the split.
+    """
+
+    blocks: Sequence[ClickColumns]
+    ranges: Sequence[range]
+
+    @classmethod
+    def read(cls, reader: RowReader, ranges: Sequence[range]) -> "Rows":
+        """Reads ranges of rows.
+
+        Raises:
+            DatasetError: a file is damaged.
+        """
+        return cls([reader.read(rows.start, rows.stop) for rows in ranges], ranges)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def __add__(self, other: "Rows") -> "Rows":
+        return Rows([*self.blocks, *other.blocks], [*self.ranges, *other.ranges])
+
+    @property
+    def labels(self) -> npt.NDArray[np.bool_]:
+        """[B] bool, True for a click."""
+        return np.concatenate([block.label for block in self.blocks])
+
+    def of(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Picks the values of these rows from those of all rows of the split."""
+        return np.concatenate([values[rows.start : rows.stop] for rows in self.ranges])
