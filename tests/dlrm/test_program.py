@@ -78,7 +78,7 @@ def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_p
     records = program.train(dataset, run, *worse_at_the_end, *length, report, compared)
     explained = next(r["data"] for r in records if "explained_step" in r["data"])
     assert explained.pop("explained_step") == explained.pop("compared_step") == 47
-    tested = program.test(dataset, run, report)
+    tested = program.test(dataset, run, report, compared)
     assert explained == {name: tested[name] for name in explained}
     assert len(explained["feature_importance"]) == 7
 
