@@ -35,8 +35,8 @@ from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.durable import whole_file
 from recsys.errors import UserError
+from recsys.train.measure.verdict import VERDICT, verdict
 from recsys.train.recipe import Machine, PrintLine
-from recsys.train.verdict import VERDICT, verdict
 
 _FEW_KS = (10,)
 _ROWS = 1 << 20

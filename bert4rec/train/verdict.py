@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from bert4rec.train.evaluate import Ranks
 from bert4rec.train.metrics import paired_difference, ranking_metrics
-from recsys.train.verdict import Lead
+from recsys.train.measure.verdict import Lead
 
 _JUDGED = ("hr@10", "ndcg@10")
 

@@ -22,7 +22,7 @@ from preproc.clicks import pipeline as clicks_pipeline
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics, one_split
-from preproc.clicks.schema.infer import infer_schema
+from preproc.clicks.schema.draft.infer import infer_schema
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from preproc.files.raw.parts import parts_of, told

@@ -20,7 +20,7 @@ from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
-from recsys.train.verdict import verdict
+from recsys.train.measure.verdict import verdict
 
 USERS, ITEMS = 80, 150
 NAMES = ("markov", "item_knn", "ease", "ease_recent")

@@ -16,7 +16,7 @@ from dlrm.train.baselines.trees import Trees
 from dlrm.train.metrics import roc_auc
 from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
-from recsys.train.verdict import Lead, verdict
+from recsys.train.measure.verdict import Lead, verdict
 from tests.dlrm.conftest import CARDINALITIES, make_columns
 
 
@@ -152,7 +152,6 @@ def test_a_verdict_looks_at_order_and_loss(auc, loss, expected):
 
 
 def test_trees_are_repeatable_and_better_than_the_rate():
-    pytest.importorskip("lightgbm")
     rows, held_out, tested = (made_rows(4000, seed)[0] for seed in (1, 2, 3))
     first, second = (
         Trees.fit(rows, held_out, threads, shares_id_zero=False, refit=False).logits(

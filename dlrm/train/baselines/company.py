@@ -19,8 +19,8 @@ from dlrm.train.baselines.trees import NoLightGbmError, Trees
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
+from recsys.train.measure.verdict import VERDICT, Lead, verdict
 from recsys.train.recipe import PrintLine
-from recsys.train.verdict import VERDICT, Lead, verdict
 
 CONSTANT, LOGISTIC, LIGHTGBM = "constant", "logistic_regression", "lightgbm"
 

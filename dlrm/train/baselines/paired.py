@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlrm.train.baselines.logistic import Floats, log_losses
-from recsys.train.verdict import Lead
+from recsys.train.measure.verdict import Lead
 
 _NORMAL_95 = 1.959964
 AUC, LOG_LOSS = "auc", "log_loss"

@@ -14,7 +14,7 @@ import yaml
 from pyarrow import parquet
 
 from preproc.clicks import __main__ as program
-from preproc.clicks.schema.infer import infer_schema
+from preproc.clicks.schema.draft.infer import infer_schema
 from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.rules import ClicksSemantics
-from preproc.clicks.schema.infer import infer_schema
+from preproc.clicks.schema.draft.infer import infer_schema
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import QUARANTINE_FILE

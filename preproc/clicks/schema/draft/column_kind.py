@@ -8,11 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from preproc.clicks.schema.draft.number_scale import RARER, is_named_as_number, number_evidence
+from preproc.clicks.schema.draft.text_sample import NUMBER
+from preproc.clicks.schema.draft.time_sample import (
+    fits_days_first,
+    time_kind,
+    time_rule,
+    zone_remark,
+)
 from preproc.clicks.schema.grammar import MAX_TEXT_BYTES
-from preproc.clicks.schema.number_scale import RARER, is_named_as_number, number_evidence
-from preproc.clicks.schema.text_sample import NUMBER
 from preproc.clicks.schema.time_rule import TIME_FEATURES
-from preproc.clicks.schema.time_sample import fits_days_first, time_kind, time_rule, zone_remark
 from preproc.files.raw.lists_in_text import SEPARATORS, WEIGHTED, list_separator
 from preproc.files.raw.spelled_numbers import spelling_remedy
 

@@ -4,8 +4,8 @@
 import re
 from collections import Counter
 
-from preproc.clicks.schema.text_sample import NUMBER
-from preproc.clicks.schema.time_sample import time_rule
+from preproc.clicks.schema.draft.text_sample import NUMBER
+from preproc.clicks.schema.draft.time_sample import time_rule
 
 _MARKS = ("null", "NULL", "None", "nan", "NaN", "NA", "N/A", "n/a", "\\N", "?")
 """Texts that are missing in any column."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from preproc.clicks.schema.number_scale import words_of
-from preproc.clicks.schema.text_sample import NUMBER
+from preproc.clicks.schema.draft.number_scale import words_of
+from preproc.clicks.schema.draft.text_sample import NUMBER
 
 _LABELS = frozenset(
     (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from preproc.clicks.schema.column_kind import (
+from preproc.clicks.schema.draft.column_kind import (
     Texts,
     column_kind,
     derived_names,
@@ -23,13 +23,13 @@ from preproc.clicks.schema.column_kind import (
     shown,
     with_bins,
 )
-from preproc.clicks.schema.label_sample import Label, find_label, leak_evidence
-from preproc.clicks.schema.missing_marks import missing_marks
+from preproc.clicks.schema.draft.label_sample import Label, find_label, leak_evidence
+from preproc.clicks.schema.draft.missing_marks import missing_marks
+from preproc.clicks.schema.draft.table_sample import sample_table
+from preproc.clicks.schema.draft.text_sample import HIVE, NUMBER, QUOTE, Dialect, sample_text
+from preproc.clicks.schema.draft.time_sample import time_rule
 from preproc.clicks.schema.row_format import MAX_FEATURES
-from preproc.clicks.schema.table_sample import sample_table
-from preproc.clicks.schema.text_sample import HIVE, NUMBER, QUOTE, Dialect, sample_text
 from preproc.clicks.schema.time_rule import show_time
-from preproc.clicks.schema.time_sample import time_rule
 from preproc.files.input_file import InputFile
 from preproc.files.raw.lists_in_text import SEPARATORS
 from preproc.files.raw.parts import parts_of
