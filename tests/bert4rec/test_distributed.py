@@ -64,6 +64,7 @@ def figures(folder: Path, runs: int = 1) -> dict[str, Any]:
         for record in records
         if record["step"] == []
         for name, value in record["data"].items()
+        if not isinstance(value, str)  # the verdict is a sentence
     }
 
 
