@@ -55,6 +55,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         config: sizes and variants of the network.
         table_sizes: rows of each table, capped at `config.max_table_size`.
         build_tables: builds the embeddings for these sizes, with rows of `config.row_dim`.
+
+    Attributes:
+        networks: the networks, whose logits are averaged.
     """
 
     def __init__(
@@ -94,19 +97,15 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
         bottom = bottom_mlp()
         self.embeddings = build_tables(table_sizes)
-        self._networks = nn.ModuleList([network(bottom)])
-        self._networks.extend(network(bottom_mlp()) for _ in range(1, config.seeds))
+        # Read in each call, where going through the list of modules would take its time.
+        self.networks = (network(bottom), *(network(bottom_mlp()) for _ in range(1, config.seeds)))
+        self._registered = nn.ModuleList(self.networks)
         self._can_fuse_lookup = (
             config.interaction_op == "cuda_dot" and bool(table_sizes) and config.seeds == 1
         )
         if config.optimized_mlp and not config.batch_norm and has_apex():
             for each in self.networks:
                 each.run_instead(ApexMlp(each.bottom_mlp), ApexMlp(each.top_mlp))
-
-    @property
-    def networks(self) -> list[DenseNetwork]:
-        """The networks, whose logits are averaged."""
-        return [each for each in self._networks if isinstance(each, DenseNetwork)]
 
     @property
     def bottom_mlp(self) -> Mlp:
@@ -142,10 +141,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         # On a GPU autocast brings them to its type; through float32 would be a pass more.
         if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
             numerical = numerical.to(torch.float32)
-        networks = self.networks
-        if len(networks) > 1:
-            return self._logits_of_several(networks, numerical, ids)
-        (network,) = networks
+        if len(self.networks) > 1:
+            return self._logits_of_several(numerical, ids)
+        (network,) = self.networks
         bottom = network.run_bottom(numerical)
         if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
             features = self.embeddings.interact(ids, bottom)
@@ -156,9 +154,8 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         logits: Tensor = network.run_top(features).squeeze(1)
         return logits
 
-    def _logits_of_several(
-        self, networks: Sequence[DenseNetwork], numerical: Tensor, ids: LookupsT
-    ) -> Tensor:
+    def _logits_of_several(self, numerical: Tensor, ids: LookupsT) -> Tensor:
+        networks = self.networks
         vectors: Sequence[Tensor | None] = [None] * len(networks)
         if self.embeddings.table_sizes:
             device = numerical.device.type
@@ -180,10 +177,11 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         if not self._can_fuse_lookup or self.num_numerical_features == 0:
             return None
         (network,) = self.networks
-        if network.run_bottom is not self.bottom_mlp or network.run_top is not self.top_mlp:
+        bottom_mlp, top_mlp = network.bottom_mlp, network.top_mlp
+        if network.run_bottom is not bottom_mlp or network.run_top is not top_mlp:
             return None
-        bottom = self.bottom_mlp.packed_for_few(numerical)
-        top = self.top_mlp.packed_for_few(numerical)
+        bottom = bottom_mlp.packed_for_few(numerical)
+        top = top_mlp.packed_for_few(numerical)
         if bottom is None or top is None or not isinstance(ids, Tensor):
             return None
         table = self.embeddings.joint_table()
@@ -207,23 +205,29 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     def mlp_parameters(self) -> list[nn.Parameter]:
         """Returns all parameters but the tables, in a fixed order."""
-        return [
-            parameter
-            for network in self.networks
-            for module in (network.bottom_mlp, network.interaction, network.top_mlp)
-            for parameter in module.parameters()
-        ]
+        return [p for module in self.dense_parts().values() for p in module.parameters()]
 
     def mlp_state(self) -> dict[str, Tensor]:
-        """Returns {name: tensor} of all parameters but the tables.
+        """Returns {name: tensor} of all parameters but the tables; see `dense_parts`."""
+        return {
+            f"{name}.{key}": value
+            for name, module in self.dense_parts().items()
+            for key, value in module.state_dict().items()
+        }
+
+    def dense_parts(self) -> dict[str, nn.Module]:
+        """Returns {name: module} of all modules but the tables, in a fixed order.
 
         Names of the second network, if there is one, begin with `1.`, and so on.
         """
         return {
-            f"{f'{number}.' if number else ''}{name}.{key}": value
+            f"{f'{number}.' if number else ''}{name}": module
             for number, network in enumerate(self.networks)
-            for name in ("bottom_mlp", "interaction", "top_mlp")
-            for key, value in getattr(network, name).state_dict().items()
+            for name, module in (
+                ("bottom_mlp", network.bottom_mlp),
+                ("interaction", network.interaction),
+                ("top_mlp", network.top_mlp),
+            )
         }
 
 

@@ -13,6 +13,7 @@ from dlrm.model.network import Dlrm
 from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
 from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
+from dlrm.nn.mlp import Mlp
 from recsys.errors import show_names
 from recsys.serve.manifest import (
     DEPLOYMENT_FILE,
@@ -23,8 +24,6 @@ from recsys.serve.manifest import (
 )
 
 TABLE, SCALE = "embeddings.table", "embeddings.scale"
-_NORM_EPS = 1e-5
-"""Of torch's BatchNorm1d."""
 
 
 class ClickNetwork(nn.Module):
@@ -100,22 +99,20 @@ def without_batch_norm(model: Dlrm) -> dict[str, Tensor]:
     weight + bias, which is linear, so that a layer of other numbers answers the same.
     """
     weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
-    for name in [name for name in weights if name.endswith(".running_mean")]:
-        norm, _, _ = name.rpartition(".")
-        mlp, _, number = norm.rpartition(".norms.")
-        of_norm = {
-            key: weights.pop(f"{norm}.{key}")
-            for key in ("running_mean", "running_var", "num_batches_tracked", "weight", "bias")
-        }
-        layer = f"{mlp}.layers.{number}"
-        mean, variance, factor, bias = (
-            of_norm[key].double() for key in ("running_mean", "running_var", "weight", "bias")
-        )
-        factor = factor / (variance + _NORM_EPS).sqrt()
-        scaled = weights[f"{layer}.weight"].double() * factor.unsqueeze(1)
-        shifted = (weights[f"{layer}.bias"].double() - mean) * factor + bias
-        weights[f"{layer}.weight"] = scaled.float()
-        weights[f"{layer}.bias"] = shifted.float()
+    for name, part in model.dense_parts().items():
+        for number, norm in enumerate(part.norms if isinstance(part, Mlp) else ()):
+            for key in norm.state_dict():
+                del weights[f"{name}.norms.{number}.{key}"]
+            layer = f"{name}.layers.{number}"
+            mean, variance, factor, bias = (
+                getattr(norm, key).double()
+                for key in ("running_mean", "running_var", "weight", "bias")
+            )
+            factor = factor / (variance + norm.eps).sqrt()
+            scaled = weights[f"{layer}.weight"].double() * factor.unsqueeze(1)
+            shifted = (weights[f"{layer}.bias"].double() - mean) * factor + bias
+            weights[f"{layer}.weight"] = scaled.float()
+            weights[f"{layer}.bias"] = shifted.float()
     return weights
 
 

@@ -73,7 +73,6 @@ class Network {
                  float* vectors) const;
   void read_rows(int64_t count, const int64_t* rows, float* vectors) const;
   void add_row(int64_t row, float factor, float* vector) const;
-  void read_quantized(int64_t count, const int64_t* rows, float* vectors) const;
 
   const Kernels& kernels_ = kernels();
   WeightsFile file_;
