@@ -362,7 +362,9 @@ class DlrmRecipe:
         if config.data.is_synthetic or is_timed or not config.run.baselines:
             return False
         if not isinstance(self.model, Dlrm):
-            self.machine.print_line("Several processes compare with no `baselines`; one does")
+            self.machine.print_line(
+                "`baselines` are fitted on one process only: run `mode` test without torchrun"
+            )
             return False
         return True
 

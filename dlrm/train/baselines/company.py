@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tested model beside simpler ones that saw the same training rows, and which is ahead."""
+"""Compares a tested model with simpler ones that are fitted to the same training rows."""
 
 import dataclasses
 import math
@@ -74,7 +74,7 @@ class Company:
             baselines, told = self._fit()
             reader = self._rows(split)
         except DatasetError as error:  # a test needs no training rows
-            self.print_line(f"The model is beside no baseline: {error}")
+            self.print_line(f"The model is compared with no baseline: {error}")
             return {}
         if not baselines:
             return {}
@@ -130,7 +130,8 @@ class Company:
         rate = rows.labels.mean()
         if not 0 < rate < 1 or not len(held_out):
             self.print_line(
-                "The model is beside no baseline: the training rows are few, or all alike"
+                "The model is compared with no baseline: the training rows are too few, or all of "
+                "one class"
             )
             return {}, []
         fitted: dict[str, _Baseline] = {CONSTANT: _Constant(float(rate))}
@@ -147,7 +148,9 @@ class Company:
             rows, held_out = self._read(LIGHTGBM, validation)
             try:
                 trees = Trees.fit(
-                    *(rows, held_out, torch.get_num_threads()),
+                    rows,
+                    held_out,
+                    torch.get_num_threads(),
                     shares_id_zero=self.dataset.shares_id_zero,
                     refit=is_trained_on,
                 )
@@ -175,8 +178,12 @@ class Company:
             reader = self._rows("validation")
         except DatasetError:
             return 0
-        labels = Rows.read(reader, spread(0, reader.num_rows, _MOST_TESTED)).labels
-        return int(reader.num_rows) if labels.any() and not labels.all() else 0
+        classes = set[bool]()
+        for rows in spread(0, reader.num_rows, _MOST_TESTED):
+            classes.update(reader.read(rows.start, rows.stop).label.tolist())
+            if len(classes) == 2:
+                return int(reader.num_rows)
+        return 0
 
     def _read(self, baseline: str, validation: int) -> tuple[Rows, Rows]:
         """Reads training rows and those that choose settings, as many as a baseline may take.
@@ -213,11 +220,11 @@ def _table(
     """Yields lines: the metrics of each, and the model's less these with their 95% intervals."""
     width = max(map(len, metrics))
     yield (
-        f"Beside the model, on {of_rows}: metrics of each, and by how much the model's differ, "
-        "with 95% intervals"
+        f"The model and its baselines on {of_rows}, with the differences (model less baseline) "
+        "and their 95% intervals"
     )
-    yield f"{'':{width}}{'auc':>10}{'log loss':>10}{'calibr.':>9}  {'auc: model less it':<30}" + (
-        "log loss: model less it"
+    yield f"{'':{width}}{'auc':>10}{'log loss':>10}{'calibr.':>9}  {'auc difference':<30}" + (
+        "log loss difference"
     )
     for name, each in metrics.items():
         differences = "".join(

@@ -34,11 +34,9 @@ class Rows:
 
     Attributes:
         blocks: their columns, one range after the other.
-        ranges: their numbers in the split.
     """
 
     blocks: Sequence[ClickColumns]
-    ranges: Sequence[range]
 
     @classmethod
     def read(cls, reader: RowReader, ranges: Sequence[range]) -> "Rows":
@@ -47,19 +45,15 @@ class Rows:
         Raises:
             DatasetError: a file is damaged.
         """
-        return cls([reader.read(rows.start, rows.stop) for rows in ranges], ranges)
+        return cls([reader.read(rows.start, rows.stop) for rows in ranges])
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
 
     def __add__(self, other: "Rows") -> "Rows":
-        return Rows([*self.blocks, *other.blocks], [*self.ranges, *other.ranges])
+        return Rows([*self.blocks, *other.blocks])
 
     @property
     def labels(self) -> npt.NDArray[np.bool_]:
         """[B] bool, True for a click."""
         return np.concatenate([block.label for block in self.blocks])
-
-    def of(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Picks the values of these rows from those of all rows of the split."""
-        return np.concatenate([values[rows.start : rows.stop] for rows in self.ranges])

@@ -82,7 +82,8 @@ class Trees:
             matrix = np.concatenate([_columns(block, shares_id_zero) for block in some.blocks])
             categories = list(range(numbers, numbers + ids))
             return lightgbm.Dataset(
-                *(matrix, some.labels),
+                matrix,
+                some.labels,
                 categorical_feature=categories,
                 params={"verbose": -1},
                 free_raw_data=False,
