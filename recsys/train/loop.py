@@ -311,8 +311,8 @@ class Loop(Generic[BatchT]):
                 )
             elif self.state.ended:
                 self.print_line(
-                    f"The run had ended at step {self.state.step} by its {self.state.ended}; "
-                    "the settings of this command let it go on"
+                    f"This run had ended at step {self.state.step} ({self.state.ended}); the "
+                    "settings of this command continue it"
                 )
 
     def _finished(self) -> bool:
