@@ -211,8 +211,10 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
         ("preproc.generate_criteo", "--output={data}/raw", f"--rows={rows}", "--days=3"),
         ("preproc.clicks", "--input={data}/raw", "--output={data}/clicks"),
     )
-    auc = ("--mode=train", "--dataset={data}/clicks", "--preset=small", f"--base_device={device}")
-    auc = (*auc, "--baselines=")  # fitted on the CPU, in the time of a device
+    auc = (
+        *("--mode=train", "--dataset={data}/clicks", "--preset=small", f"--base_device={device}"),
+        "--baselines=",  # fitted on the CPU, in the time of a device
+    )
     sizes_of_kernels: dict[str, Any] = (
         {"tables": 3, "rows": 40, "dims": (16,), "batch_sizes": (8,), "copy_mib": 1}
         if small
