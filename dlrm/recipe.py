@@ -607,7 +607,8 @@ class DlrmTraining:
             for metrics in self.last_test:
                 rows = self.source.num_batches * self.source.batch_size
                 self.recipe.tell_health(metrics, rows)
-            yield self._compare_and_explain(state.step, folder)
+            if values := self._compare_and_explain(state.step, folder):
+                yield values
         if self.metric is _LOG_LOSS:
             yield {"best_log_loss": -state.best_metric}
         yield {
