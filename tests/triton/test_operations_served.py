@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import http.client
 import importlib
+import itertools
 import json
 import re
 import ssl
@@ -171,9 +172,15 @@ class Proxy:
         with library.InferenceServerClient(f"localhost:{self.port}", **secure) as client:
             yield library, client
 
-    def log(self):
-        lines = (self.folder / "serving.json").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+    def log_from(self, request, count):
+        """Returns a number of lines from that of a request on; nginx writes it after its answer."""
+
+        def written():
+            lines = map(json.loads, (self.folder / "serving.json").read_text().splitlines())
+            return [*itertools.dropwhile(lambda line: line["id"] != request, lines)]
+
+        harness.wait_for(lambda: len(written()) >= count, f"{count} lines from {request}")
+        return written()
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +222,6 @@ def proxy(served, tmp_path_factory):
 
 @needs("nginx")
 def test_nginx_asks_for_a_token_and_logs_json(proxy):
-    before = len(proxy.log())
     answers = [
         proxy.status("/v2/models/dlrm", proxy.bearer()),
         proxy.status("/v2/models/dlrm", proxy.bearer("3f6cAb")),
@@ -234,7 +240,7 @@ def test_nginx_asks_for_a_token_and_logs_json(proxy):
         for refused in (None, {"authorization": proxy.bearer(proxy.token.upper())[1]}):
             with pytest.raises(Exception, match="UNAUTHENTICATED"):
                 client.get_model_metadata("dlrm", headers=refused)
-    lines = proxy.log()[before:]
+    lines = proxy.log_from(answers[0][1], len(answers) + 3)
     assert [(line["status"], line["id"]) for line in lines[: len(answers)]] == answers
     named = 'mobile "app"'
     expected = ["mobile app", named, named, *[""] * 6, "mobile app", "", ""]
