@@ -41,6 +41,7 @@ from dlrm.train.evaluate import SplitScores, check_auc, groups_in_order, score_s
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.health import data_lines, metric_lines
+from dlrm.train.knots import find_knots
 from dlrm.train.metrics import ClickMetrics
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
@@ -116,6 +117,10 @@ class DlrmRecipe:
             machine.print_line(line)
         config = resolve(config, machine.device, dataset.spec, processes.world_size)
         model = build_model(config, dataset, machine.device, processes, machine.print_line)
+        if _learns_knots(config):
+            reader = dataset.rows("train", check_ids=not config.model.hash_indices)
+            rows = max(int(reader.num_rows * (config.data.dataset_subset or 1)), 1)
+            model.set_knots(find_knots(reader, rows, config.model.numerical_bins))
         origin = dataset.origin(model.embeddings.table_sizes)
         return cls(
             config=config,
@@ -642,6 +647,15 @@ class DlrmTraining:
             print_line(f"Explaining the model of step {step}")
             values |= {**recipe.explanation(), "explained_step": step}
         return values
+
+
+def _learns_knots(config: DlrmConfig) -> bool:
+    """Returns whether knots of numbers come from the training rows, not from a checkpoint."""
+    return (
+        config.model.numerical_embedding != "none"
+        and config.run.mode == "train"
+        and config.data.dataset_type != "synthetic_gpu"
+    )
 
 
 def _undefined_auc(split: str, only_class: str) -> str:

@@ -5,12 +5,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from recsys.data.quantiles import MOST_BINS
 from recsys.errors import UserError
 from recsys.settings import joined, require_positive, setting
 
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
+NumericalEmbeddings = Literal["none", "bins", "piecewise_linear"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,16 @@ class ModelConfig:
         "each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do: values of "
         "features with few categories are then large, which costs quality on many logs",
     )
+    numerical_embedding: NumericalEmbeddings = setting(
+        "none",
+        "Vectors of numerical features that join those of the categorical ones in the "
+        "interaction, beside the bottom MLP: bins gives a number the vector of its quantile bin, "
+        "piecewise_linear codes where it lies among the quantiles, which a linear layer and a "
+        "ReLU make a vector (arXiv:2203.05556). The quantiles are those of the training rows",
+    )
+    numerical_bins: int = setting(
+        32, "Quantile bins of each numerical feature, for --numerical_embedding"
+    )
     seeds: int = setting(
         1,
         "Networks that start from different random values and are trained side by side as one "
@@ -104,15 +116,32 @@ class ModelConfig:
                 f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
                 f"not {self.embedding_type}"
             )
+        self._check_numerical_embedding()
         if self.embedding_init is not None and not self.embedding_init > 0:
             raise UserError(f"`embedding_init` must be positive, got {self.embedding_init}")
         if not 0 <= self.dropout < 1:
             raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
 
+    def _check_numerical_embedding(self) -> None:
+        if not 2 <= self.numerical_bins <= MOST_BINS:
+            raise UserError(
+                f"`numerical_bins` must lie in [2, {MOST_BINS}], got {self.numerical_bins}"
+            )
+        if self.numerical_embedding != "none" and self.num_numerical_features == 0:
+            raise UserError(
+                f"`numerical_embedding` {self.numerical_embedding}: the dataset has no numerical "
+                "features"
+            )
+
     @property
     def row_dim(self) -> int:
         """Columns of a table: the vectors of all networks."""
         return self.embedding_dim * self.seeds
+
+    def num_vectors(self, num_tables: int) -> int:
+        """Returns the number of vectors of a sample that interact, with the bottom MLP's output."""
+        has_vectors = self.numerical_embedding != "none"
+        return 1 + has_vectors * self.num_numerical_features + num_tables
 
     @property
     def weight_bytes(self) -> int:

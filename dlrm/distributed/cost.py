@@ -117,7 +117,7 @@ class Workload:
     ) -> "Workload":
         """Computes the workload of a DLRM with dot interactions."""
         dim = model.row_dim
-        features = len(table_sizes) + 1
+        features = model.num_vectors(len(table_sizes))
         joined = model.embedding_dim + features * (features - 1) // 2
         products = parameters = 0
         for layers in (

@@ -12,6 +12,7 @@ from dlrm.config import ModelConfig
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.interaction import Interaction, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
+from dlrm.nn.numerical import NumericalEmbedding
 
 
 class DenseNetwork(nn.Module):
@@ -21,10 +22,18 @@ class DenseNetwork(nn.Module):
         bottom_mlp: maps numerical features to a vector.
         interaction: combines it with those of the embeddings.
         top_mlp: maps the result to a logit.
+        numerical_embedding: maps numerical features to further vectors; None for no such ones.
     """
 
-    def __init__(self, bottom_mlp: Mlp, interaction: Interaction, top_mlp: Mlp) -> None:
+    def __init__(
+        self,
+        bottom_mlp: Mlp,
+        interaction: Interaction,
+        top_mlp: Mlp,
+        numerical_embedding: NumericalEmbedding | None = None,
+    ) -> None:
         super().__init__()
+        self.numerical_embedding = numerical_embedding
         self.bottom_mlp = bottom_mlp
         self.interaction = interaction
         self.top_mlp = top_mlp
@@ -41,8 +50,17 @@ class DenseNetwork(nn.Module):
 
     def forward(self, numerical: Tensor, vectors: Tensor | None) -> Tensor:
         """Maps [B, M] features and [B, F, D] vectors to [B, 1] logits."""
-        logits: Tensor = self.run_top(self.interaction(self.run_bottom(numerical), vectors))
+        bottom = self.run_bottom(numerical)
+        vectors = self.with_numerical(numerical, vectors)
+        logits: Tensor = self.run_top(self.interaction(bottom, vectors))
         return logits
+
+    def with_numerical(self, numerical: Tensor, vectors: Tensor | None) -> Tensor | None:
+        """Puts vectors of [B, M] numerical features before the [B, F, D] of the tables."""
+        if self.numerical_embedding is None:
+            return vectors
+        own: Tensor = self.numerical_embedding(numerical)
+        return own if vectors is None else torch.cat([own.to(vectors.dtype), vectors], 1)
 
 
 class DlrmNetwork(nn.Module, Generic[LookupsT]):
@@ -82,7 +100,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         def network(bottom: Mlp) -> DenseNetwork:
             interaction = build_interaction(
                 config.interaction_op,
-                1 + len(table_sizes),
+                config.num_vectors(len(table_sizes)),
                 config.embedding_dim,
                 config.dcn_low_rank_dim,
             )
@@ -93,7 +111,16 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
                 dropout=config.dropout,
                 batch_norm=config.batch_norm,
             )
-            return DenseNetwork(bottom, interaction, top)
+            of_numbers = None
+            if config.numerical_embedding != "none":
+                of_numbers = NumericalEmbedding(
+                    config.numerical_embedding,
+                    config.num_numerical_features,
+                    config.numerical_bins,
+                    config.embedding_dim,
+                    config.embedding_init,
+                )
+            return DenseNetwork(bottom, interaction, top, of_numbers)
 
         bottom = bottom_mlp()
         self.embeddings = build_tables(table_sizes)
@@ -101,7 +128,10 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         self.networks = (network(bottom), *(network(bottom_mlp()) for _ in range(1, config.seeds)))
         self._registered = nn.ModuleList(self.networks)
         self._can_fuse_lookup = (
-            config.interaction_op == "cuda_dot" and bool(table_sizes) and config.seeds == 1
+            config.interaction_op == "cuda_dot"
+            and config.numerical_embedding == "none"
+            and bool(table_sizes)
+            and config.seeds == 1
         )
         if config.optimized_mlp and not config.batch_norm and has_apex():
             for each in self.networks:
@@ -150,7 +180,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         else:
             with_tables = bool(self.embeddings.table_sizes)
             vectors = self.embeddings(ids, bottom.dtype) if with_tables else None
-            features = network.interaction(bottom, vectors)
+            features = network.interaction(bottom, network.with_numerical(numerical, vectors))
         logits: Tensor = network.run_top(features).squeeze(1)
         return logits
 
@@ -199,6 +229,12 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         (network,) = self.networks
         network.run_instead(bottom, top)
 
+    def set_knots(self, knots: Tensor) -> None:
+        """Sets the knots of all numerical embeddings: [M, `numerical_bins` + 1]."""
+        for network in self.networks:
+            if network.numerical_embedding is not None:
+                network.numerical_embedding.set_knots(knots)
+
     def reset_embeddings(self) -> None:
         """Draws the embeddings anew, as at the start."""
         self.embeddings.reset_parameters()
@@ -227,7 +263,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
                 ("bottom_mlp", network.bottom_mlp),
                 ("interaction", network.interaction),
                 ("top_mlp", network.top_mlp),
+                ("numerical_embedding", network.numerical_embedding),
             )
+            if module is not None
         }
 
 

@@ -55,7 +55,7 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
     if config.interaction_op not in _INTERACTIONS:
         reason = f"`interaction_op` {config.interaction_op}"
     elif config.interaction_op != "cat" and not fits_kernels(
-        num_categorical + 1, config.embedding_dim
+        config.num_vectors(num_categorical), config.embedding_dim
     ):
         reason = (
             f"{num_categorical} categorical features and `embedding_dim` {config.embedding_dim}"

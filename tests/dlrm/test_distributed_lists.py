@@ -100,10 +100,11 @@ def test_the_planned_vectors_are_those_of_the_lists(kinds, rows):
 
 
 FLAGS = (*SMALL_MODEL, "--batch_size=57", "--max_steps=6", "--print_freq=1", "--lr=0.002")
+_PIECEWISE = ("--numerical_embedding=piecewise_linear", "--numerical_bins=4")
 RUNS = {
     "planned": ("--optimizer=sgd",),
     "mixed": ("--optimizer=adam", "--hash_indices", "--max_table_size=9"),
-    "rows": ("--optimizer=rowwise_adagrad", "--seeds=2", "--embedding_init=0.1"),
+    "rows": ("--optimizer=rowwise_adagrad", "--seeds=2", "--embedding_init=0.1", *_PIECEWISE),
     "copies": ("--optimizer=adagrad", "--hash_indices", "--max_table_size=9"),
 }
 """Placement -> settings."""

@@ -15,13 +15,8 @@ Mlp::Mlp(const WeightsFile& file, const std::string& name, const std::vector<int
     const int64_t inputs = sizes[i];
     const int64_t outputs = sizes[i + 1];
     const std::string layer = name + ".layers." + std::to_string(i);
-    const StoredTensor weight = file.tensor(layer + ".weight", {outputs, inputs});
-    const StoredTensor bias = file.tensor(layer + ".bias", {outputs});
-    if (weight.dtype != "F32" || bias.dtype != "F32") {
-      throw std::runtime_error(layer + ": expected float32 weights, got " + weight.dtype);
-    }
-    const std::vector<float> weights = weight.floats();
-    const std::vector<float> added = bias.floats();
+    const std::vector<float> weights = file.floats(layer + ".weight", {outputs, inputs});
+    const std::vector<float> added = file.floats(layer + ".bias", {outputs});
     const int64_t padded = padded_columns(inputs);
     const auto at = static_cast<int64_t>(rows_.size());
     rows_.resize(static_cast<size_t>(at + outputs * padded));

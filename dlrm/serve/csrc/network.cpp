@@ -16,6 +16,7 @@ constexpr int64_t kPadMultiple = 8;
 constexpr int64_t kWidestLayer = 1 << 20;
 constexpr int64_t kMaxListLength = 10000;
 constexpr int64_t kMostNetworks = 1024;
+constexpr int64_t kMostBins = 255;
 
 // Columns of the interaction: those of vector 0, the dot products, and padding.
 int64_t interaction_width(int64_t num_vectors, int64_t dim) {
@@ -31,6 +32,13 @@ std::vector<int64_t> with_input(int64_t inputs, const std::vector<int64_t>& size
 
 void require(bool fits, const std::string& expected) {
   if (!fits) throw JsonError("the native backend serves " + expected);
+}
+
+NumericalKind kind_of(const std::string& name) {
+  require(name == "none" || name == "bins" || name == "piecewise_linear",
+          "numerical embeddings none, bins and piecewise_linear");
+  if (name == "none") return NumericalKind::kNone;
+  return name == "bins" ? NumericalKind::kBins : NumericalKind::kPiecewiseLinear;
 }
 
 void check_layers(const std::vector<int64_t>& sizes, int64_t last) {
@@ -61,6 +69,12 @@ Deployment::Deployment(const std::string& folder) {
             "dot products and concatenation");
     require(!config.at("batch_norm").boolean(), "MLPs without batch norm");
     num_numerical = config.at("num_numerical_features").integer();
+    // Releases before had no vectors of numerical features.
+    if (const Json* const kind = config.find("numerical_embedding"); kind != nullptr) {
+      numerical_kind = kind_of(kind->string());
+      numerical_bins = config.at("numerical_bins").integer();
+      require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
+    }
     dim = config.at("embedding_dim").integer();
     const Json* const seeds = config.find("seeds");  // of releases that have them
     num_networks = seeds == nullptr ? 1 : seeds->integer();
@@ -81,8 +95,9 @@ Deployment::Deployment(const std::string& folder) {
       require(width >= 1 && width <= kMaxListLength, "lists of 1 to 10,000 elements");
       num_slots += width;
     }
-    const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1;
-    require(num_vectors >= 2, "1 categorical feature or more");
+    const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1 +
+                             (numerical_kind == NumericalKind::kNone ? 0 : num_numerical);
+    require(!table_sizes.empty(), "1 categorical feature or more");
     require(concatenates || num_vectors <= kMaxVectors, "dot products of 1 to 63 features");
     require(num_networks >= 1 && num_networks <= kMostNetworks, "1 to 1,024 networks");
     require(dim >= 1 && dim <= (concatenates ? kWidestLayer : kMaxDim),
@@ -108,6 +123,52 @@ Deployment::Deployment(const std::string& folder) {
   }
 }
 
+NumericalEmbedding::NumericalEmbedding(const WeightsFile& file, const std::string& name,
+                                       const Deployment& deployment)
+    : kind_(deployment.numerical_kind), num_bins_(deployment.numerical_bins), dim_(deployment.dim) {
+  const int64_t features = deployment.num_numerical;
+  knots_ = file.floats(name + ".knots", {features, num_bins_ + 1});
+  weight_ = file.floats(name + ".weight", {features, num_bins_, dim_});
+  if (kind_ == NumericalKind::kBins) return;
+  const std::vector<float> bias = file.floats(name + ".bias", {features, dim_});
+  before_.resize(static_cast<size_t>(features * (num_bins_ + 1) * dim_));
+  for (int64_t m = 0; m < features; ++m) {
+    const float* const knots = knots_.data() + m * (num_bins_ + 1);
+    float* sum = before_.data() + m * (num_bins_ + 1) * dim_;
+    std::copy_n(bias.data() + m * dim_, dim_, sum);
+    for (int64_t t = 0; t < num_bins_; ++t, sum += dim_) {
+      const float* const weight = weight_.data() + (m * num_bins_ + t) * dim_;
+      const bool is_interval = knots[t] < knots[t + 1];  // a repeated knot codes nothing
+      for (int64_t d = 0; d < dim_; ++d) sum[dim_ + d] = sum[d] + (is_interval ? weight[d] : 0.0F);
+    }
+  }
+}
+
+void NumericalEmbedding::forward(const float* numerical, float* vectors) const {
+  const auto features = static_cast<int64_t>(knots_.size()) / (num_bins_ + 1);
+  for (int64_t m = 0; m < features; ++m, vectors += dim_) {
+    const float x = numerical[m];
+    const float* const knots = knots_.data() + m * (num_bins_ + 1);
+    const float* const weights = weight_.data() + m * num_bins_ * dim_;
+    if (kind_ == NumericalKind::kBins) {
+      const auto bin = std::upper_bound(knots + 1, knots + num_bins_, x) - (knots + 1);
+      std::copy_n(weights + bin * dim_, dim_, vectors);
+      continue;
+    }
+    // Knots up to x, all of those before the first that is repeated if x is not below it.
+    const int64_t passed = std::upper_bound(knots, knots + num_bins_ + 1, x) - knots;
+    const int64_t interval = std::max<int64_t>(passed - 1, 0);
+    const float* const before = before_.data() + (m * (num_bins_ + 1) + interval) * dim_;
+    const bool is_inside = passed > 0 && interval < num_bins_;
+    const float share =
+        is_inside ? (x - knots[interval]) / (knots[interval + 1] - knots[interval]) : 0.0F;
+    const float* const weight = weights + std::min(interval, num_bins_ - 1) * dim_;
+    for (int64_t d = 0; d < dim_; ++d) {
+      vectors[d] = std::max(before[d] + share * weight[d], 0.0F);
+    }
+  }
+}
+
 Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
       constant_(deployment.num_numerical > 0 ? 0 : kBlockSamples, 1.0F),
@@ -117,16 +178,25 @@ Network::Network(const std::string& folder, const Deployment& deployment)
       hash_indices_(deployment.hash_indices),
       sizes_(deployment.table_sizes),
       widths_(deployment.widths),
+      num_numerical_(deployment.num_numerical),
+      num_numerical_vectors_(
+          deployment.numerical_kind == NumericalKind::kNone ? 0 : deployment.num_numerical),
+      num_slots_(deployment.num_slots),
+      num_list_slots_(deployment.num_list_slots),
       num_singles_(deployment.num_singles),
       has_lists_(deployment.num_list_slots > 0) {
-  const int64_t num_vectors = static_cast<int64_t>(sizes_.size()) + 1;
+  const int64_t num_vectors = 1 + num_numerical_vectors_ + static_cast<int64_t>(sizes_.size());
   const int64_t numerical = std::max<int64_t>(deployment.num_numerical, 1);
   const int64_t width = concatenates_ ? num_vectors * dim_ : interaction_width(num_vectors, dim_);
   for (int64_t n = 0; n < num_networks_; ++n) {
     const std::string prefix = n == 0 ? "" : std::to_string(n) + ".";
     networks_.push_back(
         {Mlp(file_, prefix + "bottom_mlp", with_input(numerical, deployment.bottom_sizes), true),
-         Mlp(file_, prefix + "top_mlp", with_input(width, deployment.top_sizes), false)});
+         Mlp(file_, prefix + "top_mlp", with_input(width, deployment.top_sizes), false),
+         {}});
+    if (num_numerical_vectors_ > 0) {
+      networks_.back().numerical.emplace_back(file_, prefix + "numerical_embedding", deployment);
+    }
   }
   int64_t num_rows = 0;
   for (const int64_t size : sizes_) {
@@ -151,8 +221,8 @@ NetworkScratch Network::make_scratch() const {
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
   scratch.features = AlignedFloats(kBlockSamples * dense.top.num_inputs());
   scratch.logits = AlignedFloats(kBlockSamples);
-  if (scale_ != nullptr || has_lists_ || concatenates_) {
-    scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
+  if (reads_vectors()) {
+    scratch.vectors = AlignedFloats(kBlockSamples * (num_numerical_vectors_ + num_features) * dim_);
   }
   scratch.rows.resize(static_cast<size_t>(kBlockSamples * num_features));
   return scratch;
@@ -164,7 +234,7 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, con
   for (int64_t n = 0; n < num_networks_; ++n) {
     const Dense& dense = networks_[static_cast<size_t>(n)];
     dense.bottom.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
-    interact(n, batch, ids, scale, scratch);
+    interact(n, batch, numerical, ids, scale, scratch);
     float* const of_network = n == 0 ? logits : scratch.logits.data();
     dense.top.forward(batch, scratch.features.data(), of_network, scratch.top_mlp);
     for (int i = 0; n > 0 && i < batch; ++i) logits[i] += of_network[i];
@@ -173,21 +243,39 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, con
   for (int i = 0; i < batch; ++i) logits[i] /= static_cast<float>(num_networks_);
 }
 
-void Network::interact(int64_t network, int batch, const int64_t* ids, const float* scale,
-                       NetworkScratch& scratch) const {
+bool Network::reads_vectors() const {
+  return has_lists_ || scale_ != nullptr || concatenates_ || num_numerical_vectors_ > 0;
+}
+
+void Network::read_vectors(int64_t network, int batch, const float* numerical, const int64_t* ids,
+                           const float* scale, NetworkScratch& scratch) const {
   const auto num_features = static_cast<int64_t>(sizes_.size());
-  const bool reads_vectors = has_lists_ || scale_ != nullptr || concatenates_;
-  float* const vectors = scratch.vectors.data();
-  if (has_lists_) {
-    sum_lists(network, batch, ids, scale, vectors);
-  } else {
-    find_rows(network, batch, ids, scratch.rows.data());
-    if (reads_vectors) read_rows(batch * num_features, scratch.rows.data(), vectors);
+  const int64_t* rows = scratch.rows.data();
+  float* vectors = scratch.vectors.data();
+  for (int sample = 0; sample < batch; ++sample) {
+    for (const NumericalEmbedding& each : networks_[static_cast<size_t>(network)].numerical) {
+      each.forward(numerical + sample * num_numerical_, vectors);
+    }
+    vectors += num_numerical_vectors_ * dim_;
+    if (has_lists_) {
+      sum_lists(network, ids + sample * num_slots_, scale + sample * num_list_slots_, vectors);
+    } else {
+      read_rows(num_features, rows + sample * num_features, vectors);
+    }
+    vectors += num_features * dim_;
   }
+}
+
+void Network::interact(int64_t network, int batch, const float* numerical, const int64_t* ids,
+                       const float* scale, NetworkScratch& scratch) const {
+  const int64_t num_vectors = num_numerical_vectors_ + static_cast<int64_t>(sizes_.size());
+  float* const vectors = scratch.vectors.data();
+  if (!has_lists_) find_rows(network, batch, ids, scratch.rows.data());
+  if (reads_vectors()) read_vectors(network, batch, numerical, ids, scale, scratch);
   const float* const bottom = scratch.bottom.data();
   float* const features = scratch.features.data();
   if (concatenates_) {
-    const int64_t stride = num_features * dim_;
+    const int64_t stride = num_vectors * dim_;
     for (int64_t sample = 0; sample < batch; ++sample) {
       float* const joined = features + sample * (dim_ + stride);
       std::copy_n(bottom + sample * dim_, dim_, joined);
@@ -198,14 +286,14 @@ void Network::interact(int64_t network, int batch, const int64_t* ids, const flo
   InteractionArguments arguments{};
   arguments.dtype = Dtype::kFloat32;
   arguments.batch = batch;
-  arguments.num_vectors = static_cast<int32_t>(num_features + 1);
+  arguments.num_vectors = static_cast<int32_t>(num_vectors + 1);
   arguments.dim = static_cast<int32_t>(dim_);
   arguments.width = static_cast<int32_t>(networks_.front().top.num_inputs());
   arguments.first = bottom;
   arguments.first_stride = dim_;
-  if (reads_vectors) {
+  if (reads_vectors()) {
     arguments.rest = vectors;
-    arguments.rest_stride = num_features * dim_;
+    arguments.rest_stride = num_vectors * dim_;
   } else {
     arguments.table = table_.data;
     arguments.table_dtype = table_.dtype == "BF16" ? Dtype::kBFloat16 : Dtype::kFloat32;
@@ -235,16 +323,14 @@ int64_t Network::find_row(int64_t network, size_t feature, int64_t id) const {
   return (starts_[feature] + id) * num_networks_ + network;
 }
 
-void Network::sum_lists(int64_t network, int batch, const int64_t* ids, const float* scale,
+void Network::sum_lists(int64_t network, const int64_t* ids, const float* scale,
                         float* vectors) const {
   const size_t num_features = sizes_.size();
-  for (int64_t sample = 0; sample < batch; ++sample) {
-    for (size_t f = 0; f < num_features; ++f, vectors += dim_) {
-      std::fill_n(vectors, dim_, 0.0F);
-      for (int64_t slot = 0; slot < widths_[f]; ++slot, ++ids) {
-        const float factor = f < num_singles_ ? 1.0F : *scale++;
-        if (factor != 0.0F) add_row(find_row(network, f, *ids), factor, vectors);
-      }
+  for (size_t f = 0; f < num_features; ++f, vectors += dim_) {
+    std::fill_n(vectors, dim_, 0.0F);
+    for (int64_t slot = 0; slot < widths_[f]; ++slot, ++ids) {
+      const float factor = f < num_singles_ ? 1.0F : *scale++;
+      if (factor != 0.0F) add_row(find_row(network, f, *ids), factor, vectors);
     }
   }
 }

@@ -12,6 +12,9 @@
 
 namespace recsys::serve {
 
+// How numerical features become vectors: dlrm/nn/numerical.py defines both ways.
+enum class NumericalKind : uint8_t { kNone, kBins, kPiecewiseLinear };
+
 // A version as its deployment.json describes it.
 struct Deployment {
   // Throws std::runtime_error where the file is damaged, or of a model that is not served here.
@@ -21,6 +24,8 @@ struct Deployment {
   int64_t dim = 0;            // D
   int64_t num_networks = 1;   // N, whose logits are averaged
   bool concatenates = false;  // the vectors, in place of their dot products
+  NumericalKind numerical_kind = NumericalKind::kNone;
+  int64_t numerical_bins = 0;  // T, intervals of a numerical feature with a vector
   std::vector<int64_t> table_sizes;
   // Ids of each feature in a row, in slots: one, or the most of a list.
   std::vector<int64_t> widths;
@@ -34,12 +39,32 @@ struct Deployment {
   bool takes_raw_rows = false;
 };
 
+// The vectors of numerical features of a network.
+class NumericalEmbedding {
+ public:
+  // name: that of the weights; num_features: M. Throws std::runtime_error where they are missing.
+  NumericalEmbedding(const WeightsFile& file, const std::string& name,
+                     const Deployment& deployment);
+
+  // Writes the [M, D] vectors of the [M] features of a sample.
+  void forward(const float* numerical, float* vectors) const;
+
+ private:
+  NumericalKind kind_;
+  int64_t num_bins_;
+  int64_t dim_;
+  std::vector<float> knots_;   // [M, T + 1]
+  std::vector<float> weight_;  // [M, T, D]
+  // [M, T + 1, D] sums of the bias and of the weights of all intervals before each knot.
+  std::vector<float> before_;
+};
+
 // Buffers of a thread.
 struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
   AlignedFloats bottom;
-  AlignedFloats vectors;  // of a table in 8 bits, of lists, or to concatenate
+  AlignedFloats vectors;  // [batch, M + F, D]; not if the interaction reads rows of the table alone
   AlignedFloats features;
   AlignedFloats logits;
   std::vector<int64_t> rows;
@@ -62,15 +87,19 @@ class Network {
   struct Dense {
     Mlp bottom;
     Mlp top;
+    std::vector<NumericalEmbedding> numerical;  // one or none
   };
 
   // The table is [R, N * D], and as [R * N, D] holds a row for each network.
   int64_t find_row(int64_t network, size_t feature, int64_t id) const;
   void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
-  void interact(int64_t network, int batch, const int64_t* ids, const float* scale,
-                NetworkScratch& scratch) const;
-  void sum_lists(int64_t network, int batch, const int64_t* ids, const float* scale,
-                 float* vectors) const;
+  // Whether vectors are copied before they interact.
+  bool reads_vectors() const;
+  void read_vectors(int64_t network, int batch, const float* numerical, const int64_t* ids,
+                    const float* scale, NetworkScratch& scratch) const;
+  void interact(int64_t network, int batch, const float* numerical, const int64_t* ids,
+                const float* scale, NetworkScratch& scratch) const;
+  void sum_lists(int64_t network, const int64_t* ids, const float* scale, float* vectors) const;
   void read_rows(int64_t count, const int64_t* rows, float* vectors) const;
   void add_row(int64_t row, float factor, float* vector) const;
 
@@ -84,6 +113,10 @@ class Network {
   std::vector<int64_t> sizes_;
   std::vector<int64_t> starts_;
   std::vector<int64_t> widths_;
+  int64_t num_numerical_;
+  int64_t num_numerical_vectors_;  // num_numerical_ or 0
+  int64_t num_slots_;
+  int64_t num_list_slots_;
   size_t num_singles_;  // features before those of lists
   bool has_lists_;
   StoredTensor table_;

@@ -35,14 +35,6 @@ std::runtime_error damaged(const std::string& path, const std::string& reason) {
 
 }  // namespace
 
-std::vector<float> StoredTensor::floats() const {
-  size_t count = 1;
-  for (const int64_t length : shape) count *= static_cast<size_t>(length);
-  std::vector<float> values(count);
-  std::memcpy(values.data(), data, values.size() * sizeof(float));
-  return values;
-}
-
 MappedFile::MappedFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   // Not fstat, whose symbol glibc has since 2.33: wheels load into 2.28 (setup.py).
@@ -101,6 +93,19 @@ StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int6
   } catch (const JsonError& error) {
     throw damaged(path_, name + ": " + error.what());
   }
+}
+
+std::vector<float> WeightsFile::floats(const std::string& name,
+                                       const std::vector<int64_t>& shape) const {
+  const StoredTensor stored = tensor(name, shape);
+  if (stored.dtype != "F32") {
+    throw std::runtime_error(name + ": expected float32 weights, got " + stored.dtype);
+  }
+  size_t count = 1;
+  for (const int64_t length : shape) count *= static_cast<size_t>(length);
+  std::vector<float> values(count);
+  std::memcpy(values.data(), stored.data, values.size() * sizeof(float));
+  return values;
 }
 
 std::string read_text(const std::string& path) {

@@ -16,9 +16,6 @@ struct StoredTensor {
   std::string dtype;  // F32, BF16, I8
   std::vector<int64_t> shape;
   const uint8_t* data;
-
-  // Copies float32 numbers.
-  std::vector<float> floats() const;
 };
 
 // A whole file, mapped.
@@ -43,6 +40,9 @@ class WeightsFile {
 
   // Throws std::runtime_error where it is missing, outside the file, or of another shape.
   StoredTensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
+
+  // Copies a tensor of float32. Throws as `tensor`, and where the tensor is of another type.
+  std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
   std::string path_;

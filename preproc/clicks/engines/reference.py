@@ -30,7 +30,7 @@ from preproc.clicks.rules import (
     transform_numerical,
 )
 from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
-from preproc.clicks.schema.quantiles import quantile_edges
+from recsys.data.quantiles import quantile_edges
 from preproc.clicks.schema.row_format import Column, Edges, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark

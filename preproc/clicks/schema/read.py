@@ -9,7 +9,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.schema.quantiles import MOST_BINS
+from recsys.data.quantiles import MOST_BINS
 from preproc.clicks.schema.row_format import (
     AS_IT_IS,
     MAX_FEATURES,

@@ -14,11 +14,11 @@ from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.engines.native import encode as native_encode
 from preproc.clicks.engines.native import number_bins
 from preproc.clicks.engines.native.units import NativeSettings
-from preproc.clicks.schema.quantiles import quantile_edges
 from preproc.clicks.serving.feature_file import write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
+from recsys.data.quantiles import quantile_edges
 from tests.preproc.clicks.rows import assert_same, run, stopped
 from tests.preproc.clicks.schema_log import columns_of, prepare, write_schema
 from tests.tools import needs

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.rules import ClicksSemantics, order_dictionary
-from preproc.clicks.schema.quantiles import count_bins, quantile_edges
+from recsys.data.quantiles import count_bins, quantile_edges
 from preproc.clicks.schema.row_format import Column
 from preproc.files.errors import CancelledError
 from preproc.files.progress import Progress

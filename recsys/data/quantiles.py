@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of the bins of a number, found from its values in the rows that are counted."""
+"""Edges of bins that have about equally many of a number's values each."""
 
 import numpy as np
 import numpy.typing as npt
