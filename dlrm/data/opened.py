@@ -15,11 +15,11 @@ import numpy.typing as npt
 from dlrm.config import DataConfig
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.formats.npy_days import NpyReader
+from recsys.data.formats.records import BinaryRecordsReader
 from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, SEQUENCES_KIND, Manifest, fingerprint
-from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.positioned_io import open_for_reading, read_array
-from recsys.data.records import BinaryRecordsReader
 from recsys.data.row_reader import RowReader
 from recsys.data.split_binary import Access, SplitBinaryReader
 from recsys.data.split_layout import GROUP_DTYPE, GROUP_FILE, find_split

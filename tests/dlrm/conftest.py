@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.data import npy_days
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.formats import npy_days
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.split_binary import SplitBinaryWriter
 from tests.harness import Program

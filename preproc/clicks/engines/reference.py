@@ -30,7 +30,6 @@ from preproc.clicks.rules import (
     transform_numerical,
 )
 from preproc.clicks.schema.grammar import REJECT_REASONS, read_category, read_fields, read_list
-from recsys.data.quantiles import quantile_edges
 from preproc.clicks.schema.row_format import Column, Edges, RowFormat
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, without_mark
@@ -40,6 +39,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import ListColumn
 from recsys.data.positioned_io import write_at
+from recsys.data.quantiles import quantile_edges
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from preproc.clicks.layouts.torchrec import ROW_BYTES, dataset_spec
 from preproc.clicks.rules import Bounds, split_bounds
 from preproc.clicks.schema.row_format import NUM_NUMERICAL
 from preproc.files.workspace import atomic_file
-from recsys.data.npy_days import FOLDER, array_paths
+from recsys.data.formats.npy_days import FOLDER, array_paths
 from recsys.data.positioned_io import write_at
 
 _CHUNK_ROWS = 1 << 15

@@ -9,7 +9,6 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from recsys.data.quantiles import MOST_BINS
 from preproc.clicks.schema.row_format import (
     AS_IT_IS,
     MAX_FEATURES,
@@ -21,6 +20,7 @@ from preproc.clicks.schema.row_format import (
 from preproc.clicks.schema.schema import SPLIT_KINDS, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
+from recsys.data.quantiles import MOST_BINS
 
 _TOP = ("dialect", "missing", "label", "numbers", "defaults", "columns", "split")
 _DIALECT = ("delimiter", "header", "quote")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.npy_days import NpyReader, find_folder
+from recsys.data.formats.npy_days import NpyReader, find_folder
+from recsys.data.formats.records import SPLIT_FILES, BinaryRecordsReader
 from recsys.data.parquet import ParquetReader, has_parquet
-from recsys.data.records import SPLIT_FILES, BinaryRecordsReader
 from recsys.data.row_reader import RowReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.split_layout import split_folders

@@ -12,8 +12,8 @@ from preproc.clicks.kernel import binding
 from preproc.clicks.rules import SPLITS, ClicksSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
+from recsys.data.formats.npy_days import NpyReader
 from recsys.data.manifest import MANIFEST_FILE
-from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.verify.run import verify
 from tests.preproc.clicks.rows import good_text, run

@@ -8,9 +8,9 @@ import numpy as np
 
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.formats.records import record_bytes
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
-from recsys.data.records import record_bytes
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.data.verify.run import verify
 

@@ -12,9 +12,9 @@ import pytest
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.formats.records import BinaryRecordsReader
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader, write_parquet_part
-from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from tests.recsys.data.damage import (
     Damage,

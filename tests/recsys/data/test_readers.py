@@ -13,8 +13,8 @@ import pytest
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.formats.records import BinaryRecordsReader
 from recsys.data.parquet import ParquetReader, write_parquet_part
-from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.split_layout import find_split
 from recsys.data.verify import files as verify_files

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import CategoricalFeature, FeatureSpec, index_dtype
+from recsys.data.formats.records import BinaryRecordsReader, record_bytes
 from recsys.data.parquet import ParquetReader, part_name, write_parquet_part
-from recsys.data.records import BinaryRecordsReader, record_bytes
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from tests.recsys.data.datasets import (
     assert_equal,

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.rules import ClicksSemantics, order_dictionary
-from recsys.data.quantiles import count_bins, quantile_edges
 from preproc.clicks.schema.row_format import Column
 from preproc.files.errors import CancelledError
 from preproc.files.progress import Progress
+from recsys.data.quantiles import count_bins, quantile_edges
 
 EDGE = np.dtype("<f8")
 _ENTRY = np.dtype([("hash", "<u8"), ("count", "<u4"), ("length", "<u4"), ("number", "<f8")])
