@@ -165,11 +165,6 @@ class DlrmRecipe:
         num_rows, metric = self._check_splits(source.num_batches * batch_size)
         if self.config.model.batch_norm and not self.config.data.drop_last:
             refuse_batch_of_one(num_rows, batch_size)
-        if not self.dataset.spec.table_sizes:
-            logger.warning(
-                "a model without categorical features cannot be deployed, for Triton has no empty "
-                "tensors: give the dataset a constant one if it is to be"
-            )
         step = GraphedTrainStep(train_step) if self.config.run.cuda_graphs else train_step
         training = DlrmTraining(self, source, train_step, step, num_rows, metric)
         check_warmup(self.config, training.cadence.steps(source.num_batches), num_rows)

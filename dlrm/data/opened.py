@@ -185,7 +185,10 @@ class OpenedDataset:
             for name, value in manifest.semantics.items()
             if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
         }
-        return Origin(sizes, fingerprint(files) if files else manifest.fingerprint, semantics)
+        # Numbers alone mean what the semantics say, whatever the rows are.
+        has_dictionaries = bool(files) or not sizes
+        own = fingerprint(files) if has_dictionaries else manifest.fingerprint
+        return Origin(sizes, own, semantics)
 
 
 def list_lengths(semantics: Mapping[str, Any]) -> tuple[int, ...]:

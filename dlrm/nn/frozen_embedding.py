@@ -35,7 +35,7 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
 
 def one_table(embeddings: Embeddings[Tensor]) -> Tensor:
     """Returns the tables one after the other, copied if they are several."""
-    stored = embeddings.stored_tables()
+    stored = embeddings.stored_tables() or [torch.empty(0, embeddings.embedding_dim)]
     return stored[0] if len(stored) == 1 else torch.cat(stored)
 
 

@@ -46,7 +46,7 @@ class DlrmExport(CheckpointExport):
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
-        UserError: the model has no categorical feature.
+        UserError: the model has no feature.
     """
 
     kind: ClassVar[str] = KIND
@@ -61,11 +61,10 @@ class DlrmExport(CheckpointExport):
         self.config = dataclasses.replace(self.stored.config, batch_norm=False)
         self._lengths = list_lengths(self.origin.semantics)
         self.widths = (*[1] * (len(self.stored.table_sizes) - len(self._lengths)), *self._lengths)
-        if not self.stored.table_sizes:
+        if not self.stored.table_sizes and not self.config.num_numerical_features:
             raise UserError(
-                f"{path}: a model without categorical features cannot be deployed, because a "
-                "request has no empty tensors; train it with a column of zeros as one, or predict "
-                "rows of a dataset by python -m dlrm.scripts.main `mode` predict"
+                f"{path}: a model without features cannot be deployed, because a request has no "
+                "empty tensors"
             )
 
     @functools.cached_property
@@ -144,7 +143,8 @@ class DlrmExport(CheckpointExport):
             numbers = generator.normal(size=(rows, features)).astype(np.float32)
             ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
             request: dict[str, Any] = {NUMERICAL: numbers} if features else {}
-            request[CATEGORICAL] = ids
+            if len(sizes):
+                request[CATEGORICAL] = ids
             if self.num_list_slots:  # some elements of each list
                 widths = np.repeat(self._lengths, self._lengths)
                 factors = generator.uniform(0, 0.5, (rows, self.num_list_slots))
@@ -160,9 +160,12 @@ class DlrmExport(CheckpointExport):
         def joined(source: Sequence[Arrays], name: str) -> Tensor:
             return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
 
-        categorical = joined(requests, CATEGORICAL)
-        has_numbers = self.config.num_numerical_features > 0
-        numerical = joined(requests, NUMERICAL) if has_numbers else torch.empty(len(categorical), 0)
+        rows = sum(len(next(iter(request.values()))) for request in requests)
+        categorical, numerical = torch.empty(rows, 0, dtype=torch.int64), torch.empty(rows, 0)
+        if self.widths:
+            categorical = joined(requests, CATEGORICAL)
+        if self.config.num_numerical_features:
+            numerical = joined(requests, NUMERICAL)
         probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
         ids: Any = categorical
         if self.num_list_slots:

@@ -41,7 +41,7 @@ class ClickNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._marks = out_of_range == "error"
+        self._marks = out_of_range == "error" and bool(model.embeddings.table_sizes)
         self._hashes = model.embeddings.hash_indices
         self._sizes: Tensor
         sizes = torch.tensor(model.embeddings.table_sizes)
@@ -88,6 +88,20 @@ class CategoricalNetwork(nn.Module):
         # len() would be a constant of the exported graph.
         numerical = categorical.new_empty((categorical.shape[0], 0), dtype=torch.float32)
         probability, logit = self.network(numerical, categorical, scale)
+        return probability, logit
+
+
+class NumericalNetwork(nn.Module):
+    """A click network without categorical features, of numbers alone."""
+
+    def __init__(self, network: ClickNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, numerical: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicts clicks, as `ClickNetwork`."""
+        categorical = numerical.new_empty((numerical.shape[0], 0), dtype=torch.int64)
+        probability, logit = self.network(numerical, categorical)
         return probability, logit
 
 
@@ -168,4 +182,6 @@ def build_network(
         value.copy_(weights[name])
     model.eval().requires_grad_(False)
     network = ClickNetwork(model, out_of_range, widths)
-    return network if config.num_numerical_features else CategoricalNetwork(network)
+    if not config.num_numerical_features:
+        return CategoricalNetwork(network)
+    return network if table_sizes else NumericalNetwork(network)

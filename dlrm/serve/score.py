@@ -84,8 +84,9 @@ def read_requests(
             ids, scale = batch.ids.to_slots(widths, sum(lengths))
             yield batch, request | {CATEGORICAL: ids.numpy(), FACTORS: scale.contiguous().numpy()}
         else:
-            ids = batch.ids.to(torch.int64).contiguous()
-            yield batch, request | {CATEGORICAL: ids.numpy()}
+            if CATEGORICAL in inputs:
+                request[CATEGORICAL] = batch.ids.to(torch.int64).contiguous().numpy()
+            yield batch, request
 
 
 @torch.inference_mode()

@@ -52,7 +52,7 @@ class ServedDlrm(ServedModel):
 
     def check_values(self, request: Arrays) -> None:
         """Refuses ids outside their tables, where deployed with `out_of_range` error."""
-        if self._refuses_bad_ids:
+        if self._refuses_bad_ids and CATEGORICAL in request:
             check_ids(CATEGORICAL, request[CATEGORICAL], self._ends)
 
     @torch.inference_mode()
@@ -63,7 +63,8 @@ class ServedDlrm(ServedModel):
         joined = (np.concatenate([r[tensor.name] for r in requests]) for tensor in signature.inputs)
         inputs = [torch.from_numpy(array).to(self._device) for array in joined]
         outputs = [output.cpu().numpy() for output in self._run(inputs)]
-        ends = np.cumsum([len(request[CATEGORICAL]) for request in requests])[:-1]
+        (first, *_) = (tensor.name for tensor in signature.inputs)
+        ends = np.cumsum([len(request[first]) for request in requests])[:-1]
         by_output = [np.split(output, ends) for output in outputs]
         names = [tensor.name for tensor in signature.outputs]
         return [dict(zip(names, reply, strict=True)) for reply in zip(*by_output, strict=True)]

@@ -130,7 +130,7 @@ PROBABILITY, LOGIT = "probability", "logit"
 
 
 def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int = 0) -> Signature:
-    """Returns the signature of a DLRM, which may lack numerical features.
+    """Returns the signature of a DLRM, which may lack numerical or categorical features.
 
     Args:
         num_numerical: M.
@@ -140,10 +140,11 @@ def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int
     """
     factors = TensorSignature(name=FACTORS, dtype="float32", shape=(num_list_slots,))
     numerical = TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,))
+    categorical = TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,))
     return Signature(
         inputs=(
             *((numerical,) if num_numerical else ()),
-            TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,)),
+            *((categorical,) if num_categorical else ()),
             *((factors,) if num_list_slots else ()),
         ),
         outputs=(

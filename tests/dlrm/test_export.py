@@ -226,9 +226,31 @@ def test_a_version_that_cannot_be_opened_says_so(checkpoint, tmp_path, name, old
         ServedDlrm.open(file.parent, CPU)
 
 
-def test_a_model_without_categorical_features_is_refused(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint", table_sizes=())
-    with pytest.raises(UserError, match="without categorical features cannot be deployed, because"):
+@pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
+@pytest.mark.parametrize("settings", [{}, {"interaction_op": "cat", "seeds": 2}])
+def test_a_model_of_numbers_alone_answers_as_the_checkpoint(tmp_path, artifact_format, settings):
+    settings = {"numerical_embedding": "piecewise_linear"} | settings
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", table_sizes=(), **settings)
+    serving = ServingSettings(format=artifact_format)
+    _, served = deployed(checkpoint, tmp_path / "models", serving=serving)
+    assert [tensor.name for tensor in served.deployment.signature.inputs] == ["numerical"]
+    requests = [{"numerical": draw(rows, rows)["numerical"]} for rows in (1, 2, 33)]
+    for request in requests:
+        served.check(request)
+    expected = [
+        model(
+            torch.from_numpy(r["numerical"]), torch.empty(len(r["numerical"]), 0, dtype=torch.int64)
+        )
+        for r in requests
+    ]
+    for answer, logits in zip(served.predict(requests), expected, strict=True):
+        np.testing.assert_allclose(answer["logit"][:, 0], logits.detach(), rtol=0, atol=1e-5)
+
+
+def test_a_model_without_features_is_refused(tmp_path):
+    settings = {"table_sizes": (), "num_numerical_features": 0}
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint", **settings)
+    with pytest.raises(UserError, match="without features"):
         deployed(checkpoint, tmp_path / "models")
     assert not (tmp_path / "models").exists()
 

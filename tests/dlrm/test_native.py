@@ -80,6 +80,25 @@ def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, mo
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"numerical_embedding": "piecewise_linear"},
+        {"numerical_embedding": "bins", "interaction_op": "cat", "seeds": 2},
+        {"interaction_op": "cat"},
+    ],
+)
+def test_a_model_of_numbers_alone_answers_as_the_python_backend(tmp_path, model):
+    folder = deployed(tmp_path, table_sizes=(), **model)
+    native, eager = NativeDlrm(folder), ServedDlrm.open(folder, CPU)
+    for rows in (1, 9, 65):
+        request = {"numerical": draw(rows, rows)["numerical"]}
+        (expected,), (found,) = eager.predict([request]), native.predict([request])
+        np.testing.assert_allclose(found["logit"], expected["logit"], rtol=1e-5, atol=1e-5)
+    with pytest.raises(BadRequestError, match="categorical"):
+        native.predict([draw(3)])
+
+
 RESPOND = """
 import pathlib, sys
 import numpy as np

@@ -80,3 +80,47 @@ def test_raw_rows_have_the_logits_of_the_offline_path(avazu, backend, form):
     request = {form: np.array([[text.encode() for text in row] for row in texts], np.object_)}
     answer = served.respond(request)
     np.testing.assert_allclose(answer["logit"][:, 0], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_log_of_numbers_alone_is_served(tmp_path):
+    """Raw rows have the logits of the offline path, and every engine makes the same dataset."""
+    generator = np.random.default_rng(3)
+    numbers = generator.normal(size=(2000, 2))
+    clicks = (np.abs(numbers[:, 0]) < 0.7).astype(int)
+    lines = [f"{a:.4f},{b:.4f}" for a, b in numbers]
+    rows = [f"{click},{line}" for click, line in zip(clicks, lines, strict=True)]
+    (tmp_path / "log.csv").write_text("\n".join(["target,a,b", *rows]) + "\n")
+    (tmp_path / "new.csv").write_text("\n".join(["a,b", *lines[:NEW]]) + "\n")
+
+    def recipes(*arguments):
+        return harness.forked("-m", "recsys_recipes", *arguments, folder=tmp_path)
+
+    prepare = ("prepare", "clicks", "--input=log.csv")
+    recipes(*prepare, "--infer=schema.yaml")
+    for engine in ("native", "reference"):
+        recipes(*prepare, "--schema=schema.yaml", f"--engine={engine}", f"--output={engine}")
+    written, expected = (
+        {
+            path.relative_to(tmp_path / engine): path.read_bytes()
+            for path in (tmp_path / engine).rglob("*.*")
+            if path.name != "manifest.json"
+        }
+        for engine in ("native", "reference")
+    )
+    assert written == expected
+    settings = ("--numerical_embedding=piecewise_linear", "--interaction_op=cat", "--epochs=3")
+    train = ("train", "dlrm", "--dataset=native", "--preset=criteo_sample", *settings)
+    recipes(*train, "--eval_split=validation", "--save_checkpoint_path=run", "--log_path=log.json")
+    assert harness.read_log(tmp_path / "log.json")[-1]["data"]["best_auc"] > 0.9
+    recipes(
+        *("deploy", "--checkpoint=run", "--dataset=native", "--raw", "--backend=native"),
+        "--repository=models",
+    )
+    given = ("--input=new.csv", "--dictionaries=native", "--unlabelled", "--output=new")
+    recipes("prepare", "clicks", *given)
+    recipes("predict", "--dataset=new", "--load_checkpoint_path=run", "--predictions=new.parquet")
+    logits = parquet.read_table(tmp_path / "new.parquet")["logit"].to_numpy()
+    served = NativeDlrm.open(tmp_path / "models" / "dlrm" / "1", CPU)
+    text = np.array(lines[:NEW], object)[:, None]
+    (answer,) = served.predict([{"line": text}])
+    np.testing.assert_allclose(answer["logit"][:, 0], logits, rtol=1e-5, atol=1e-5)

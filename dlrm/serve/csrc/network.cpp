@@ -97,7 +97,8 @@ Deployment::Deployment(const std::string& folder) {
     }
     const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1 +
                              (numerical_kind == NumericalKind::kNone ? 0 : num_numerical);
-    require(!table_sizes.empty(), "1 categorical feature or more");
+    require(num_vectors >= 2 || (concatenates && num_numerical > 0),
+            "1 categorical feature or more, or numerical features with vectors");
     require(concatenates || num_vectors <= kMaxVectors, "dot products of 1 to 63 features");
     require(num_networks >= 1 && num_networks <= kMostNetworks, "1 to 1,024 networks");
     require(dim >= 1 && dim <= (concatenates ? kWidestLayer : kMaxDim),

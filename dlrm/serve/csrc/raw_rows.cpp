@@ -58,7 +58,9 @@ void RawRows::read(const Request& request, Features& features) {
     for (const InputTensor& tensor : request) names.push_back(tensor.name);
     std::sort(names.begin(), names.end());
     throw BadRequest("got " + joined(names) + ": a request has 'line', or 'fields', or " +
-                     (deployment_.num_numerical > 0 ? "'numerical' and " : "") + "'categorical'" +
+                     (deployment_.num_numerical > 0 ? "'numerical'" : "") +
+                     (deployment_.num_numerical > 0 && deployment_.num_slots > 0 ? " and " : "") +
+                     (deployment_.num_slots > 0 ? "'categorical'" : "") +
                      (deployment_.num_list_slots > 0 ? " and 'factors'" : ""));
   }
   const int64_t num_fields = transform_->num_features();

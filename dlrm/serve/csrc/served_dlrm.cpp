@@ -50,14 +50,15 @@ void Instance::append(const Request& request, Features& features) {
     if (deployment.num_numerical > 0) {
       expected.push_back({"numerical", "float32", deployment.num_numerical});
     }
-    expected.push_back({"categorical", "int64", deployment.num_slots});
+    if (deployment.num_slots > 0) {
+      expected.push_back({"categorical", "int64", deployment.num_slots});
+    }
     if (deployment.num_list_slots > 0) {
       expected.push_back({"factors", "float32", deployment.num_list_slots});
     }
     check_tensors(expected, request);
-    const InputTensor* const categorical = find_input(request, "categorical");
-    features.resize(deployment, before + categorical->rows());
-    copy_values(categorical, features.ids.data() + ids_before);
+    features.resize(deployment, before + request.front().rows());
+    copy_values(find_input(request, "categorical"), features.ids.data() + ids_before);
     copy_values(find_input(request, "numerical"),
                 features.numerical.data() + before * deployment.num_numerical);
     copy_values(find_input(request, "factors"),

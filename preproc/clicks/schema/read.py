@@ -157,8 +157,8 @@ class _Reader:
                 raise self._error(
                     ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
                 )
-        if not any(c.role in _CATEGORICAL or c.derived for c in columns):
-            raise self._error(("columns",), "no categorical feature; DLRM needs one")
+        if not any(c.role == "numerical" or c.role in _CATEGORICAL or c.derived for c in columns):
+            raise self._error(("columns",), "no column is a feature")
         vocabularies = Counter(column.vocabulary for column in columns)
         for column in columns:
             if column.vocabulary and vocabularies[column.vocabulary] == 1:

@@ -588,7 +588,7 @@ def test_the_zone_of_times_is_told(end, drafted, told, tmp_path):
     if drafted is None:
         return
     made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={tmp_path / 'schema.yaml'}"]
-    with pytest.raises(PreprocError, match="no categorical feature"):
+    with pytest.raises(PreprocError, match="no column is a feature"):
         load_schema(write_without_features(tmp_path / "schema.yaml"))
     assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
     spec, reader = columns_of_dataset(tmp_path / "data", "train")
@@ -614,7 +614,7 @@ def test_thousands_separators_are_told(values, tmp_path):
     assert "thousands separators" in infer_schema(tmp_path / "log")
 
 
-def test_long_scales_of_integers_are_offered_with_bins(tmp_path):
+def test_long_scales_of_integers_are_numbers(tmp_path):
     rng = np.random.default_rng(3)
     order = rng.permutation(3000)
     drafted = write_columns(
@@ -627,11 +627,9 @@ def test_long_scales_of_integers_are_offered_with_bins(tmp_path):
         user_id=rng.lognormal(6, 1, 5000).astype(int),
     )
     for name in ("duration", "age"):
-        assert drafted[name] == {"role": "numerical", "type": "int", "bins": "quantiles:32"}
+        assert drafted[name] == {"role": "numerical", "type": "int"}
     named = {"role": "categorical", "type": "int"}
     assert {drafted[name] == named for name in ("ad", "room", "place", "user_id")} == {True}
-    (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
-    assert load_schema(tmp_path / "schema.yaml").columns[1].quantiles == 32
 
 
 @pytest.mark.parametrize(("no", "yes"), [("0", "1"), ("0.0", "1.0"), ("false", "true")])
@@ -799,7 +797,6 @@ def test_hours_of_one_digit_are_times(tmp_path):
 
 @pytest.mark.parametrize("size", ["", "e-07", "e+09"])
 def test_a_draft_of_numbers_alone_is_prepared(size, tmp_path):
-    """Their bins are the categories that a model needs."""
     rng = random.Random(4)
     lines = [
         f"{rng.choice('01')},{rng.gauss(0, 1):.4f}{size},{rng.random():.3f}" for _ in range(900)
@@ -808,8 +805,7 @@ def test_a_draft_of_numbers_alone_is_prepared(size, tmp_path):
     log.write_text("\n".join(["target,a,b", *lines]) + "\n")
     assert prepared(tmp_path, log).rows == {"train": 720, "validation": 90, "test": 90}
     spec, _ = columns_of_dataset(tmp_path / "data", "train")
-    assert [f.name for f in spec.categorical] == ["a_bin", "b_bin"]
-    assert [f.cardinality for f in spec.categorical] == [32 + 1, 32 + 1]
+    assert (spec.numerical, spec.categorical) == (("a", "b"), ())
 
 
 def test_a_draft_of_ids_that_all_differ_is_prepared(tmp_path):

@@ -343,9 +343,7 @@ BAD_SCHEMAS = {
     "columns:\n- {name: 'C{1..1000000000}', role: ignored}\nlabel: {column: c}": (
         r"more than 1000 columns, the most"
     ),
-    "columns:\n- {name: a, role: numerical, type: int}\nlabel: {column: c}": (
-        r"no categorical feature"
-    ),
+    "columns:\n- {name: a, role: ignored}\nlabel: {column: c}": r"no column is a feature",
     "missing: [-1]\ncolumns: []": r":1: missing: expected a list of quoted texts",
     "label: {column: c, positive: [a], negative: [b, a]}\n"
     "columns:\n- {name: a, role: categorical, type: hex}": (

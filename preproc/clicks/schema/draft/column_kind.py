@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from preproc.clicks.schema.draft.number_scale import RARER, is_named_as_number, number_evidence
+from preproc.clicks.schema.draft.number_scale import is_named_as_number, number_evidence
 from preproc.clicks.schema.draft.text_sample import NUMBER
 from preproc.clicks.schema.draft.time_sample import (
     fits_days_first,
@@ -28,8 +28,6 @@ _HASHED = re.compile(r"[0-9a-f]{8}")
 _HEAVY_TAILED = 3
 """Deviations within which two thirds of the values lie, from which on far values decide it."""
 _BRACKETS = re.compile(r"\[.*\]")
-_BINS = 32
-"""As many as lost nothing on the logs that were measured."""
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
 _UNTOLD = ("categorical, type: string", "ignored")
@@ -79,20 +77,14 @@ def column_kind(
     negative = sum(n for cell, n in present.items() if cell.startswith("-"))
     if kind.startswith("numerical") and negative:
         remarks.append(f"{negative / sum(present.values()):.0%} negative")
-        _, comma, bins = kind.partition(", bins")
-        kind = f"numerical, type: float, transform: {_standardised(present)}{comma}{bins}"
+        kind = f"numerical, type: float, transform: {_standardised(present)}"
     return kind, remarks
-
-
-def with_bins(kind: str) -> str:
-    """Returns the kind of a numerical column with bins."""
-    return f"{kind}, bins: quantiles:{_BINS}"
 
 
 def derived_names(name: str, kind: str) -> list[str]:
     """Returns the names of the categorical features that are made of a column."""
-    features = [each for each in TIME_FEATURES if kind.startswith("timestamp") and each in kind]
-    return [f"{name}_{each}" for each in [*features, *(["bin"] if ", bins: " in kind else [])]]
+    is_time = kind.startswith("timestamp")
+    return [f"{name}_{each}" for each in TIME_FEATURES if is_time and each in kind]
 
 
 def plain_kind(rows: Collection[str]) -> str:
@@ -161,7 +153,6 @@ def _kind(texts: Texts) -> tuple[str, list[str]]:
         if evidence:
             is_short = [*whole] == [*whole.values()]
             kind = f"numerical, type: {'int' if is_short else 'float'}"
-            kind = kind if evidence == RARER else with_bins(kind)
             return kind, [f"{evidence}; or categorical, type: int"]
     return f"categorical, type: {category}", []
 

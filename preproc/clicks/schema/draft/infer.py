@@ -21,7 +21,6 @@ from preproc.clicks.schema.draft.column_kind import (
     plain_kind,
     quoted,
     shown,
-    with_bins,
 )
 from preproc.clicks.schema.draft.label_sample import Label, find_label, leak_evidence
 from preproc.clicks.schema.draft.missing_marks import missing_marks
@@ -201,10 +200,6 @@ def _entries(
         for entry in entries:  # ids that differ in nearly all rows are better than nothing
             if entry.name and differ(entry.texts.rows):
                 entry.kind = plain_kind(entry.texts.rows)
-    if not any(entry.features[1] for entry in entries):
-        for entry in entries:
-            if entry.features[0]:
-                entry.kind = with_bins(entry.kind)
     _share_vocabularies(entries)
     _keep_within_limits(entries)
     return entries
@@ -277,8 +272,7 @@ def _keep_within_limits(entries: list[_Entry]) -> None:
     counts, names = [0, 0], {entry.name for entry in entries}
     for entry in entries:
         if not names.isdisjoint(derived_names(entry.name, entry.kind)):
-            is_number = entry.kind.startswith("numerical")
-            entry.kind = entry.kind.partition(", bins: ")[0] if is_number else "ignored"
+            entry.kind = "ignored"
             entry.evidence.append("a column has the name of its feature")
         sums = [count + own for count, own in zip(counts, entry.features, strict=True)]
         if max(sums) > MAX_FEATURES:
