@@ -11,7 +11,14 @@ from typing import Any
 from absl import flags
 
 from recsys.errors import UserError
-from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes, without_none
+from recsys.settings import (
+    Sections,
+    declared,
+    joined,
+    parse_with_unit,
+    spell_with_unit,
+    without_none,
+)
 
 REMOVED = {
     "Adam_embedding_optimizer": "take --optimizer adam",
@@ -118,8 +125,8 @@ def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
     """Returns a default as flags hold it."""
     if default is None or default is dataclasses.MISSING:
         return None
-    if field.metadata["unit"] == "bytes":
-        return spell_bytes(default)
+    if (unit := field.metadata["unit"]) is not None:
+        return spell_with_unit(default, unit)
     return str(default) if isinstance(default, Path) else default
 
 
@@ -191,8 +198,8 @@ def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
     """Converts a flag's value to that of its setting."""
     if field.metadata["parse"] is not None:
         return field.metadata["parse"](value)
-    if field.metadata["unit"] == "bytes":
-        return parse_bytes(field.name, value)
+    if (unit := field.metadata["unit"]) is not None:
+        return parse_with_unit(field.name, value, unit)
     if hint is Path:
         return Path(value)
     if typing.get_origin(hint) is tuple:
