@@ -5,7 +5,8 @@ The rules were fitted on some of the public logs of `benchmark.own_logs`, and na
 """
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlrm.config import DataConfig
@@ -13,13 +14,16 @@ from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 
-_MOST_RACED = 1_000_000
-"""Training rows up to which candidates are raced; above, the rule chooses."""
-_RARE, _FREQUENT = 10, 100
+_RARE, _FREQUENT = 10, 30
 """Training rows per category of the largest table: below the first most ids are rare, above the
 second hardly any is."""
 _SMALL, _LARGE = 50_000, 1_000_000
-"""Training rows from which the batches are larger."""
+"""Training rows from which the batches are larger; the rule chooses without a race for the last."""
+_STEPS, _EVALUATIONS = 100, 30
+"""Fewest steps between evaluations, on a look at fewer the rate would fall by chance, and most of
+these."""
+_FEWEST = 8
+"""Batches that an epoch has at least."""
 _EPOCHS_UNSEEN = 8
 """Epochs of a training that no validation rows can end."""
 
@@ -83,6 +87,11 @@ class Traits:
         )
 
     @property
+    def is_large(self) -> bool:
+        """Whether a pass over the rows takes so long that there is one candidate, of few passes."""
+        return self.rows >= _LARGE
+
+    @property
     def rows_per_id(self) -> float:
         """Training rows per category of the largest table."""
         return self.rows / max(self.largest_table, 1)
@@ -104,23 +113,24 @@ def _validation_rows(dataset: OpenedDataset) -> int:
         return 0
 
 
-def candidates(traits: Traits, world_size: int) -> list[Candidate]:
+def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> list[Candidate]:
     """Returns the settings to race, those first that the rule prefers; one alone is taken.
 
     Args:
         traits: sizes of the dataset.
+        given: settings that the user gave; the length of the schedule depends on some.
         world_size: processes of the run; several cannot race, nor normalise over a batch.
     """
-    dense, rare = list(_dense(traits, world_size)), list(_rare(traits))
+    dense, rare = list(_dense(traits, given, world_size)), list(_rare(traits, given))
     found = [*rare, *dense] if traits.rows_per_id < _RARE or world_size > 1 else [*dense, *rare]
-    if world_size > 1 or traits.rows > _MOST_RACED or not traits.validation_rows:
+    if world_size > 1 or traits.is_large or not traits.validation_rows:
         found = found[:1]
-    return [dataclasses.replace(each, settings=_measured(each, traits)) for each in found]
+    return [Candidate(each.name, _measured(each.settings, traits)) for each in found]
 
 
-def _dense(traits: Traits, world_size: int) -> Iterator[Candidate]:
+def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
     """Yields settings for ids with many rows each, and numbers."""
-    batch_size = 8192 if traits.rows >= _LARGE else 1024 if traits.rows >= _SMALL else 256
+    batch_size = 4096 if traits.is_large else 1024 if traits.rows >= _SMALL else 256
     settings = {
         "interaction_op": "cat",
         "embedding_dim": 16,
@@ -131,65 +141,73 @@ def _dense(traits: Traits, world_size: int) -> Iterator[Candidate]:
         "dropout": 0.2,
         "optimizer": "adam",
         "lr": 1e-3,
-        "warmup_steps": 0,
-        "decay_steps": 0,
-        "plateau_factor": 0.1,
-        "patience": 2,
-        "epochs": 30 if traits.rows < _LARGE else 3,
-        "batch_size": batch_size,
-        "drop_last": True,
         "shuffle_batch_order": True,
+        **_course(traits, given, batch_size, 2 if traits.is_large else None),
     }
     # The encodings of numbers go here: one candidate each.
     yield Candidate("ids with many rows each, and numbers", settings)
 
 
-def _rare(traits: Traits) -> Iterator[Candidate]:
+def _rare(traits: Traits, given: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yields settings for ids with few rows each, which a second epoch would memorise."""
     if not traits.tables or traits.rows_per_id >= _FREQUENT:
         return
-    common = {"interaction_op": "dot", "warmup_steps": 0, "decay_steps": 0, "drop_last": True}
-    if traits.rows < _LARGE:
-        settings = common | {
-            "embedding_dim": 32,
-            "bottom_mlp_sizes": (64, 32),
-            "top_mlp_sizes": (64, 1),
-            "batch_size": 128,
-            "optimizer": "rowwise_adagrad",
-            "lr": 0.018,
-            "embedding_weight_decay": 0.0005,
-            "epochs": 3,
-            "reset_embeddings": True,
-        }
-    else:
-        settings = common | {
+    if traits.is_large:
+        settings = {
             "embedding_dim": 16,
             "bottom_mlp_sizes": (64, 16),
             "top_mlp_sizes": (128, 64, 1),
-            "batch_size": 1024,
             "optimizer": "adam",
             "lr": 0.003,
-            "epochs": 1,
-            **_falling(traits, 1024, 1),
+            **_course(traits, given, 1024, 1),
         }
-    yield Candidate("rare ids", settings)
+    else:
+        settings = {
+            "embedding_dim": 32,
+            "bottom_mlp_sizes": (64, 32),
+            "top_mlp_sizes": (64, 1),
+            "optimizer": "rowwise_adagrad",
+            "lr": 0.018,
+            "embedding_weight_decay": 0.0005,
+            "reset_embeddings": True,
+            **_course(traits, given, 128, 3),
+            "decay_steps": 0,
+        }
+    yield Candidate("rare ids", {"interaction_op": "dot"} | settings)
 
 
-def _falling(traits: Traits, batch_size: int, epochs: int) -> dict[str, int]:
-    """Returns a rate that falls to zero from a third of the run on."""
-    steps = max(traits.rows // batch_size * epochs, 3)
-    return {"decay_start_step": steps // 3, "decay_steps": steps - steps // 3}
+def _course(
+    traits: Traits, given: Mapping[str, Any], batch_size: int, epochs: int | None
+) -> dict[str, Any]:
+    """Returns the batches of a run, its length and its rate.
+
+    Args:
+        traits: sizes of the dataset.
+        given: settings that the user gave.
+        batch_size: that of a log with rows for many.
+        epochs: after which the rate has fallen to zero; by default evaluations without a better
+            one let it fall and end the run, where there are validation rows.
+    """
+    batch_size = given.get("batch_size", min(batch_size, max(traits.rows // _FEWEST, 2)))
+    batches = max(traits.rows // batch_size, 1)
+    common = {"batch_size": batch_size, "drop_last": True, "warmup_steps": 0}
+    if epochs is None and traits.validation_rows:
+        settings = {"decay_steps": 0, "plateau_factor": 0.1, "patience": 2, "epochs": _EVALUATIONS}
+        if batches < _STEPS:
+            length = math.ceil(_EVALUATIONS * _STEPS / batches)
+            settings |= {"test_freq": _STEPS, "epochs": length}
+        return common | settings
+    if epochs is None:
+        epochs = math.ceil(_EPOCHS_UNSEEN * max(_STEPS / batches, 1))
+    steps = max(batches * given.get("epochs", epochs), 2)
+    falls = {"decay_start_step": steps // 3, "decay_steps": steps - steps // 3}
+    return common | falls | {"epochs": epochs}
 
 
-def _measured(candidate: Candidate, traits: Traits) -> dict[str, Any]:
-    """Returns the settings of a candidate with those of the evaluation, and of the networks."""
-    settings = {"seeds": 4 if traits.rows < 300_000 else 2 if traits.rows < _LARGE else 1}
-    settings |= candidate.settings
+def _measured(settings: dict[str, Any], traits: Traits) -> dict[str, Any]:
+    """Returns settings with those of the evaluation, and the number of networks."""
+    seeds = 4 if traits.rows < 300_000 else 2 if traits.rows < _LARGE else 1
     if traits.validation_rows:
-        return settings | {"eval_split": "validation"}
-    # Test rows would choose the epoch: the length is fixed, and they are evaluated at its end.
-    if settings.pop("patience", None) is not None:
-        del settings["plateau_factor"]
-        settings["epochs"] = min(settings["epochs"], _EPOCHS_UNSEEN)
-        settings |= _falling(traits, settings["batch_size"], settings["epochs"])
-    return settings | {"test_after": settings["epochs"]}
+        return settings | {"seeds": seeds, "eval_split": "validation"}
+    # Test rows would choose the epoch, so they are evaluated at the end alone.
+    return settings | {"seeds": seeds, "test_after": settings["epochs"]}

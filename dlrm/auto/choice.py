@@ -51,11 +51,11 @@ class Choice:
 
 _SETTLED = frozenset(
     field.name for section in (ModelConfig, OptimizerConfig) for field in declared(section)
-)
+) - {"seeds", "num_numerical_features", "optimized_mlp"}
 """Settings with which a run is no more of the dataset's choice."""
-_RESUMED = (_SETTLED - {"num_numerical_features", "optimized_mlp"}) | {
-    *("batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
-    *("epochs", "patience", "test_after"),
+_RESUMED = _SETTLED | {
+    *("seeds", "batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
+    *("epochs", "patience", "test_after", "test_freq"),
 }
 """Settings that auto chooses, without those that follow from dataset and machine."""
 
@@ -64,7 +64,7 @@ def is_default(values: Mapping[str, Any], explicit: Collection[str]) -> bool:
     """Tells whether a run without `preset` takes auto.
 
     It does if it trains, on a dataset that a schema made, without a checkpoint to begin with, and
-    no setting of the model or the optimizer is given.
+    no setting of the model or the optimizer but `seeds` is given.
     """
     if values["mode"] != "train" or values["load_checkpoint_path"] or _SETTLED & set(explicit):
         return False
@@ -101,7 +101,8 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
         return made
     traits = Traits.of(config.data, values["num_numerical_features"])
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    return Choice(str(traits), candidates(traits, world_size))
+    own = {name: values[name] for name in explicit}
+    return Choice(str(traits), candidates(traits, own, world_size))
 
 
 def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None:

@@ -2,7 +2,6 @@
 """Flags of the DLRM programs: a flag per setting, and presets."""
 
 import itertools
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from dlrm.config import DlrmConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
 from recsys.presets import Preset, PresetFolder
-from recsys.settings import declared, joined, section_from_dict
+from recsys.settings import declared, section_from_dict
 
 SECTIONS = DlrmConfig.sections
 PRESETS = PresetFolder(
@@ -137,23 +136,18 @@ def command_of(config: DlrmConfig, given: set[str]) -> str:
         config: settings of the run.
         given: those that the user gave; of the others the defaults are left out.
     """
-    values, words = config.to_dict(), ["recsys-recipes", "train", "dlrm"]
-    for field in itertools.chain.from_iterable(map(declared, SECTIONS)):
-        value = values[field.name]
-        is_told = field.name in given or value != _plain(field.default)
-        if is_told and field.name in config.explicit - {"mode", "resume"} and value is not None:
-            words.append(f"--{field.name}={_spelled(value)}")
-    return shlex.join(words)
+    values = config.to_dict()
+    told = {
+        field.name
+        for field in itertools.chain.from_iterable(map(declared, SECTIONS))
+        if field.name in given or values[field.name] != _plain(field.default)
+    }
+    told &= config.explicit - {"mode", "resume"}
+    return settings_flags.command_of(("recsys-recipes", "train", "dlrm"), values, SECTIONS, told)
 
 
 def _plain(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return joined(value) if isinstance(value, list) else str(value)
 
 
 def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str], Preset]:

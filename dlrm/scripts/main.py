@@ -14,6 +14,7 @@ from absl import flags
 from dlrm.auto.choice import AUTO
 from dlrm.config import DlrmConfig
 from dlrm.scripts import flags as dlrm_flags
+from dlrm.scripts.flags import define_flags
 from recsys import program
 
 
@@ -78,7 +79,7 @@ def start(**defaults: Any) -> None:
         **defaults: setting=default, where the program's default differs from the config's.
     """
     values = program.new_flags()
-    dlrm_flags.define_flags(values, **defaults)
+    define_flags(values, **defaults)
     program.start(functools.partial(run, has_own_defaults=bool(defaults)), values)
 
 
