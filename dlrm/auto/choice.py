@@ -43,10 +43,12 @@ class Choice:
     Attributes:
         why: what decides, in words.
         candidates: to race if there are several.
+        is_made: they are those of a run to resume.
     """
 
     why: str
     candidates: list[Candidate]
+    is_made: bool = False
 
 
 _SETTLED = frozenset(
@@ -115,7 +117,7 @@ def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None
         return None
     stored = read_checkpoint(latest).config
     taken = {n: v for n, v in stored.items() if n in _RESUMED and _differ(v, values[n])}
-    return Choice(f"goes on with the settings of {latest}", [Candidate("resumed run", taken)])
+    return Choice(f"goes on with the settings of {latest}", [Candidate("resumed run", taken)], True)
 
 
 def _differ(stored: Any, value: Any) -> bool:

@@ -46,8 +46,8 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         None,
         f"Settings that belong together: {names}, a YAML file, or {AUTO}, which chooses them by "
         "the dataset and its validation split; flags that are given override it. By default "
-        f"{AUTO} to train on a dataset that a schema made, unless a setting of the model or the "
-        "optimizer, or a checkpoint to load, is given",
+        f"{AUTO} to train on a dataset that a schema made, unless a setting of the model (but "
+        "--seeds) or the optimizer, or a checkpoint to load, is given",
         flag_values=flag_values,
         module_name="Preset",
     )
@@ -100,11 +100,13 @@ def contenders_from_flags(
     """
     values, given = settings_flags.values_from_flags(flag_values, SECTIONS)
     chosen = choice.choose_from(values, given)
-    configs = {}
+    configs = dict[str, DlrmConfig]()
     for candidate in chosen.candidates:
         filled, explicit = dict(values), set(given)
         preset = _preset_of(candidate.settings).fill(filled, explicit)
-        configs[candidate.name] = _config(filled, explicit, preset)
+        config = _config(filled, explicit, preset)
+        if config not in configs.values():  # of candidates that differ in what the user gave alone
+            configs[candidate.name] = config
     return chosen, configs, given
 
 

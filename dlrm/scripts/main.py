@@ -14,7 +14,7 @@ from absl import flags
 from dlrm.auto.choice import AUTO
 from dlrm.config import DlrmConfig
 from dlrm.scripts import flags as dlrm_flags
-from dlrm.scripts.flags import define_flags
+from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
 
 
@@ -28,7 +28,7 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
     if not has_own_defaults:
         dlrm_flags.take_default_preset(flag_values)
     is_auto = flag_values["preset"].value == AUTO
-    config = _auto(flag_values) if is_auto else dlrm_flags.config_from_flags(flag_values)
+    config = _auto(flag_values) if is_auto else config_from_flags(flag_values)
     config.require_inputs()
     # With torch, which takes seconds: a typo is refused before.
     from dlrm.recipe import DlrmRecipe, join_run
@@ -62,6 +62,8 @@ def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
     print_line = program.print_with_flags if is_first else lambda _line: None
     print_line(f"Auto: {chosen.why}")
     name, config = next(iter(contenders.items()))
+    if chosen.is_made:
+        return config
     if len(contenders) > 1:
         from dlrm.auto.race import race  # with torch
 

@@ -216,6 +216,12 @@ def test_logs_of_numbers_and_lists_take_auto(make, program, tmp_path):
     assert final(records)["best_auc"] > 0.6
 
 
+def test_python_takes_auto_too(frequent, tmp_path):
+    run = clicks.train(frequent, tmp_path / "run", max_steps=20, base_device="cpu", baselines="")
+    config = latest(run).config
+    assert (config["eval_split"], config["batch_size"]) == ("validation", 200)
+
+
 def test_several_processes_take_the_rule(frequent, tmp_path):
     flags = (f"--dataset={frequent}", f"--save_checkpoint_path={tmp_path / 'run'}", "--epochs=1")
     log = f"--log_path={tmp_path / 'log.json'}"
