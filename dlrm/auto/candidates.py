@@ -129,8 +129,12 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
 
 
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
-    """Yields settings for ids with many rows each, and numbers."""
+    """Yields settings for ids with many rows each, and numbers.
+
+    Of a large log there are few epochs: with numbers, whose vectors cost as much as all others, one.
+    """
     batch_size = 4096 if traits.is_large else 1024 if traits.rows >= _SMALL else 256
+    epochs = 1 if traits.numbers else 2
     settings = {
         "interaction_op": "cat",
         "embedding_dim": 16,
@@ -142,7 +146,7 @@ def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterato
         "optimizer": "adam",
         "lr": 1e-3,
         "shuffle_batch_order": True,
-        **_course(traits, given, batch_size, 2 if traits.is_large else None),
+        **_course(traits, given, batch_size, epochs if traits.is_large else None),
     }
     # The encodings of numbers go here: one candidate each.
     yield Candidate("ids with many rows each, and numbers", settings)

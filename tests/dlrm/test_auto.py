@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--preset auto`: who takes it, what it chooses by, and that the choice can be repeated."""
 
+import dataclasses
 import shlex
 import signal
 
@@ -214,6 +215,21 @@ def test_logs_of_numbers_and_lists_take_auto(make, program, tmp_path):
     records = train(program, make(tmp_path), tmp_path / "run", "--epochs=6")
     assert settings(records)["interaction_op"] == DENSE
     assert final(records)["best_auc"] > 0.6
+
+
+@pytest.mark.parametrize(("largest", "interaction"), [(5_000_000, RARE), (1000, DENSE)])
+def test_millions_of_rows_are_not_raced(largest, interaction):
+    sizes = {"validation_rows": 10**5, "largest_table": largest, "tables": 26, "numbers": 13}
+    traits = Traits(rows=5_000_000, **sizes)
+    for given in ({}, {"batch_size": 512, "epochs": 3}):
+        (only,) = candidates(traits, given, 1)
+        chosen = only.settings
+        assert (chosen["interaction_op"], chosen["seeds"]) == (interaction, 1)
+        values = chosen | given
+        steps = 5_000_000 // values["batch_size"] * values["epochs"]
+        assert chosen["decay_start_step"] + chosen["decay_steps"] == steps
+    raced = candidates(dataclasses.replace(traits, rows=900_000, largest_table=50_000), {}, 1)
+    assert len(raced) > 1
 
 
 def test_python_takes_auto_too(frequent, tmp_path):
