@@ -131,7 +131,7 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
     """Yields settings for ids with many rows each, and numbers.
 
-    Of a large log there are few epochs: with numbers, whose vectors cost as much as all others, one.
+    Of a large log there are few epochs: with numbers one, for their vectors cost as much again.
     """
     batch_size = 4096 if traits.is_large else 1024 if traits.rows >= _SMALL else 256
     epochs = 1 if traits.numbers else 2
