@@ -98,11 +98,11 @@ class Traits:
 
     def __str__(self) -> str:
         """Returns the sizes in words."""
-        ids = f"{self.tables} categorical features, {self.rows_per_id:,.3g} rows per category of "
-        ids += "the largest" if self.tables > 1 else "it"
+        decimals = int(self.rows_per_id < 10)
+        per_id = f"; {self.rows_per_id:,.{decimals}f} rows per category of the largest table"
         return (
-            f"{self.rows:,} training rows, {self.numbers} numbers, "
-            f"{ids if self.tables else 'no categorical features'}"
+            f"{self.rows:,} training rows; {self.numbers} numerical and {self.tables} categorical "
+            f"features{per_id if self.tables else ''}"
         )
 
 
