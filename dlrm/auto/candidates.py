@@ -148,8 +148,12 @@ def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterato
         "shuffle_batch_order": True,
         **_course(traits, given, batch_size, epochs if traits.is_large else None),
     }
-    # The encodings of numbers go here: one candidate each.
-    yield Candidate("ids with many rows each, and numbers", settings)
+    if not traits.numbers:
+        yield Candidate("ids with many rows each", settings)
+        return
+    for name, encoding in (("piecewise linear codes", "piecewise_linear"), ("bins", "bins")):
+        encoded = settings | {"numerical_embedding": encoding}
+        yield Candidate(f"ids with many rows each, and {name} of numbers", encoded)
 
 
 def _rare(traits: Traits, given: Mapping[str, Any]) -> Iterator[Candidate]:
