@@ -2,6 +2,8 @@
 """Makes flags from settings, and settings from flags."""
 
 import dataclasses
+import itertools
+import shlex
 import textwrap
 import typing
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +13,14 @@ from typing import Any
 from absl import flags
 
 from recsys.errors import UserError
-from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes, without_none
+from recsys.settings import (
+    Sections,
+    declared,
+    joined,
+    parse_with_unit,
+    spell_with_unit,
+    without_none,
+)
 
 REMOVED = {
     "Adam_embedding_optimizer": "take --optimizer adam",
@@ -118,8 +127,8 @@ def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
     """Returns a default as flags hold it."""
     if default is None or default is dataclasses.MISSING:
         return None
-    if field.metadata["unit"] == "bytes":
-        return spell_bytes(default)
+    if (unit := field.metadata["unit"]) is not None:
+        return spell_with_unit(default, unit)
     return str(default) if isinstance(default, Path) else default
 
 
@@ -191,8 +200,8 @@ def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
     """Converts a flag's value to that of its setting."""
     if field.metadata["parse"] is not None:
         return field.metadata["parse"](value)
-    if field.metadata["unit"] == "bytes":
-        return parse_bytes(field.name, value)
+    if (unit := field.metadata["unit"]) is not None:
+        return parse_with_unit(field.name, value, unit)
     if hint is Path:
         return Path(value)
     if typing.get_origin(hint) is tuple:
@@ -277,3 +286,29 @@ def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
     texts = textwrap.wrap(text, _COLUMNS - 1 - indent, max_lines=most, placeholder=" ...")
     first, *others = texts or [""]
     return [f"{name:{indent}}{first}".rstrip(), *(" " * indent + text for text in others)]
+
+
+def command_of(
+    words: Sequence[str], values: Mapping[str, Any], sections: Sections, told: Collection[str]
+) -> str:
+    """Returns a command that gives settings by flags.
+
+    Args:
+        words: the command without flags.
+        values: every setting, as plain values.
+        sections: sections of the program's config.
+        told: names of the settings to give; those without a value are left out.
+    """
+    names = (field.name for field in itertools.chain.from_iterable(map(declared, sections)))
+    flags_given = (
+        f"--{name}={_spelled(values[name])}"
+        for name in names
+        if name in told and values[name] is not None
+    )
+    return shlex.join([*words, *flags_given])
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return joined(value) if isinstance(value, list) else str(value)

@@ -20,15 +20,31 @@ from recsys.settings import Sections, checked, declared
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Settings of a YAML file.
+    """Settings that belong together.
 
     Attributes:
         values: setting -> value.
-        lines: setting -> `file:line` that says it.
+        lines: setting -> who says it, `file:line` of a YAML file.
     """
 
     values: dict[str, Any]
     lines: dict[str, str]
+
+    def fill(self, values: dict[str, Any], explicit: set[str]) -> "Preset":
+        """Fills settings that the user has not given.
+
+        Args:
+            values: every setting, changed in place.
+            explicit: names of those that the user gave; those of the preset are added.
+
+        Returns:
+            The settings that were taken.
+        """
+        taken = self.values.keys() - explicit
+        preset = Preset(*({n: by[n] for n in by if n in taken} for by in (self.values, self.lines)))
+        values |= preset.values
+        explicit |= taken
+        return preset
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
@@ -76,8 +92,8 @@ class PresetFolder:
 
         Args:
             name: see `read`; None fills nothing.
-            values: every setting, changed in place.
-            explicit: names of those that the user gave; those of the preset are added.
+            values: see `Preset.fill`.
+            explicit: see there.
 
         Returns:
             The settings that were taken.
@@ -85,12 +101,7 @@ class PresetFolder:
         Raises:
             UserError: see `read`.
         """
-        preset = Preset({}, {}) if name is None else self.read(name)
-        for setting in explicit & preset.values.keys():
-            del preset.values[setting], preset.lines[setting]
-        values |= preset.values
-        explicit.update(preset.values)
-        return preset
+        return (Preset({}, {}) if name is None else self.read(name)).fill(values, explicit)
 
     def read(self, name: str) -> Preset:
         """Reads a preset.

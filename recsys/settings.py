@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from recsys.errors import UserError
-from recsys.sizes import SIZE_UNITS, parse_size
+from recsys.sizes import SIZE_UNITS, TIME_UNITS, parse_size
 
 T = TypeVar("T")
 
 Sections = Mapping[type, str]
 """Each section's dataclass, and the name of the config's attribute that holds it."""
 
-Unit = Literal["bytes"]
+Unit = Literal["bytes", "seconds"]
 
 MOST_THREADS = 1024
 """Many more than any machine has cores; far more cannot be started."""
@@ -48,7 +48,7 @@ def setting(
             depend on it.
         earlier: value that runs had before the setting existed, for their checkpoints; by default
             `default`.
-        unit: unit of the number in flags; "bytes" reads 4GiB and 512M.
+        unit: unit of the number in flags; "bytes" reads 4GiB and 512M, "seconds" 90s, 10m and 1.5h.
         parse: converts all texts of a flag that may be repeated to the value.
         default_text: text for a default that depends on the machine.
     """
@@ -224,30 +224,39 @@ def require_choices(
             )
 
 
-def parse_bytes(name: str, text: str) -> int:
-    """Parses a number of bytes: `4GiB`, `512M`, `1.5GB`, `100000`.
+def parse_with_unit(name: str, text: str, unit: Unit) -> int:
+    """Parses bytes (`4GiB`, `512M`, `1.5GB`, `100000`) or seconds (`90s`, `10m`, `1.5h`, `600`).
 
     Args:
         name: name of the setting for the message.
         text: value as the user spelled it.
+        unit: unit of the setting.
 
     Raises:
         UserError: the spelling is none of these.
     """
-    size = parse_size(text)
+    units, examples = _SPELLINGS[unit]
+    size = parse_size(text, units)
     if size is None:
-        raise UserError(
-            f"`{name}` must be a number with a unit, such as 4GiB, 512MiB or 2GB; got {text!r}"
-        )
+        raise UserError(f"`{name}` must be a number with a unit, such as {examples}; got {text!r}")
     return size
 
 
-def spell_bytes(count: int) -> str:
-    """Spells bytes as a flag does, such as `4GiB`."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if count and count % SIZE_UNITS[unit.upper()] == 0:
-            return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
+def spell_with_unit(count: int, unit: Unit) -> str:
+    """Spells a number as a flag does, such as `4GiB` or `10m`."""
+    units = {"bytes": ("TiB", "GiB", "MiB", "KiB"), "seconds": ("h", "m", "s")}[unit]
+    for each in units:
+        factor = _SPELLINGS[unit][0][each.upper()]
+        if count and count % factor == 0:
+            return f"{count // factor}{each}"
     return str(count)
+
+
+_SPELLINGS: Mapping[Unit, tuple[Mapping[str, int], str]] = {
+    "bytes": (SIZE_UNITS, "4GiB, 512MiB or 2GB"),
+    "seconds": (TIME_UNITS, "90s, 10m or 1.5h"),
+}
+"""Unit of a setting -> factors of the units in flags, and examples."""
 
 
 def joined(values: Iterable[object]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spelling of byte counts: `1.5 GiB` in messages, `512MiB` in settings."""
+"""Spelling of numbers with units: `1.5 GiB` in messages, `512MiB` and `10m` in settings."""
 
 import dataclasses
 import re
@@ -42,6 +42,9 @@ JVM_UNITS: Mapping[str, int] = {
 }
 """Factors as Java reads them: `g` and `gb` are both powers of 1024."""
 
+TIME_UNITS: Mapping[str, int] = {"": 1, "S": 1, "M": 60, "H": 3600}
+"""Seconds of units in upper case."""
+
 _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z]*)")
 
 
@@ -52,11 +55,11 @@ def parse_size(
 
     Args:
         text: size such as `4GiB`, `512M` or `100000`.
-        units: name of a unit in upper case -> bytes.
+        units: name of a unit in upper case -> bytes, or seconds of a time such as `10m`.
         fractions: accept `1.5GB` and space before the unit.
 
     Returns:
-        Bytes.
+        Bytes, or seconds.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match["rest"] and not fractions) or match["unit"].upper() not in units:

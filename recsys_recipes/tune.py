@@ -28,8 +28,6 @@ from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, Sections, require_positive, section_from_dict, setting
 
-logger = logging.getLogger(__name__)
-
 MODELS = {"bert4rec": "Bert4RecRecipe", "dlrm": "DlrmRecipe"}
 """Package of each model, and the class of its recipe."""
 
@@ -138,17 +136,14 @@ class Search:
 
     def __call__(self, trial: Any) -> float:
         """Trains; returns the best validation, higher is better."""
-        from recsys.train.run import Run
+        from recsys.train.run import try_out
 
         recipe = importlib.import_module(f"{self._model}.recipe")
         open_recipe = getattr(recipe, MODELS[self._model]).open
         values = {n: suggestion(v)(trial, n) for n, v in self._settings.search}
         log = f"{self._settings.study}.trial-{trial.number}.json"
         config = self._config([f"--log_path={log}", *_as_flags(values)])
-        with recipe.join_run(config) as processes:
-            run = Run.start(open_recipe, config, logger.debug, processes)
-            with contextlib.closing(run.log):
-                result = run.fit(then_test=False)
+        result = try_out(open_recipe, config, recipe.join_run(config))
         if result.reason.startswith("SIG"):
             print_line(f"trial {trial.number}: interrupted; the same command begins it anew")
             trial.study.enqueue_trial(trial.params)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of the DLRM programs: a flag per setting, and presets."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from dlrm.auto import choice
+from dlrm.auto.choice import AUTO, AutoConfig, Choice
 from dlrm.config import DlrmConfig
 from recsys import flags as settings_flags
+from recsys.errors import UserError
 from recsys.presets import Preset, PresetFolder
+from recsys.settings import declared, section_from_dict
 
 SECTIONS = DlrmConfig.sections
 PRESETS = PresetFolder(
@@ -39,10 +44,14 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "preset",
         None,
-        f"Settings that belong together: {names}, or a YAML file; flags that are given override it",
+        f"Settings that belong together: {names}, a YAML file, or {AUTO}, which chooses them by "
+        "the dataset and its validation split; flags that are given override it. By default "
+        f"{AUTO} to train on a dataset that a schema made, unless a setting of the model (but "
+        "--seeds) or the optimizer, or a checkpoint to load, is given",
         flag_values=flag_values,
         module_name="Preset",
     )
+    settings_flags.define_flags(flag_values, choice.SECTIONS)
     for name, theirs in _THEIR_VALUES.items():
         parser: Any = flag_values[name].parser
         flag_values[name].parser = _TheirEnum(list(parser.enum_values), theirs)
@@ -60,15 +69,87 @@ class _TheirEnum(flags.EnumParser):
         return super().parse(self._theirs.get(argument, argument))
 
 
+def take_default_preset(flag_values: flags.FlagValues) -> None:
+    """Sets `preset` of a run that takes auto by default."""
+    if flag_values["preset"].value is None:
+        values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+        if choice.is_default(values, explicit):
+            flag_values["preset"].value = AUTO
+
+
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Builds the config from parsed flags.
+    """Builds the config from parsed flags; of auto the one that needs no race.
 
     Raises:
         UserError: a value is refused, or two flags contradict each other.
     """
     values, explicit, preset = values_from_flags(flag_values)
+    return _config(values, explicit, preset)
+
+
+def contenders_from_flags(
+    flag_values: flags.FlagValues,
+) -> tuple[Choice, dict[str, DlrmConfig], set[str]]:
+    """Builds the configs that `--preset auto` may take.
+
+    Returns:
+        (the choice, name of each candidate -> its config, settings that the user gave).
+
+    Raises:
+        UserError: a value is refused, or two flags contradict each other.
+    """
+    values, given = settings_flags.values_from_flags(flag_values, SECTIONS)
+    chosen = choice.choose_from(values, given)
+    configs = dict[str, DlrmConfig]()
+    for candidate in chosen.candidates:
+        filled, explicit = dict(values), set(given)
+        preset = _preset_of(candidate.settings).fill(filled, explicit)
+        config = _config(filled, explicit, preset)
+        if config not in configs.values():  # of candidates that differ in what the user gave alone
+            configs[candidate.name] = config
+    return chosen, configs, given
+
+
+def _config(values: dict[str, Any], explicit: set[str], preset: Preset) -> DlrmConfig:
     with preset.located():
         return DlrmConfig.from_dict(values, frozenset(explicit))
+
+
+def _preset_of(settings: dict[str, Any]) -> Preset:
+    return Preset(dict(settings), dict.fromkeys(settings, f"`preset` {AUTO}"))
+
+
+def budget_from_flags(flag_values: flags.FlagValues) -> int:
+    """Returns the seconds that `--preset auto` may take.
+
+    Raises:
+        UserError: it is refused, or given with another preset.
+    """
+    values, explicit = settings_flags.values_from_flags(flag_values, choice.SECTIONS)
+    if "budget" in explicit and flag_values["preset"].value != AUTO:
+        raise UserError(f"`budget` is of `preset` {AUTO}, which this run does not take")
+    return section_from_dict(AutoConfig, values).budget
+
+
+def command_of(config: DlrmConfig, given: set[str]) -> str:
+    """Returns the command that makes the run of a config without `--preset auto`.
+
+    Args:
+        config: settings of the run.
+        given: those that the user gave; of the others the defaults are left out.
+    """
+    values = config.to_dict()
+    told = {
+        field.name
+        for field in itertools.chain.from_iterable(map(declared, SECTIONS))
+        if field.name in given or values[field.name] != _plain(field.default)
+    }
+    told &= config.explicit - {"mode", "resume"}
+    return settings_flags.command_of(("recsys-recipes", "train", "dlrm"), values, SECTIONS, told)
+
+
+def _plain(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default
 
 
 def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str], Preset]:
@@ -76,11 +157,15 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
 
     Returns:
         ({setting: value}, names of the settings that the user or the preset gave, the settings
-        that were taken from the preset).
+        that were taken from the preset; of auto those that need no race).
 
     Raises:
         UserError: a list holds something that is no integer, or two flags contradict each other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-    preset = PRESETS.fill(flag_values["preset"].value, values, explicit)
-    return values, explicit, preset
+    budget_from_flags(flag_values)
+    name = flag_values["preset"].value
+    if name == AUTO:
+        first = choice.choose_from(values, explicit).candidates[0]
+        return values, explicit, _preset_of(first.settings).fill(values, explicit)
+    return values, explicit, PRESETS.fill(name, values, explicit)

@@ -5,17 +5,30 @@ python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
 
 import contextlib
+import functools
+import os
 from typing import Any
 
 from absl import flags
 
+from dlrm.auto.choice import AUTO
+from dlrm.config import DlrmConfig
+from dlrm.scripts import flags as dlrm_flags
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
 
 
-def run(flag_values: flags.FlagValues) -> None:
-    """Runs the mode that `--mode` names."""
-    config = config_from_flags(flag_values)
+def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> None:
+    """Runs the mode that `--mode` names.
+
+    Args:
+        flag_values: parsed flags.
+        has_own_defaults: the program has defaults of its own in place of those of the dataset.
+    """
+    if not has_own_defaults:
+        dlrm_flags.take_default_preset(flag_values)
+    is_auto = flag_values["preset"].value == AUTO
+    config = _auto(flag_values) if is_auto else config_from_flags(flag_values)
     config.require_inputs()
     # With torch, which takes seconds: a typo is refused before.
     from dlrm.recipe import DlrmRecipe, join_run
@@ -41,6 +54,26 @@ def run(flag_values: flags.FlagValues) -> None:
         )
 
 
+def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
+    """Returns the config that `--preset auto` takes, after a race if there are several."""
+    budget = dlrm_flags.budget_from_flags(flag_values)
+    chosen, contenders, given = dlrm_flags.contenders_from_flags(flag_values)
+    is_first = os.environ.get("RANK", "0") == "0"
+    print_line = program.print_with_flags if is_first else lambda _line: None
+    print_line(f"Auto: {chosen.why}")
+    name, config = next(iter(contenders.items()))
+    if chosen.is_made:
+        return config
+    if len(contenders) > 1:
+        from dlrm.auto.race import race  # with torch
+
+        name, config = race(contenders, given, budget, print_line)
+    networks = f", {config.model.seeds} networks" if config.model.seeds > 1 else ""
+    print_line(f"Auto: takes the settings for {name}{networks}. Without the choice:")
+    print_line(dlrm_flags.command_of(config, given))
+    return config
+
+
 def start(**defaults: Any) -> None:
     """Parses the command line and runs the program.
 
@@ -49,7 +82,7 @@ def start(**defaults: Any) -> None:
     """
     values = program.new_flags()
     define_flags(values, **defaults)
-    program.start(run, values)
+    program.start(functools.partial(run, has_own_defaults=bool(defaults)), values)
 
 
 if __name__ == "__main__":

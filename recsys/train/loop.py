@@ -192,7 +192,8 @@ class FitResult:
         state: position and best metric at the end.
         train_samples_per_s: training throughput over all measured steps.
         test_samples_per_s: mean throughput of the evaluations; nan without one.
-        reason: `done`, `threshold`, `patience`, or the name of the signal that stopped it.
+        reason: `done`, `threshold`, `patience`, `given up`, or the name of the signal that stopped
+            it.
         metric: that of `state.best_metric`.
     """
 
@@ -225,6 +226,7 @@ class Loop(Generic[BatchT]):
         bar: bar of the steps; lines of progress are printed where it is disabled.
         observers: measure the steps.
         begin_epoch: called before the first batch of an epoch, with its number.
+        goes_on: called after each evaluation with the position; False ends the run.
     """
 
     config: LoopConfig
@@ -243,6 +245,7 @@ class Loop(Generic[BatchT]):
     bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
     observers: Sequence[StepObserver[BatchT]] = ()
     begin_epoch: Callable[[int], None] = lambda _: None
+    goes_on: Callable[[LoopState], bool] = lambda _: True
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -456,6 +459,8 @@ class Loop(Generic[BatchT]):
                 f"{state.best_epoch:.2f}"
             )
             return ended
+        if not self.goes_on(state):
+            return "given up"
         self._open_window()
         return "go on"
 

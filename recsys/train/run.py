@@ -104,13 +104,7 @@ class Run(Generic[BatchT]):
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         if processes.is_first:
-            require_log(Path(config.run.log_path))
-            if config.measure.report is not None:
-                require_writable(Path(config.measure.report), "report")
-                if not (log := Path(config.run.log_path)).is_file() and log.exists():
-                    raise UserError(
-                        f"`log_path` {log} is no file, and `report` is drawn from the log"
-                    )
+            check_outputs(config)
         machine = set_up_machine(config, print_line, processes)
         return cls.of(open_recipe(config, machine), machine)
 
@@ -136,11 +130,14 @@ class Run(Generic[BatchT]):
             machine.print_line(line)
         return cls(recipe, machine, log)
 
-    def fit(self, *, then_test: bool = True) -> FitResult:
+    def fit(
+        self, *, then_test: bool = True, goes_on: Callable[[LoopState], bool] = lambda _: True
+    ) -> FitResult:
         """Trains, evaluates and saves.
 
         Args:
             then_test: report the result at the end, with the test of a model that has one.
+            goes_on: called after each evaluation; False ends the run.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
@@ -154,8 +151,8 @@ class Run(Generic[BatchT]):
         with self._holding(folder), StopRequest(_NOTICE) as stop:
             state = LoopState() if folder is None else self._begin_in(folder, training)
             processes.note_training()
-            goes_on = config.run.resume or processes.is_restart
-            resumed = Resumed(state.step, config.folder_setting) if goes_on else None
+            is_resumed = config.run.resume or processes.is_restart
+            resumed = Resumed(state.step, config.folder_setting) if is_resumed else None
             paths = {"log_path": Path(config.run.log_path)}
             if folder is not None:
                 paths[config.folder_setting] = folder.folder
@@ -167,6 +164,7 @@ class Run(Generic[BatchT]):
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
             with progress_bar(steps, state.step, processes.is_first) as bar:
                 loop = self._loop(training, cadence, folder, state, bar)
+                loop.goes_on = goes_on
                 if folder is None and then_test:
                     loop.keep_best = training.keep_best
                 result = loop.fit(stop)
@@ -322,6 +320,44 @@ class Run(Generic[BatchT]):
             values |= latency.log_values()
         self.log.record((), values)
         return measured
+
+
+def check_outputs(config: Config) -> None:
+    """Refuses a log or a page that cannot be written.
+
+    Raises:
+        UserError: names the setting and the file.
+    """
+    log = Path(config.run.log_path)
+    require_log(log)
+    if config.measure.report is not None:
+        require_writable(Path(config.measure.report), "report")
+        if not log.is_file() and log.exists():
+            raise UserError(f"`log_path` {log} is no file, and `report` is drawn from the log")
+
+
+def try_out(
+    open_recipe: Callable[[ConfigT, Machine], Recipe[BatchT]],
+    config: ConfigT,
+    joined: contextlib.AbstractContextManager[Processes],
+    goes_on: Callable[[LoopState], bool] = lambda _: True,
+) -> FitResult:
+    """Trains for the best evaluation alone, and prints and tests nothing.
+
+    Args:
+        open_recipe: see `Run.start`.
+        config: settings of the trial; without a checkpoint folder nothing is saved.
+        joined: context with the processes of the run.
+        goes_on: called after each evaluation; False ends the trial.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+        DivergenceError: the model learns nothing.
+    """
+    with joined as processes:
+        run = Run.start(open_recipe, config, logger.debug, processes)
+        with contextlib.closing(run.log):
+            return run.fit(then_test=False, goes_on=goes_on)
 
 
 def execute(

@@ -10,7 +10,7 @@ import pytest
 from preproc.files import disk
 from preproc.files.errors import PreprocError
 from recsys.errors import UserError
-from recsys.settings import parse_bytes
+from recsys.settings import parse_with_unit
 from recsys.sizes import format_bytes
 from tests.mounts import tmpfs
 from tests.preproc.clicks.rows import good_text, run, write_days
@@ -105,8 +105,8 @@ def test_the_disk_that_a_schema_needs(tmp_path, monkeypatch):
 def test_memory_sizes():
     sizes = {"4GiB": 2**32, "512M": 2**29, "1.5GB": 1_500_000_000, " 100 kb ": 100_000, "7": 7}
     for text, size in sizes.items():
-        assert parse_bytes("memory_limit", text) == size
+        assert parse_with_unit("memory_limit", text, "bytes") == size
     for text in ("", "GiB", "-1G", "4 Gibi", "1e9", "4,5G", "nan"):
         with pytest.raises(UserError, match=r"must be a number with a unit.*got"):
-            parse_bytes("memory_limit", text)
+            parse_with_unit("memory_limit", text, "bytes")
     assert [format_bytes(n) for n in (5, 2**20, 3 * 2**40)] == ["5 B", "1.0 MiB", "3.0 TiB"]

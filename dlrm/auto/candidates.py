@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that may suit a dataset, from its sizes alone; no torch.
+
+The rules were fitted on some of the public logs of `benchmark.own_logs`, and name none.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlrm.config import DataConfig
+from dlrm.data.opened import OpenedDataset
+from recsys.data.errors import DatasetError
+from recsys.errors import UserError
+
+_RARE, _FREQUENT = 10, 30
+"""Training rows per category of the largest table: below the first most ids are rare, above the
+second hardly any is."""
+_SMALL, _LARGE = 50_000, 1_000_000
+"""Training rows from which the batches are larger; the rule chooses without a race for the last."""
+_STEPS, _EVALUATIONS = 100, 30
+"""Fewest steps between evaluations, on a look at fewer the rate would fall by chance, and most of
+these."""
+_FEWEST = 8
+"""Batches that an epoch has at least."""
+_EPOCHS_UNSEEN = 8
+"""Epochs of a training that no validation rows can end."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings that may suit a dataset.
+
+    Attributes:
+        name: what they are made for.
+        settings: setting -> value.
+    """
+
+    name: str
+    settings: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """Sizes of a dataset that the choice depends on.
+
+    Attributes:
+        rows: training rows of an epoch.
+        validation_rows: 0 without a validation split.
+        largest_table: categories of the feature that has most, lists included; 0 without any.
+        tables: features with a table.
+        numbers: numerical features.
+    """
+
+    rows: int
+    validation_rows: int
+    largest_table: int
+    tables: int
+    numbers: int
+
+    @classmethod
+    def of(cls, config: DataConfig, num_numerical: int) -> "Traits":
+        """Reads the sizes of a dataset on disk.
+
+        Args:
+            config: the dataset.
+            num_numerical: see `OpenedDataset.open`.
+
+        Raises:
+            UserError: the data is generated while the model trains, or the dataset is malformed.
+        """
+        if config.is_synthetic:
+            raise UserError(
+                f"`preset` auto looks at a dataset on disk, and `dataset_type` "
+                f"{config.dataset_type} has none; name another preset"
+            )
+        dataset = OpenedDataset.open(config, num_numerical)
+        rows = dataset.rows("train", check_ids=False).num_rows
+        sizes = dataset.spec.table_sizes
+        return cls(
+            rows=max(int(rows * (config.dataset_subset or 1)), 1),
+            validation_rows=_validation_rows(dataset),
+            largest_table=max(sizes, default=0),
+            tables=len(sizes),
+            numbers=len(dataset.spec.numerical),
+        )
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a pass over the rows takes so long that there is one candidate, of few passes."""
+        return self.rows >= _LARGE
+
+    @property
+    def rows_per_id(self) -> float:
+        """Training rows per category of the largest table."""
+        return self.rows / max(self.largest_table, 1)
+
+    def __str__(self) -> str:
+        """Returns the sizes in words."""
+        decimals = int(self.rows_per_id < 10)
+        per_id = f"; {self.rows_per_id:,.{decimals}f} rows per category of the largest table"
+        return (
+            f"{self.rows:,} training rows; {self.numbers} numerical and {self.tables} categorical "
+            f"features{per_id if self.tables else ''}"
+        )
+
+
+def _validation_rows(dataset: OpenedDataset) -> int:
+    try:
+        return int(dataset.rows("validation", check_ids=False).num_rows)
+    except DatasetError:
+        return 0
+
+
+def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> list[Candidate]:
+    """Returns the settings to race, those first that the rule prefers; one alone is taken.
+
+    Args:
+        traits: sizes of the dataset.
+        given: settings that the user gave; the length of the schedule depends on some.
+        world_size: processes of the run; several cannot race, nor normalise over a batch.
+    """
+    dense, rare = list(_dense(traits, given, world_size)), list(_rare(traits, given))
+    found = [*rare, *dense] if traits.rows_per_id < _RARE or world_size > 1 else [*dense, *rare]
+    if world_size > 1 or traits.is_large or not traits.validation_rows:
+        found = found[:1]
+    return [Candidate(each.name, _measured(each.settings, traits)) for each in found]
+
+
+def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
+    """Yields settings for ids with many rows each, and numbers.
+
+    Of a large log there are few epochs: with numbers one, for their vectors cost as much again.
+    """
+    batch_size = 4096 if traits.is_large else 1024 if traits.rows >= _SMALL else 256
+    epochs = 1 if traits.numbers else 2
+    settings = {
+        "interaction_op": "cat",
+        "embedding_dim": 16,
+        "bottom_mlp_sizes": (16,),
+        "top_mlp_sizes": (200, 200, 1),
+        "embedding_init": 0.01,
+        "batch_norm": world_size == 1,
+        "dropout": 0.2,
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "shuffle_batch_order": True,
+        **_course(traits, given, batch_size, epochs if traits.is_large else None),
+    }
+    if not traits.numbers:
+        yield Candidate("ids with many rows each", settings)
+        return
+    for name, encoding in (("piecewise linear codes", "piecewise_linear"), ("bins", "bins")):
+        encoded = settings | {"numerical_embedding": encoding}
+        yield Candidate(f"ids with many rows each, and {name} of numbers", encoded)
+
+
+def _rare(traits: Traits, given: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Yields settings for ids with few rows each, which a second epoch would memorise."""
+    if not traits.tables or traits.rows_per_id >= _FREQUENT:
+        return
+    if traits.is_large:
+        settings = {
+            "embedding_dim": 16,
+            "bottom_mlp_sizes": (64, 16),
+            "top_mlp_sizes": (128, 64, 1),
+            "optimizer": "adam",
+            "lr": 0.003,
+            **_course(traits, given, 1024, 1),
+        }
+    else:
+        settings = {
+            "embedding_dim": 32,
+            "bottom_mlp_sizes": (64, 32),
+            "top_mlp_sizes": (64, 1),
+            "optimizer": "rowwise_adagrad",
+            "lr": 0.018,
+            "embedding_weight_decay": 0.0005,
+            "reset_embeddings": True,
+            **_course(traits, given, 128, 3),
+            "decay_steps": 0,
+        }
+    yield Candidate("rare ids", {"interaction_op": "dot"} | settings)
+
+
+def _course(
+    traits: Traits, given: Mapping[str, Any], batch_size: int, epochs: int | None
+) -> dict[str, Any]:
+    """Returns the batches of a run, its length and its rate.
+
+    Args:
+        traits: sizes of the dataset.
+        given: settings that the user gave.
+        batch_size: that of a log with rows for many.
+        epochs: after which the rate has fallen to zero; by default evaluations without a better
+            one let it fall and end the run, where there are validation rows.
+    """
+    batch_size = given.get("batch_size", min(batch_size, max(traits.rows // _FEWEST, 2)))
+    batches = max(traits.rows // batch_size, 1)
+    common = {"batch_size": batch_size, "drop_last": True, "warmup_steps": 0}
+    if epochs is None and traits.validation_rows:
+        settings = {"decay_steps": 0, "plateau_factor": 0.1, "patience": 2, "epochs": _EVALUATIONS}
+        if batches < _STEPS:
+            length = math.ceil(_EVALUATIONS * _STEPS / batches)
+            settings |= {"test_freq": _STEPS, "epochs": length}
+        return common | settings
+    if epochs is None:
+        epochs = math.ceil(_EPOCHS_UNSEEN * max(_STEPS / batches, 1))
+    steps = max(batches * given.get("epochs", epochs), 2)
+    falls = {"decay_start_step": steps // 3, "decay_steps": steps - steps // 3}
+    return common | falls | {"epochs": epochs}
+
+
+def _measured(settings: dict[str, Any], traits: Traits) -> dict[str, Any]:
+    """Returns settings with those of the evaluation, and the number of networks."""
+    seeds = 4 if traits.rows < 300_000 else 2 if traits.rows < _LARGE else 1
+    if traits.validation_rows:
+        return settings | {"seeds": seeds, "eval_split": "validation"}
+    # Test rows would choose the epoch, so they are evaluated at the end alone.
+    return settings | {"seeds": seeds, "test_after": settings["epochs"]}

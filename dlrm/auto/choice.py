@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes `preset` auto, and what it may choose for the settings that are given; no torch."""
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlrm.auto.candidates import Candidate, Traits, candidates
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import CLICKS_KIND, Manifest
+from recsys.errors import UserError
+from recsys.settings import Sections, declared, require_positive, setting
+
+AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AutoConfig:
+    """Settings of the choice, which are none of the run."""
+
+    budget: int = setting(
+        600,
+        "About the longest that --preset auto may take, race and training together, up to a "
+        "million training rows: it shortens the trials, then takes fewer networks and epochs",
+        unit="seconds",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a race without time."""
+        require_positive(self, "budget")
+
+
+SECTIONS: Sections = {AutoConfig: "auto"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What `preset` auto may take.
+
+    Attributes:
+        why: what decides, in words.
+        candidates: to race if there are several.
+        is_made: they are those of a run to resume.
+    """
+
+    why: str
+    candidates: list[Candidate]
+    is_made: bool = False
+
+
+_SETTLED = frozenset(
+    field.name for section in (ModelConfig, OptimizerConfig) for field in declared(section)
+) - {"seeds", "num_numerical_features", "optimized_mlp"}
+"""Settings with which a run is no more of the dataset's choice."""
+_RESUMED = _SETTLED | {
+    *("seeds", "batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
+    *("epochs", "patience", "test_after", "test_freq"),
+}
+"""Settings that auto chooses, without those that follow from dataset and machine."""
+
+
+def is_default(values: Mapping[str, Any], explicit: Collection[str]) -> bool:
+    """Tells whether a run without `preset` takes auto.
+
+    It does if it trains, on a dataset that a schema made, without a checkpoint to begin with, and
+    no setting of the model or the optimizer but `seeds` is given.
+    """
+    if values["mode"] != "train" or values["load_checkpoint_path"] or _SETTLED & set(explicit):
+        return False
+    try:
+        return Manifest.load(Path(values["dataset"] or "")).kind == CLICKS_KIND
+    except DatasetError:
+        return False
+
+
+def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
+    """Returns what auto may take; of a run that is resumed, what it has taken.
+
+    Args:
+        values: every setting.
+        explicit: names of those that the user gave.
+
+    Raises:
+        UserError: auto cannot choose here, or the dataset is refused.
+    """
+    sections = (DataConfig, RunConfig)
+    names = {field.name for section in sections for field in declared(section)}
+    given = {name: value for name, value in values.items() if name in names}
+    config = DlrmConfig.from_dict(given, frozenset(explicit))
+    for name, is_wrong in (
+        (f"`mode` {config.run.mode}", config.run.mode != "train"),
+        ("`load_checkpoint_path`", config.run.load_checkpoint_path is not None),
+    ):
+        if is_wrong:
+            raise UserError(
+                f"{name} takes the settings of a checkpoint, and `preset` auto chooses others: "
+                "leave it out"
+            )
+    if config.run.resume and (made := _made_choice(config, values)) is not None:
+        return made
+    traits = Traits.of(config.data, values["num_numerical_features"])
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    own = {name: values[name] for name in explicit}
+    return Choice(str(traits), candidates(traits, own, world_size))
+
+
+def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None:
+    """Returns the settings of a run to resume, if it has saved any."""
+    from recsys.train.checkpoint import named_checkpoint, read_checkpoint  # with torch
+
+    assert config.checkpoint_folder is not None
+    latest = named_checkpoint(config.checkpoint_folder, "latest")
+    if latest is None:
+        return None
+    stored = read_checkpoint(latest).config
+    taken = {n: v for n, v in stored.items() if n in _RESUMED and _differ(v, values[n])}
+    return Choice(f"goes on with the settings of {latest}", [Candidate("resumed run", taken)], True)
+
+
+def _differ(stored: Any, value: Any) -> bool:
+    return bool(stored != (list(value) if isinstance(value, tuple) else value))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Races candidates on the validation split, with one network each."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Collection, Mapping
+
+from dlrm.config import DlrmConfig
+from dlrm.recipe import DlrmRecipe, join_run
+from recsys.errors import DivergenceError
+from recsys.train.loop import FitResult, LoopState
+from recsys.train.measure import MeasureConfig
+from recsys.train.recipe import PrintLine
+from recsys.train.run import check_outputs, try_out
+from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+
+_RACED = 0.5
+"""Part of the budget that the trials may take, each the same."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Trial:
+    """A candidate after its trial.
+
+    Attributes:
+        name: its name.
+        config: its settings.
+        result: of the trial.
+        seconds: length of the trial.
+    """
+
+    name: str
+    config: DlrmConfig
+    result: FitResult
+    seconds: float
+
+    @property
+    def merit(self) -> float:
+        """The criterion of the race, higher is better."""
+        return self.result.state.best_metric
+
+    def __str__(self) -> str:
+        """Returns the outcome in words."""
+        metric, state = self.result.metric, self.result.state
+        return (
+            f"{self.name}: {metric.name} {metric.text(self.merit)} at epoch {state.best_epoch:.2f} "
+            f"of {state.epoch + bool(state.batch)}, {self.seconds:.0f} s"
+        )
+
+
+def race(
+    contenders: Mapping[str, DlrmConfig],
+    given: Collection[str],
+    budget: float,
+    print_line: PrintLine,
+) -> tuple[str, DlrmConfig]:
+    """Trains each contender with one network; returns the best, with the settings of its run.
+
+    Args:
+        contenders: name -> settings.
+        given: names of the settings that the user gave.
+        budget: seconds of the race and of the training after it.
+        print_line: prints a line.
+
+    Raises:
+        UserError: a setting or the dataset is refused, or a file of the run to be.
+        KeyboardInterrupt: a signal ended the race.
+        DivergenceError: every contender diverged.
+    """
+    began, trials = time.monotonic(), list[_Trial]()
+    _check_outputs(next(iter(contenders.values())))
+    for name, config in contenders.items():
+        try:
+            trials.append(_tried(name, config, budget * _RACED / len(contenders)))
+        except DivergenceError as error:
+            if name == list(contenders)[-1] and not trials:
+                raise
+            print_line(f"Auto: {name}: diverged ({error})")
+            continue
+        print_line(f"Auto: {trials[-1]}")
+    best = max(trials, key=lambda trial: trial.merit)  # of equals the first, which the rule prefers
+    return best.name, _within(best, given, budget - (time.monotonic() - began))
+
+
+def _check_outputs(config: DlrmConfig) -> None:
+    """Refuses before the race what the training after it would refuse to write."""
+    config.require_inputs()
+    check_outputs(config)
+    if (folder := config.checkpoint_folder) is not None:
+        check_writable(folder, f"`{config.folder_setting}`")
+        CheckpointFolder(folder).check_unused(f"`{config.folder_setting}`")
+
+
+def _tried(name: str, config: DlrmConfig, most_s: float) -> _Trial:
+    began = time.monotonic()
+
+    def goes_on(_: LoopState) -> bool:
+        return time.monotonic() - began < most_s
+
+    changes = {
+        **dataclasses.asdict(MeasureConfig()),
+        "seeds": 1,
+        "eval_split": "validation",
+        "save_checkpoint_path": None,
+        "log_path": os.devnull,
+        "resume": False,
+    }
+    trial = DlrmConfig.from_dict(config.to_dict() | changes, config.explicit - {"output_dir"})
+    result = try_out(DlrmRecipe.open, trial, join_run(trial), goes_on)
+    if result.reason.startswith("SIG"):
+        raise KeyboardInterrupt
+    return _Trial(name, config, result, time.monotonic() - began)
+
+
+def _within(best: _Trial, given: Collection[str], left_s: float) -> DlrmConfig:
+    """Returns settings with as many networks, then epochs, as there is time for."""
+    config, state = best.config, best.result.state
+    seeds, epochs = config.model.seeds, config.run.epochs
+    if "seeds" not in given:
+        seeds = max(min(seeds, int(left_s / best.seconds)), 1)
+    if "epochs" not in given:
+        of_epoch = best.seconds / max(state.epoch + bool(state.batch), 1)
+        epochs = max(min(epochs, int(left_s / (of_epoch * seeds))), 1)
+    changes = {"seeds": seeds, "epochs": epochs}
+    return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
