@@ -227,6 +227,21 @@ def test_auc_threshold_stops_and_saves(program, dataset, tmp_path):
     assert latest(tmp_path / "run").state["step"] < 47 * 5
 
 
+def test_the_best_by_log_loss_is_kept_and_counted(program, dataset, tmp_path):
+    flags = ("--optimizer=adam", "--lr=0.05", "--epochs=9", "--test_freq=20", "--patience=2")
+    best = {}
+    for best_by, sign in (("auc", 1), ("log_loss", -1)):
+        run = tmp_path / best_by
+        records = program.train(dataset, run, f"--best_by={best_by}", *flags)
+        values = [sign * r["data"][best_by] for r in records if "log_loss" in r["data"]]
+        best[best_by] = values.index(max(values))
+        assert len(values) == best[best_by] + 3
+        assert sign * program.test(dataset, run)[best_by] == max(values)
+    assert best["log_loss"] < best["auc"]
+    arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={run}", "--resume", *flags)
+    assert "--best_by" in program.refused(*arguments)
+
+
 def test_dataset_subset_and_eval_split(program, dataset):
     flags = ("--batch_size=60", "--dataset_subset=.29", "--eval_split=validation")
     records = program(f"--dataset={dataset}", *flags)

@@ -50,6 +50,10 @@ FLAGS = [
     (["--dataset_subset=2"], r"--dataset_subset must lie in \(0, 1\]"),
     (["--dataset_subset=0.001"], "--dataset_subset 0.001; use a smaller one"),
     (["--auc_threshold=80"], r"--auc_threshold must lie in \(0, 1\]"),
+    (
+        ["--auc_threshold=0.8", "--best_by=log_loss"],
+        "--auc_threshold ends .* --best_by is",
+    ),
     (["--max_table_size=10"], "--max_table_size .* needs --hash_indices"),
     (["--num_numerical_features=5"], "the feature spec of the dataset has 3"),
     (["--optimized_mlp"], "--optimized_mlp needs a CUDA device"),
