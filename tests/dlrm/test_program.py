@@ -196,6 +196,7 @@ def test_resumed_run_equals_the_uninterrupted_one(
         *("--epochs=2", "--shuffle_batch_order", "--test_freq=20", "--dropout=0.2", "--batch_norm"),
         *("--plateau_factor=0.5", f"--optimizer={optimizer}", f"--embedding_type={embedding_type}"),
         *("--lr=0.02", "--amp", f"--seeds={seeds}"),
+        *(("--embedding_l2=0.01",) if optimizer == "adam" else ()),
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     program.train(dataset, whole, *common)

@@ -41,6 +41,8 @@ FLAGS = [
     (["--loss_scale=0"], "--loss_scale must be positive"),
     (["--batch_norm", "--checkpoint_format=nvidia"], "--checkpoint_format nvidia has no tensors"),
     (["--batch_norm", "--batch_size=5999"], "--batch_norm needs two rows .*: use --drop_last"),
+    (["--embedding_l2=-1"], "--embedding_l2 must not be negative"),
+    (["--embedding_l2=1", "--embedding_weight_decay=1"], "--embedding_l2 shrinks all rows, --embe"),
     (["--plateau_factor=0"], r"--plateau_factor must lie in \(0, 1\]"),
     (["--patience=0"], "--patience must be at least 1"),
     (["--quantize=int8"], "--quantize is for trained models, not for --mode train"),
