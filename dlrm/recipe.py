@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dlrm.config import DlrmConfig
+from dlrm.config import BestBy, DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows, name_only_class
 from dlrm.data.drift import SplitSample
@@ -63,6 +63,7 @@ from recsys.train.saving.run_folder import CheckpointFolder
 logger = logging.getLogger(__name__)
 
 _AUC, _LOG_LOSS = Metric("auc"), Metric("log loss", sign=-1)
+_METRICS: Mapping[BestBy, Metric] = {"auc": _AUC, "log_loss": _LOG_LOSS}
 
 
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
@@ -192,8 +193,9 @@ class DlrmRecipe:
             (rows of the training split, metric that chooses the best checkpoint).
         """
         run, data, print_line = self.config.run, self.config.data, self.machine.print_line
+        metric = _METRICS[run.best_by]
         if data.dataset_type == "synthetic_gpu":
-            return data.synthetic_dataset_num_entries, _AUC
+            return data.synthetic_dataset_num_entries, metric
         if run.max_steps is not None and not data.shuffle_batch_order:
             training_rows = min(training_rows, run.max_steps * data.batch_size)
         check = functools.partial(
@@ -203,15 +205,16 @@ class DlrmRecipe:
             print_line=print_line,
             check_ids=not self.config.model.hash_indices,
         )
-        train, metric = check("train", training_rows), _AUC
+        train = check("train", training_rows)
         if train.only_class:
             print_line(f"The train split has {train.only_class}: it teaches nothing but that")
         if run.test_after <= run.epochs:
             evaluated = check(data.eval_split, None)
             if evaluated.only_class:
-                metric = _LOG_LOSS
                 print_line(_undefined_auc(data.eval_split, evaluated.only_class))
-                print_line(f"The {metric.name} chooses the best checkpoint in its place")
+                if metric is _AUC:
+                    metric = _LOG_LOSS
+                    print_line(f"The {metric.name} chooses the best checkpoint in its place")
         return train.num_rows, metric
 
     def score(

@@ -7,10 +7,11 @@
 from dlrm.config.data import DataConfig, DatasetType
 from dlrm.config.model import EmbeddingStorage, ModelConfig, current_settings
 from dlrm.config.optimizer import OptimizerConfig
-from dlrm.config.run import RunConfig
+from dlrm.config.run import BestBy, RunConfig
 from dlrm.config.whole import DlrmConfig
 
 __all__ = [
+    "BestBy",
     "DataConfig",
     "DatasetType",
     "DlrmConfig",

@@ -35,6 +35,12 @@ class OptimizerConfig:
     embedding_weight_decay: float = setting(
         0.0, "Weight decay of the embedding rows that occur in a batch"
     )
+    embedding_l2: float = setting(
+        0.0,
+        "Adds this times half the squared norm of all embeddings to the loss of each batch. Rows "
+        "that do not occur shrink too, so that a step takes time by the rows of the tables: for "
+        "those that are small (0.1 for ids that occur often)",
+    )
     reset_embeddings: bool = setting(
         False,
         "Draw the embeddings anew before each epoch but the first: the MLPs train for several "
@@ -52,7 +58,13 @@ class OptimizerConfig:
         require_not_negative(
             self, "lr", "warmup_factor", "warmup_steps", "decay_start_step",
             "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
+            "embedding_l2",
         )  # fmt: skip
+        if self.embedding_l2 and self.embedding_weight_decay:
+            raise UserError(
+                "`embedding_l2` shrinks all rows, `embedding_weight_decay` those of the batch: set "
+                "one of them"
+            )
         if not 0 < self.plateau_factor <= 1:
             raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
 

@@ -11,6 +11,7 @@ from recsys.train.config import RunSettings
 _BASELINES = ("logistic_regression", "lightgbm")
 
 Mode = Literal["train", "test", "predict", "inference_benchmark"]
+BestBy = Literal["auc", "log_loss"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,9 +30,14 @@ class RunConfig(RunSettings):
     )
     patience: int | None = setting(
         None,
-        "Stop after this many evaluations in a row without a better AUC; with "
+        "Stop after this many evaluations in a row without a better one (--best_by); with "
         "--reset_embeddings only those at the ends of epochs count, and each end is evaluated",
         resumable=True,
+    )
+    best_by: BestBy = setting(
+        "auc",
+        "Metric by which an evaluation is better than the others, for the best checkpoint, "
+        "--patience and --plateau_factor; log_loss stops before the probabilities overfit",
     )
     auc_threshold: float | None = setting(
         None, "Stop the training after achieving this AUC", resumable=True
@@ -109,3 +115,8 @@ class RunConfig(RunSettings):
         require_not_negative(self, "test_after")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
+        if self.auc_threshold is not None and self.best_by != "auc":
+            raise UserError(
+                f"`auc_threshold` ends a run by its best AUC, but `best_by` is {self.best_by}: "
+                "drop one of them"
+            )

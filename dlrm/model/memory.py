@@ -88,6 +88,9 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     parts["optimizer state of the tables"] = sum(rows.all.values()) * state
     # A column more counts the lookups.
     parts["gradients of copied tables"] = sum(rows.copies.values()) * (model.row_dim + 1) * _FLOAT
+    if config.optimizer.embedding_l2:
+        # With a number of each row.
+        parts["gradients of whole tables"] = sum(rows.all.values()) * (model.row_dim + 1) * _FLOAT
     if state:
         remedies.append("`optimizer` sgd, which keeps no state")
     if config.checkpoint_folder is not None and model.embedding_storage != "float32":

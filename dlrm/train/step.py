@@ -127,6 +127,7 @@ class DlrmTrainStep(Generic[LookupsT]):
                 config.optimizer,
                 config.embedding_weight_decay,
                 precision.loss_scale,
+                l2=config.embedding_l2,
             )
             if model.embeddings.trainable
             else None

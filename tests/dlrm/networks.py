@@ -42,10 +42,10 @@ def batch(rows=16, sizes=SIZES, num_numerical=4, seed=1):
     )
 
 
-def train_step(model, optimizer="sgd", **precision):
+def train_step(model, optimizer="sgd", *, embedding_l2=0.0, **precision):
     """Returns the training step of a model, by default in float32 on a CPU."""
-    precision = {"device_type": "cpu"} | precision
-    return DlrmTrainStep(model, OptimizerConfig(optimizer=optimizer), Precision(**precision))
+    config = OptimizerConfig(optimizer=optimizer, embedding_l2=embedding_l2)
+    return DlrmTrainStep(model, config, Precision(**{"device_type": "cpu"} | precision))
 
 
 def tables_of(model):

@@ -41,10 +41,10 @@ def batch(seed, device, size=256):
     return Batch(drawn.numerical.to(device), drawn.ids.to(device), drawn.label.to(device))
 
 
-def train(device, make_step=lambda step: step, optimizer="sgd", precision=None, **changes):
+def train(device, make_step=lambda step: step, optimizer="sgd", precision=None, l2=0.0, **changes):
     model = build(device, **changes)
     precision = {"device_type": torch.device(device).type} | (precision or {})
-    step = make_step(train_step(model, optimizer, **precision))
+    step = make_step(train_step(model, optimizer, embedding_l2=l2, **precision))
     # One batch is short, as the last of an epoch.
     losses = [float(step(batch(s, device, 100 if s == 5 else 256), 0.1)) for s in range(8)]
     return losses, tables_of(model).cpu()
@@ -52,8 +52,10 @@ def train(device, make_step=lambda step: step, optimizer="sgd", precision=None, 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
 @pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
-def test_trains_as_on_the_cpu(embedding_type, optimizer):
-    runs = [train(d, optimizer=optimizer, embedding_type=embedding_type) for d in ("cpu", "cuda")]
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_trains_as_on_the_cpu(embedding_type, optimizer, l2):
+    settings = {"optimizer": optimizer, "embedding_type": embedding_type, "l2": l2}
+    runs = [train(device, **settings) for device in ("cpu", "cuda")]
     assert runs[1][0] == pytest.approx(runs[0][0], rel=1e-3)
     # Adam's first step is as long as the learning rate, whatever the gradient: where that is near
     # zero, another rounding gives it the other sign.
@@ -61,9 +63,10 @@ def test_trains_as_on_the_cpu(embedding_type, optimizer):
         torch.testing.assert_close(runs[1][1], runs[0][1], rtol=1e-3, atol=1e-4)
 
 
-def test_a_captured_step_trains_as_an_eager_one():
-    eager = train("cuda")
-    graphed = train("cuda", GraphedTrainStep)
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_captured_step_trains_as_an_eager_one(l2):
+    eager = train("cuda", l2=l2)
+    graphed = train("cuda", GraphedTrainStep, l2=l2)
     assert graphed[0] == pytest.approx(eager[0], rel=1e-5)
     torch.testing.assert_close(graphed[1], eager[1], rtol=1e-5, atol=1e-6)
 

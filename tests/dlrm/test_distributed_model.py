@@ -44,7 +44,7 @@ pytestmark = pytest.mark.multiprocess
 BATCH = 37  # not a multiple of the ranks
 STEPS = 4
 BATCHES = Batches(BATCH, range(STEPS))
-RATES = {"sgd": 0.1, "rowwise_adagrad": 0.002, "adam": 0.002}
+RATES = {"sgd": 0.1, "rowwise_adagrad": 0.002, "adam": 0.002, "adam, l2": 0.002}
 """The adaptive rules divide by gradients of which some are rounding errors alone: a whole step."""
 FLOAT32 = Precision(device_type="cpu")
 BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
@@ -81,6 +81,8 @@ def assert_same_tables(ranks, expected, **tolerance):
 
 
 def optimizer(rule):
+    if rule == "adam, l2":
+        return OptimizerConfig(optimizer="adam", embedding_l2=0.01)
     return OptimizerConfig(optimizer=rule, embedding_weight_decay=0.01)
 
 

@@ -63,15 +63,18 @@ def test_a_checkpoint_that_does_not_fit_is_not_deployed(trained):
 
 @pytest.mark.parametrize("rule", ROW_RULES)
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
-def test_the_count_is_what_training_allocates(rule, storage):
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_the_count_is_what_training_allocates(rule, storage, l2):
     values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}
-    config = DlrmConfig.from_dict(values | {"optimized_mlp": False})
+    config = DlrmConfig.from_dict(values | {"optimized_mlp": False, "embedding_l2": l2})
     model = Dlrm(config.model, SIZES)
     step = DlrmTrainStep(model, config.optimizer, Precision(device_type="cpu"))
     tensors = [*model.parameters(), *model.buffers(), *step.mlp_optimizer.state().values()]
     tensors += [t for state in step.embedding_optimizer.state for t in state.values()]
     allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     gradients = sum(parameter.numel() * 4 for parameter in model.mlp_parameters())
+    if l2:  # float32, and the number of each row
+        gradients += sum(SIZES) * (config.model.row_dim + 1) * 4
     needed = trained_memory(config, TableRows.of_model(config.model, "abc", SIZES), len(SIZES))
     counted = needed.total - needed.parts.get("float32 copies", 0)
     assert counted == pytest.approx(allocated + gradients, rel=1e-3)

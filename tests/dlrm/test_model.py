@@ -3,6 +3,7 @@
 
 import copy
 import dataclasses
+import functools
 import math
 
 import pytest
@@ -158,6 +159,52 @@ def test_training_equals_plain_sgd_on_the_naive_network(interaction, embedding_t
     torch.testing.assert_close(tables_of(model), table.detach(), rtol=1e-5, atol=1e-6)
     for a, b in zip(model.mlp_parameters(), twin.mlp_parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+TWINS = {
+    "sgd": torch.optim.SGD,
+    "adagrad": functools.partial(torch.optim.Adagrad, eps=1e-8),
+    "adam": torch.optim.Adam,
+}
+"""Row optimizer -> PyTorch's of the same formula, whose weight decay is L2 in the gradient."""
+
+
+@pytest.mark.parametrize("scale", [1.0, 64.0])
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+@pytest.mark.parametrize("optimizer", TWINS)
+def test_l2_moves_all_rows_as_that_of_a_dense_table(optimizer, embedding_type, scale):
+    model = build(embedding_type=embedding_type)
+    step = train_step(model, optimizer, embedding_l2=0.3, loss_scale=scale)
+    tables, twin = tables_of(model).double().requires_grad_(), build().double()
+    optimizers = [
+        TWINS[optimizer]([tables], lr=0.01, weight_decay=0.3),
+        TWINS[optimizer](twin.mlp_parameters(), lr=0.01),
+    ]
+    for seed in range(4):
+        data = batch(rows=5, seed=seed)
+        step(data, 0.01)
+        for each in optimizers:
+            each.zero_grad()
+        views = torch.split(tables, list(SIZES))
+        logits = naive_forward(twin, data.numerical.double(), data.ids, "dot", views)
+        F.binary_cross_entropy_with_logits(logits, data.label.double()).backward()
+        for each in optimizers:
+            each.step()
+    torch.testing.assert_close(tables_of(model).double(), tables.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ROW_RULES)
+def test_l2_shrinks_rows_that_never_occur(optimizer, storage):
+    model = build(embedding_storage=storage, embedding_type="joint_fused")
+    step = train_step(model, optimizer, embedding_l2=0.5, loss_scale=8.0)
+    before, data = tables_of(model)[-1].clone(), batch()
+    data.ids.clamp_(max=48)
+    step(dataclasses.replace(data, label=data.label * float("inf")), 0.01)
+    assert torch.equal(tables_of(model)[-1], before)
+    for _ in range(9):
+        step(data, 0.01)
+    assert tables_of(model)[-1].norm() < before.norm()
 
 
 @pytest.mark.parametrize("num_tables", [0, 1, 40])

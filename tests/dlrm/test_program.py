@@ -196,6 +196,7 @@ def test_resumed_run_equals_the_uninterrupted_one(
         *("--epochs=2", "--shuffle_batch_order", "--test_freq=20", "--dropout=0.2", "--batch_norm"),
         *("--plateau_factor=0.5", f"--optimizer={optimizer}", f"--embedding_type={embedding_type}"),
         *("--lr=0.02", "--amp", f"--seeds={seeds}"),
+        *(("--embedding_l2=0.01",) if optimizer == "adam" else ()),
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     program.train(dataset, whole, *common)
@@ -225,6 +226,21 @@ def test_auc_threshold_stops_and_saves(program, dataset, tmp_path):
     assert "Hit target accuracy AUC 0.75" in program.stdout
     assert final(records)["best_auc"] >= 0.75
     assert latest(tmp_path / "run").state["step"] < 47 * 5
+
+
+def test_the_best_by_log_loss_is_kept_and_counted(program, dataset, tmp_path):
+    flags = ("--optimizer=adam", "--lr=0.05", "--epochs=9", "--test_freq=20", "--patience=2")
+    best = {}
+    for best_by, sign in (("auc", 1), ("log_loss", -1)):
+        run = tmp_path / best_by
+        records = program.train(dataset, run, f"--best_by={best_by}", *flags)
+        values = [sign * r["data"][best_by] for r in records if "log_loss" in r["data"]]
+        best[best_by] = values.index(max(values))
+        assert len(values) == best[best_by] + 3
+        assert sign * program.test(dataset, run)[best_by] == max(values)
+    assert best["log_loss"] < best["auc"]
+    arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={run}", "--resume", *flags)
+    assert "--best_by" in program.refused(*arguments)
 
 
 def test_dataset_subset_and_eval_split(program, dataset):

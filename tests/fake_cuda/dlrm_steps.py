@@ -59,12 +59,12 @@ class Run:
         return open_batches(self.config, self.dataset, wanted, self.model, DEVICE)
 
 
-def build(optimizer: str = "sgd", **model: object) -> Run:
+def build(optimizer: str = "sgd", embedding_l2: float = 0.0, **model: object) -> Run:
     """Builds NVIDIA's model with these settings."""
     config = DlrmConfig(
         data=DataConfig(dataset="none"),
         model=ModelConfig(**model),
-        optimizer=OptimizerConfig(optimizer=optimizer),
+        optimizer=OptimizerConfig(optimizer=optimizer, embedding_l2=embedding_l2),
     )
     return Run.build(config)
 

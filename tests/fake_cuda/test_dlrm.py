@@ -18,6 +18,7 @@ ROWS = 4096
     ("settings", "precision"),
     [
         ({"optimizer": "adagrad", "embedding_storage": "bfloat16"}, "float32"),
+        ({"optimizer": "adam", "embedding_l2": 0.1}, "float16"),
         ({"interaction_op": "dot", "batch_norm": True}, "float16"),
         ({"interaction_op": "cat", "dropout": 0.5}, "float16"),
         ({"interaction_op": "dcnv2", "hash_indices": True}, "float16"),

@@ -164,13 +164,15 @@ class RowTables(Protocol):
 
 
 class RowwiseOptimizer:
-    """Applies row gradients to tables, changing no other rows.
+    """Applies row gradients to tables, changing no other rows unless `l2` is set.
 
     Args:
         tables: tables to update.
         rule: name of the update rule in `cuda_ext.row_rules`.
         weight_decay: weight decay of the rows that a batch looks up.
         loss_scale: divisor of the gradients.
+        l2: with l2 / 2 times the squared norm of the tables in the loss, every row has a gradient
+            in every step, and the rule moves all of them.
 
     Attributes:
         state: named tensors of each stored table.
@@ -183,11 +185,15 @@ class RowwiseOptimizer:
         rule: RowOptimizer,
         weight_decay: float,
         loss_scale: float = 1.0,
+        *,
+        l2: float = 0.0,
     ) -> None:
         self._tables = tables
         self._rule = rule
         values = tables.stored_tables()
         self._weight_decay = weight_decay
+        self._l2 = l2
+        self._every_row = [_every_row(table) for table in values] if l2 else []
         self.state = [ops.row_optimizer_state(rule, table) for table in values]
         device = values[0].device if values else torch.device("cpu")
         self.steps = torch.zeros((), device=device)
@@ -229,18 +235,43 @@ class RowwiseOptimizer:
         scale = self._inverse_scale
         if factor is not None:
             scale = factor if scale is None else scale * factor
+        step = RowStep(lr, self.steps, self._weight_decay, scale, overflow)
+        if not self._l2:
+            for of_table in gradients:
+                number = of_table.table
+                _update(self._rule, tables[number], self.state[number], of_table, step)
+            return
+        # SGD by a rate of -1 adds the gradients of the lookups to that of the penalty.
+        adding = step._replace(lr=torch.full_like(lr, -1.0), weight_decay=0.0)
+        whole = [table.to(torch.float32) * self._l2 for table in tables]
         for of_table in gradients:
-            table = tables[of_table.table]
-            step = RowStep(lr, self.steps, self._weight_decay, scale, overflow)
-            sorted_rows = of_table.sorted_rows
-            ops.update_rows(
-                self._rule,
-                table,
-                self.state[of_table.table],
-                of_table.rows,
-                of_table.gradients,
-                step,
-                source=of_table.source,
-                scale=of_table.scale,
-                sorted_rows=None if sorted_rows is None else sorted_rows.join(),
-            )
+            _update("sgd", whole[of_table.table], {}, of_table, adding)
+        step = step._replace(inverse_scale=None)
+        for table, state, every_row, gradient in zip(
+            tables, self.state, self._every_row, whole, strict=True
+        ):
+            rows, _ = every_row
+            ops.update_rows(self._rule, table, state, rows, gradient, step, sorted_rows=every_row)
+
+
+def _update(
+    rule: RowOptimizer,
+    table: Tensor,
+    state: dict[str, Tensor],
+    gradients: RowGradients,
+    step: RowStep,
+) -> None:
+    """Applies the gradients of a table's lookups to it."""
+    sorted_rows = gradients.sorted_rows
+    ops.update_rows(
+        *(rule, table, state, gradients.rows, gradients.gradients, step),
+        source=gradients.source,
+        scale=gradients.scale,
+        sorted_rows=None if sorted_rows is None else sorted_rows.join(),
+    )
+
+
+def _every_row(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns all row numbers of a table, as `ops.sort_rows` does."""
+    positions = torch.arange(len(table), dtype=torch.int32, device=table.device)
+    return positions, positions

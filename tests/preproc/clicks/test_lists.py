@@ -273,8 +273,10 @@ def test_bags_are_the_lists_sample_by_sample():
         assert split[5 * row + 3] == weights.tolist()
 
 
-@pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad"])
-def test_tables_of_bags_are_trained_as_dense_ones(rule):
+@pytest.mark.parametrize(
+    ("rule", "l2"), [("sgd", 0.0), ("rowwise_adagrad", 0.0), ("rowwise_adagrad", 0.2)]
+)
+def test_tables_of_bags_are_trained_as_dense_ones(rule, l2):
     """Vectors and one update equal those of PyTorch's tables, pooled by hand in float64."""
     sizes, dim = (300, 9, 5, 6, 7), 4
     columns, _ = bags(2, sizes)
@@ -295,13 +297,13 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule):
     )
     expected.backward(gradient)
     vectors.backward(gradient.float())
-    optimizer = RowwiseOptimizer(tables, rule, 0.0)
+    optimizer = RowwiseOptimizer(tables, rule, 0.0, l2=l2)
     before = stored.clone()
     optimizer.step(optimizer.gradients(), torch.tensor(0.5))
-    update = whole.grad
+    update = whole.grad + l2 * before.double()
     if rule == "rowwise_adagrad":
         update = update / (update.square().mean(1, keepdim=True).sqrt() + 1e-10)
-    expected_rows = before.double() - 0.5 * torch.where(whole.grad.any(1, keepdim=True), update, 0)
+    expected_rows = before.double() - 0.5 * torch.where(update.any(1, keepdim=True), update, 0)
     torch.testing.assert_close(stored.double(), expected_rows, rtol=1e-5, atol=1e-6)
 
 
