@@ -49,14 +49,6 @@ from recsys.durable import write_whole_file
 from recsys.errors import UserError
 from recsys.settings import setting
 
-SETTINGS = (
-    "--interaction_op=cat --embedding_dim=16 --bottom_mlp_sizes=16 --top_mlp_sizes=200,200,1 "
-    "--embedding_init=0.01 --batch_norm --dropout=0.2 --seeds=4 --batch_size=256 --drop_last "
-    "--shuffle_batch_order --optimizer=adam --lr=1e-3 --warmup_steps=0 --decay_steps=0 "
-    "--plateau_factor=0.1 --patience=2 --epochs=30"
-)
-"""Those of docs/own_clicks.md, where no preset and no flags are given."""
-
 CATBOOST = "catboost"
 _METRICS = (AUC, LOG_LOSS)
 _ENDS = ("", "_low", "_high")
@@ -72,7 +64,7 @@ class OwnLogs(Case):
 
     logs: Path = setting(Path("logs"), "Folder of NAME.csv, as benchmark.own_logs.make writes them")
     only: tuple[str, ...] = setting((), "Names of logs (default: all that are in the folder)")
-    preset: str = setting("", "Preset of the training", default_text="those of docs/own_clicks.md")
+    preset: str = setting("auto", "Preset of the training; empty for none")
     program_flags: str = setting("", "Further flags of the training, separated by spaces")
 
     def __post_init__(self) -> None:
@@ -90,7 +82,7 @@ class OwnLogs(Case):
     def training(self) -> list[str]:
         """Flags of the training."""
         preset = [f"--preset={self.preset}"] if self.preset else []
-        return [*preset, *shlex.split(self.program_flags)] or SETTINGS.split()
+        return [*preset, *shlex.split(self.program_flags)]
 
     def config(self) -> dict[str, Any]:
         """Returns the flags of the training."""
@@ -174,7 +166,7 @@ class OwnLogs(Case):
         chosen = ("--eval_split=validation", f"--save_checkpoint_path={checkpoint}")
         started = time.perf_counter()
         flags = ("--mode=train", of_dataset, *chosen, "--baselines=", f"--seed={seed}")
-        run_training(DLRM, *flags, *self.training)
+        run_training(DLRM, *flags, *self.training, log=run / "train.json")
         seconds = time.perf_counter() - started
         _told(log, "tested beside the baselines")
         trained = (of_dataset, f"--load_checkpoint_path={checkpoint}", "--eval_split=test")
