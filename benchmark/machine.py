@@ -21,6 +21,8 @@ PACKAGES = (
     "polars",
     "duckdb",
     "scikit-learn",
+    "lightgbm",
+    "catboost",
     "fbgemm-gpu-cpu",
     "torchrec",
     "merlin-dataloader",

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.door import start
+from benchmark.own_logs.table import NAME as OWN_LOGS
+from benchmark.own_logs.table import own_logs_table
 from benchmark.record import RESULTS, Record, latest, read_records
 from recsys.errors import FAILED, UserError
 from recsys.settings import setting
@@ -49,6 +51,21 @@ def render_table(records: list[Record]) -> str:
         for record in latest(records)
         if (record.config_hash, record.machine) == (newest.config_hash, newest.machine)
     ]
+    own = newest.benchmark == OWN_LOGS
+    lines = own_logs_table(shown) if own else _plain_table(shown)
+    machine = newest.hardware
+    settings = ", ".join(f"{key} {value}" for key, value in newest.config.items())
+    repeats = f"Median of {newest.repeats}; " if newest.repeats > 1 else ""
+    kind = f" ({newest.cpu_kind})" if "cpu_kind" in machine else ""
+    note = (
+        f"{repeats}{settings}; {machine['cpu']}{kind}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def _plain_table(shown: Sequence[Record]) -> list[str]:
+    """Formats a row for each candidate and a column for each metric."""
     metrics = list(dict.fromkeys((record.metric, record.unit) for record in shown))
     metrics.sort(key=lambda metric: metric[1] != "x")  # ratios first
     candidates = list(dict.fromkeys(record.candidate for record in shown))
@@ -59,20 +76,11 @@ def render_table(records: list[Record]) -> str:
         return "" if record is None else format_value(record.value)
 
     head = [f"{metric} ({unit})" if unit else metric for metric, unit in metrics]
-    lines = [
+    return [
         " | ".join(["| candidate", *head]) + " |",
         "| --- |" + " ---: |" * len(metrics),
         *(" | ".join([f"| {c}", *(cell(c, m) for m, _ in metrics)]) + " |" for c in candidates),
     ]
-    machine = newest.hardware
-    settings = ", ".join(f"{key} {value}" for key, value in newest.config.items())
-    repeats = f"Median of {newest.repeats}; " if newest.repeats > 1 else ""
-    kind = f" ({newest.cpu_kind})" if "cpu_kind" in machine else ""
-    note = (
-        f"{repeats}{settings}; {machine['cpu']}{kind}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}."
-    )
-    return "\n".join([*lines, "", note]) + "\n"
 
 
 def render_document(text: str, results: Path) -> str:

@@ -92,6 +92,7 @@ def _browser() -> bool:
 
 TOOLS: dict[str, Callable[[], bool]] = {
     "C++ compiler": _compiler,
+    "CatBoost": lambda: importlib.util.find_spec("catboost") is not None,
     "compiled cuda_ext kernels": _kernels,
     "compiled Criteo kernel": _clicks_kernel,
     "compiled Triton backend": _native_backend,

@@ -74,6 +74,20 @@ class OwnLog:
             )
         return paths
 
+    def check(self, path: Path) -> None:
+        """Refuses a file that is not the one that `write` makes.
+
+        Raises:
+            UserError: it is another one.
+        """
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.sha256:
+            raise UserError(
+                f"{path} is another {self.name} than the one that was measured: its sha256 is "
+                f"{found}, expected {self.sha256}; python -m benchmark.own_logs.make makes it"
+            )
+
     def write(self, source: Path, output: Path) -> None:
         """Makes the file of this log.
 
