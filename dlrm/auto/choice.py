@@ -57,7 +57,7 @@ _SETTLED = frozenset(
 """Settings with which a run is no more of the dataset's choice."""
 _RESUMED = _SETTLED | {
     *("seeds", "batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
-    *("epochs", "patience", "test_after", "test_freq"),
+    *("epochs", "patience", "test_after", "test_freq", "best_by"),
 }
 """Settings that auto chooses, without those that follow from dataset and machine."""
 
