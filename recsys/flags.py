@@ -2,6 +2,8 @@
 """Makes flags from settings, and settings from flags."""
 
 import dataclasses
+import itertools
+import shlex
 import textwrap
 import typing
 from collections.abc import Collection, Mapping, Sequence
@@ -284,3 +286,29 @@ def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
     texts = textwrap.wrap(text, _COLUMNS - 1 - indent, max_lines=most, placeholder=" ...")
     first, *others = texts or [""]
     return [f"{name:{indent}}{first}".rstrip(), *(" " * indent + text for text in others)]
+
+
+def command_of(
+    words: Sequence[str], values: Mapping[str, Any], sections: Sections, told: Collection[str]
+) -> str:
+    """Returns a command that gives settings by flags.
+
+    Args:
+        words: the command without flags.
+        values: every setting, as plain values.
+        sections: sections of the program's config.
+        told: names of the settings to give; those without a value are left out.
+    """
+    names = (field.name for field in itertools.chain.from_iterable(map(declared, sections)))
+    flags_given = (
+        f"--{name}={_spelled(values[name])}"
+        for name in names
+        if name in told and values[name] is not None
+    )
+    return shlex.join([*words, *flags_given])
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return joined(value) if isinstance(value, list) else str(value)
