@@ -26,8 +26,8 @@ _LONG_MEDIAN, _SHORT_LEN, _LONG_LEN = 20, 50, 200
 """Median length of histories from which the model sees more of them, and how much."""
 _ITEMS_FOR_SAMPLES, _SAMPLES = 10_000, 4096
 """Items of a catalogue from which a step is compared with sampled ones, and how many."""
-_OFTEN, _RARELY = 100, 30
-"""Interactions per item from which less is dropped, and below which half is."""
+_OFTEN = 50
+"""Interactions per item from which less than half of the activations is dropped."""
 _EPOCHS, _ITEMS_OF_AN_EPOCH = 12, 32
 """Epochs of a training; an epoch takes one window of a history, so long ones need more."""
 _VALIDATING = 2048
@@ -159,8 +159,7 @@ def choose(traits: Traits, given: Mapping[str, Any], world_size: int = 1) -> Cho
     else:
         take(f"{traits.items:,} items are few enough to compare with all", loss="full")
     per_item = f"{traits.per_item:,.3g} interactions per item"
-    dropout = 0.5 if traits.per_item < _RARELY else 0.3 if traits.per_item < _OFTEN else 0.2
-    take(per_item, emb_dim=128, dropout=dropout)
+    take(per_item, emb_dim=128, dropout=0.3 if traits.per_item >= _OFTEN else 0.5)
     if traits.leaves_one_out and traits.users > 2 * _VALIDATING:
         why = "so many tell enough, and the others train on their last item but one"
         take(why, validation_users=_VALIDATING)
@@ -200,7 +199,7 @@ def _take_length(
     epochs = given.get("num_epochs", math.ceil(_EPOCHS * max(per_user / _ITEMS_OF_AN_EPOCH, 1)))
     if "max_steps" in given:  # as many as it needs
         epochs = given.get("num_epochs", math.ceil(given["max_steps"] / of_epoch))
-    steps = min(epochs * of_epoch, given.get("max_steps", epochs * of_epoch))
+    steps: int = min(epochs * of_epoch, given.get("max_steps", epochs * of_epoch))
     take(f"{per_user:,.3g} items to train on per history", num_epochs=epochs)
     freq = max(steps // _VALIDATIONS, 1)
     take(f"{_VALIDATIONS} validations, or a few more", test_freq=freq)

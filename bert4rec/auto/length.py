@@ -88,3 +88,16 @@ def _tried(config: Bert4RecConfig) -> FitResult:
     if result.reason.startswith("SIG"):
         raise KeyboardInterrupt
     return result
+
+
+def what_was_tried(chosen: Choice, result: FitResult) -> str:
+    """Tells in words what a run tried, for a reader whom its verdict does not please."""
+    state = result.state
+    best = f"{result.metric.name} {result.metric.text(state.best_metric)}"
+    planned = f" of about {chosen.steps:,}" if chosen.steps else ""
+    return (
+        f"one choice of settings, {state.step:,}{planned} steps (ended: "
+        f"{state.ended or result.reason}); the best validation, {best}, was at epoch "
+        f"{state.best_epoch:.2f}. Not tried: a longer training (`budget`, `num_epochs`), other "
+        "settings (recsys-recipes tune bert4rec)"
+    )

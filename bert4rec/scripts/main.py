@@ -33,6 +33,7 @@ def run(flag_values: flags.FlagValues) -> None:
         _recommend(config)
         return
     # With torch, which takes seconds: a typo is refused before.
+    from bert4rec.auto.length import what_was_tried
     from bert4rec.recipe import Bert4RecRecipe, join_run
     from recsys.train.run import Run, execute
 
@@ -42,6 +43,8 @@ def run(flag_values: flags.FlagValues) -> None:
         then=Run.benchmark if config.run.use_torch_jit_trace else None,
     )
     if result is not None:
+        if chosen is not None and not result.reason.startswith("SIG"):
+            program.print_with_flags(f"Auto: tried {what_was_tried(chosen, result)}")
         program.print_how_to_continue(
             result.reason,
             result.state.step,
@@ -65,7 +68,7 @@ def _auto(
         config, line = within(config, chosen, given, budget)
         print_line(f"Auto: {line}")
     print_line("Auto: without the choice:")
-    told = (given | chosen.settings.keys() | {"max_steps"}) - {"mode", "resume"}
+    told = (config.explicit | {"max_steps"}) - {"mode", "resume"}
     words = ("recsys-recipes", "train", "bert4rec")
     print_line(command_of(words, config.to_dict(), config.sections, told))
     return config
