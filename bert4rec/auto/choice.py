@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that suit histories, from their lengths and numbers alone; no torch.
 
-The rules were fitted on some of the public logs of docs/bert4rec.md, and name none.
+The rules follow measurements of docs/bert4rec.md, and name no dataset.
 """
 
 import dataclasses
@@ -186,7 +186,7 @@ _COMMON: dict[str, Any] = {
     "clip_norm": 5.0,
     "patience": _PATIENCE,
 }
-"""What suited all logs that were tried."""
+"""What the causal presets have in common."""
 
 
 def _take_length(
