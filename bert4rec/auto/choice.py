@@ -153,11 +153,11 @@ def choose(traits: Traits, given: Mapping[str, Any], world_size: int = 1) -> Cho
     histories = f"{'long' if is_long else 'short'} histories, {traits.longest:,} items at most"
     take(histories, max_len=min(most, max(traits.longest, 2)))
     take("every item of a history is asked for, from those before it", objective="causal")
-    if traits.items >= _ITEMS_FOR_SAMPLES:
+    if traits.items >= _ITEMS_FOR_SAMPLES and not given.get("popularity_correction"):
         why = f"{traits.items:,} items are slow to compare with"
         take(why, loss="sampled", num_negatives=_SAMPLES)
     else:
-        take(f"{traits.items:,} items are few enough to compare with all", loss="full")
+        take(f"{traits.items:,} items are compared with", loss="full")
     per_item = f"{traits.per_item:,.3g} interactions per item"
     take(per_item, emb_dim=128, dropout=0.3 if traits.per_item >= _OFTEN else 0.5)
     if traits.leaves_one_out and traits.users > 2 * _VALIDATING:
@@ -178,6 +178,10 @@ _COMMON: dict[str, Any] = {
     "attention_dropout": 0.0,
     "windows": "random",
     "dupe_factor": 1,
+    "mask_prob": 0.2,
+    "mask_last_prob": 0.5,
+    "mask_replace": 1.0,
+    "random_replace": 0.0,
     "train_batch_size": 128,
     "lr": 1e-3,
     "lr_schedule": "cosine",
@@ -186,7 +190,7 @@ _COMMON: dict[str, Any] = {
     "clip_norm": 5.0,
     "patience": _PATIENCE,
 }
-"""What the causal presets have in common."""
+"""What the causal presets have in common; the masks are for `objective` cloze and hybrid."""
 
 
 def _take_length(

@@ -83,6 +83,14 @@ def test_the_histories_decide(short, long, tmp_path):
     assert 0 < large["validation_users"] < 4500
 
 
+def test_choices_fit_what_is_given(tmp_path):
+    """The correction of the popularity needs the softmax over all items."""
+    large = make(tmp_path, "large", 100, 10_500, 5)
+    assert choice(large)["loss"] == "sampled"
+    assert choice(large, "--popularity_correction=0.3")["loss"] == "full"
+    assert choice(large, "--max_len=7")["max_len"] == 7
+
+
 def test_a_temporal_split_validates_as_it_says(tmp_path):
     dataset = make(tmp_path, "temporal", 4500, 50, 5, split="temporal:0.9")
     assert choice(dataset)["validation_users"] is None
