@@ -21,6 +21,8 @@ from recsys.errors import UserError
 from recsys.settings import Sections, declared, require_positive, setting
 
 AUTO = "auto"
+BASE = "best-short"
+"""Preset that the choice changes."""
 
 _LONG_MEDIAN, _SHORT_LEN, _LONG_LEN = 20, 50, 200
 """Median length of histories from which the model sees more of them, and how much."""
@@ -32,7 +34,7 @@ _EPOCHS, _ITEMS_OF_AN_EPOCH = 12, 32
 """Epochs of a training; an epoch takes one window of a history, so long ones need more."""
 _VALIDATING = 2048
 """Users whose validation tells enough; the others train on their last item but one."""
-_VALIDATIONS, _PATIENCE = 20, 5
+_WARMUP, _VALIDATIONS, _PATIENCE = 0.05, 20, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,15 +134,16 @@ class Choice:
     validated: int = 0
 
 
-def choose(traits: Traits, given: Mapping[str, Any], world_size: int = 1) -> Choice:
-    """Returns the settings that suit a dataset.
+def choose(traits: Traits, given: Mapping[str, Any], step_size: int) -> Choice:
+    """Returns the settings that suit a dataset, on top of those of `BASE`.
 
     Args:
         traits: sizes of the dataset.
         given: settings that the user gave; the length and the validations follow them.
-        world_size: processes of the run.
+        step_size: sequences of a step.
     """
-    reasons, settings = [], dict(_COMMON)
+    reasons: list[str] = []
+    settings: dict[str, Any] = {"warmup_steps": _WARMUP, "patience": _PATIENCE}
 
     def take(why: str, **chosen: Any) -> None:
         settings.update(chosen)
@@ -152,54 +155,28 @@ def choose(traits: Traits, given: Mapping[str, Any], world_size: int = 1) -> Cho
     most = _LONG_LEN if is_long else _SHORT_LEN
     histories = f"{'long' if is_long else 'short'} histories, {traits.longest:,} items at most"
     take(histories, max_len=min(most, max(traits.longest, 2)))
-    take("every item of a history is asked for, from those before it", objective="causal")
     if traits.items >= _ITEMS_FOR_SAMPLES and not given.get("popularity_correction"):
         why = f"{traits.items:,} items are slow to compare with"
         take(why, loss="sampled", num_negatives=_SAMPLES)
     else:
         take(f"{traits.items:,} items are compared with", loss="full")
     per_item = f"{traits.per_item:,.3g} interactions per item"
-    take(per_item, emb_dim=128, dropout=0.3 if traits.per_item >= _OFTEN else 0.5)
+    take(per_item, dropout=0.3 if traits.per_item >= _OFTEN else 0.5)
     if traits.leaves_one_out and traits.users > 2 * _VALIDATING:
         why = "so many tell enough, and the others train on their last item but one"
         take(why, validation_users=_VALIDATING)
-    steps = _take_length(take, traits, given, world_size)
+    steps = _take_length(take, traits, given, step_size)
+    reasons.append(f"all else as in {BASE}")
     validated = given.get("validation_users", settings.get("validation_users", traits.users))
     return Choice(str(traits), reasons, settings, steps, validated)
 
 
-_COMMON: dict[str, Any] = {
-    "nhead": 2,
-    "num_layers": 2,
-    "activation": "gelu",
-    "norm": "pre",
-    "head": "tied",
-    "item_init": "neighbours",
-    "attention_dropout": 0.0,
-    "windows": "random",
-    "dupe_factor": 1,
-    "mask_prob": 0.2,
-    "mask_last_prob": 0.5,
-    "mask_replace": 1.0,
-    "random_replace": 0.0,
-    "train_batch_size": 128,
-    "lr": 1e-3,
-    "lr_schedule": "cosine",
-    "warmup_steps": 0.05,
-    "weight_decay": 0.01,
-    "clip_norm": 5.0,
-    "patience": _PATIENCE,
-}
-"""What the causal presets have in common; the masks are for `objective` cloze and hybrid."""
-
-
 def _take_length(
-    take: Callable[..., None], traits: Traits, given: Mapping[str, Any], world_size: int
+    take: Callable[..., None], traits: Traits, given: Mapping[str, Any], step_size: int
 ) -> int:
     """Takes the epochs of the training, and its validations; returns its steps."""
     per_user = traits.interactions / traits.users
-    batch_size = given.get("train_batch_size", _COMMON["train_batch_size"])
-    of_epoch = math.ceil(traits.users / (batch_size * world_size))
+    of_epoch = math.ceil(traits.users / step_size)
     epochs = given.get("num_epochs", math.ceil(_EPOCHS * max(per_user / _ITEMS_OF_AN_EPOCH, 1)))
     if "max_steps" in given:  # as many as it needs
         epochs = given.get("num_epochs", math.ceil(given["max_steps"] / of_epoch))
@@ -246,7 +223,8 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
         return made
     traits = Traits.of(config.data, run.seed)
     given = {name: values[name] for name in explicit}
-    return choose(traits, given, int(os.environ.get("WORLD_SIZE", "1")))
+    batches = config.optimizer.accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
+    return choose(traits, given, config.data.train_batch_size * batches)
 
 
 def _made_choice(config: Bert4RecConfig) -> Choice | None:

@@ -127,8 +127,9 @@ def chosen_from_flags(
         if name != AUTO:
             return None, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
     chosen = choice.choose_from(values, explicit)
-    lines = dict.fromkeys(chosen.settings, f"`config` {AUTO}")
-    with Preset(dict(chosen.settings), lines).fill(values, explicit).located():
+    settings = PRESETS.read(choice.BASE).values | chosen.settings
+    preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
+    with preset.fill(values, explicit).located():
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
 
 
