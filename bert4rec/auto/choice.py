@@ -124,6 +124,7 @@ class Choice:
         reasons: a line for each decision.
         settings: setting -> value.
         steps: of the training, about; 0 for a run that is resumed, whose length is settled.
+        step_size: sequences of a step.
         validated: targets of a validation, about.
     """
 
@@ -131,6 +132,7 @@ class Choice:
     reasons: list[str]
     settings: dict[str, Any]
     steps: int = 0
+    step_size: int = 0
     validated: int = 0
 
 
@@ -168,7 +170,8 @@ def choose(traits: Traits, given: Mapping[str, Any], step_size: int) -> Choice:
     steps = _take_length(take, traits, given, step_size)
     reasons.append(f"all else as in {BASE}")
     validated = given.get("validation_users", settings.get("validation_users", traits.users))
-    return Choice(str(traits), reasons, settings, steps, validated)
+    step_size = min(step_size, traits.users)
+    return Choice(str(traits), reasons, settings, steps, step_size, validated)
 
 
 def _take_length(

@@ -47,8 +47,7 @@ def within(
     began = time.monotonic()
     result = _tried(config)
     took_s = time.monotonic() - began
-    step_size = config.data.train_batch_size * config.optimizer.accumulation_steps
-    per_step = step_size / result.train_samples_per_s
+    per_step = chosen.step_size / result.train_samples_per_s
     per_validation = chosen.validated / result.test_samples_per_s
     setup_s = max(took_s - (_FIRST_STEPS + _STEPS) * per_step - per_validation, 0)
     left_s = max(budget - took_s - setup_s, 0)
