@@ -30,8 +30,9 @@ _ITEMS_FOR_SAMPLES, _SAMPLES = 10_000, 4096
 """Items of a catalogue from which a step is compared with sampled ones, and how many."""
 _OFTEN = 50
 """Interactions per item from which less than half of the activations is dropped."""
-_EPOCHS, _ITEMS_OF_AN_EPOCH = 12, 32
-"""Epochs of a training; an epoch takes one window of a history, so long ones need more."""
+_EPOCHS, _ITEMS_OF_AN_EPOCH, _LEAST_STEPS = 12, 32, 800
+"""Epochs of a training; an epoch takes one window of a history, so long ones need more. Of few
+users an epoch has few steps, and so many are needed at least."""
 _VALIDATING = 2048
 """Users whose validation tells enough; the others train on their last item but one."""
 _WARMUP, _VALIDATIONS, _PATIENCE = 0.05, 20, 8
@@ -180,11 +181,13 @@ def _take_length(
     """Takes the epochs of the training, and its validations; returns its steps."""
     per_user = traits.interactions / traits.users
     of_epoch = math.ceil(traits.users / step_size)
-    epochs = given.get("num_epochs", math.ceil(_EPOCHS * max(per_user / _ITEMS_OF_AN_EPOCH, 1)))
-    if "max_steps" in given:  # as many as it needs
-        epochs = given.get("num_epochs", math.ceil(given["max_steps"] / of_epoch))
+    epochs = math.ceil(_EPOCHS * max(per_user / _ITEMS_OF_AN_EPOCH, 1))
+    # As many as a given number of steps needs.
+    epochs = math.ceil(given.get("max_steps", max(epochs * of_epoch, _LEAST_STEPS)) / of_epoch)
+    epochs = given.get("num_epochs", epochs)
     steps: int = min(epochs * of_epoch, given.get("max_steps", epochs * of_epoch))
-    take(f"{per_user:,.3g} items to train on per history", num_epochs=epochs)
+    why = f"{per_user:,.3g} items to train on per history, {of_epoch:,} steps an epoch"
+    take(why, num_epochs=epochs)
     freq = max(steps // _VALIDATIONS, 1)
     take(f"{_VALIDATIONS} validations, or a few more", test_freq=freq)
     return steps

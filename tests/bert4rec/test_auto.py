@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 
+from bert4rec.auto.choice import Traits, choose
 from bert4rec.scripts import main
 from recsys_recipes import ratings
 from tests.bert4rec.conftest import CheckedProgram, parse
@@ -14,8 +15,6 @@ from tests.bert4rec.test_resume import signal_at_step
 from tests.checkpoints import assert_same, latest
 
 QUIET = ("--base_device=cpu", "--num_threads=1", "--baselines=", "--num_eval_negatives=5")
-TRIED = 8
-"""Steps that tell how long a step takes."""
 
 
 def make(folder, name, users, items, length, **how):
@@ -75,7 +74,6 @@ def test_the_histories_decide(short, long, tmp_path):
     of_short, of_long = choice(short), choice(long)
     assert of_short["max_len"] < of_long["max_len"] <= 80
     assert of_short["dropout"] > of_long["dropout"]
-    assert of_short["num_epochs"] < of_long["num_epochs"]
     assert of_short["loss"] == of_long["loss"] == "full"
     assert of_short["validation_users"] is None
     large = choice(make(tmp_path, "large", 4500, 10_500, 5))
@@ -98,10 +96,10 @@ def test_a_temporal_split_validates_as_it_says(tmp_path):
 
 
 def test_the_printed_command_makes_the_same_checkpoint(program, short, tmp_path, capsys):
-    chosen = auto(program, short, f"--export_root={tmp_path / 'auto'}", "--print_freq=50")
+    chosen = auto(program, short, f"--export_root={tmp_path / 'auto'}", "--max_steps=24")
     assert chosen["item_init"] == "neighbours"
     words = command(capsys)
-    assert "--print_freq=50" in words
+    assert "--max_steps=24" in words
     assert not [word for word in words if word.startswith(("--config", "--budget", "--resume"))]
     moved = [w.replace(str(tmp_path / "auto"), str(tmp_path / "again")) for w in words]
     repeated = settings(program(*moved))
@@ -125,22 +123,34 @@ def test_flags_that_are_given_override_the_choice(program, short, capsys):
     assert chosen["num_epochs"] * 2 >= 30
 
 
-def test_a_given_length_goes_beyond_the_rule(short):
-    assert choice(short)["num_epochs"] < 50
-    assert choice(short, "--max_steps=200")["num_epochs"] == 100
+def test_users_and_lengths_decide_the_epochs():
+    """An epoch has a window of each history: few are few steps, long ones need several."""
+    sizes = {"items": 500, "median": 5, "longest": 300, "leaves_one_out": True}
+
+    def epochs(users, per_user):
+        traits = Traits(users=users, interactions=users * per_user, **sizes)
+        return choose(traits, {}, 128).settings["num_epochs"]
+
+    assert epochs(100_000, 5) == epochs(50_000, 20) < epochs(50_000, 100) < epochs(1000, 100)
+
+
+def test_a_given_length_is_taken(short):
+    assert choice(short)["num_epochs"] > 100
+    assert choice(short, "--max_steps=20")["num_epochs"] == 10
+    assert choice(short, "--max_steps=5000")["num_epochs"] == 2500
     chosen = choice(short, "--num_epochs=3")
     assert (chosen["num_epochs"], chosen["max_steps"]) == (3, None)
 
 
 def test_a_resumed_run_goes_on_as_chosen(program, short, tmp_path, monkeypatch):
     whole, parts = (f"--export_root={tmp_path / name}" for name in ("whole", "parts"))
-    dropped = ("--dropout=0.1", "--patience=1000")
-    chosen = auto(program, short, whole, *dropped)
+    given = ("--dropout=0.1", "--max_steps=24")
+    chosen = auto(program, short, whole, *given)
     with monkeypatch.context() as patched:
-        signal_at_step(TRIED + 5, signal.SIGTERM, patched)
-        begun = auto(program, short, parts, *dropped)
+        signal_at_step(5, signal.SIGTERM, patched)
+        begun = auto(program, short, parts, *given)
     assert 5 <= latest(tmp_path / "parts").state["step"] < latest(tmp_path / "whole").state["step"]
-    # A new choice would drop another share, and take fewer steps in a second.
+    # A new choice would drop another share, and take other steps in a second.
     resumed = auto(program, short, parts, "--resume", "--budget=1s")
     assert resumed | {"resume": False} == begun
     assert begun | {"export_root": chosen["export_root"]} == chosen
@@ -156,10 +166,11 @@ def test_an_interrupted_trial_leaves_nothing(program, short, tmp_path, monkeypat
 
 
 def test_a_budget_shortens_the_training(program, short, long, capsys):
-    assert auto(program, short, "--budget=1h")["max_steps"] is None
+    small = ("--emb_dim=16", "--num_layers=1", "--patience=1")
+    assert auto(program, short, "--budget=1h", *small)["max_steps"] is None
     capsys.readouterr()
     chosen = auto(program, long, "--budget=1s")
-    assert chosen["max_steps"] < chosen["num_epochs"] * 3
+    assert chosen["max_steps"] < chosen["num_epochs"] * 3  # batches
     assert f"--max_steps={chosen['max_steps']}" in command(capsys)
 
 
