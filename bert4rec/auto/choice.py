@@ -30,7 +30,7 @@ _ITEMS_FOR_SAMPLES, _SAMPLES = 10_000, 4096
 """Items of a catalogue from which a step is compared with sampled ones, and how many."""
 _OFTEN = 50
 """Interactions per item from which less than half of the activations is dropped."""
-_EPOCHS, _ITEMS_OF_AN_EPOCH, _LEAST_STEPS = 12, 32, 800
+_EPOCHS, _ITEMS_OF_AN_EPOCH, _LEAST_STEPS = 12, 32, 400
 """Epochs of a training; an epoch takes one window of a history, so long ones need more. Of few
 users an epoch has few steps, and so many are needed at least."""
 _VALIDATING = 2048
