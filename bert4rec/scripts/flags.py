@@ -7,10 +7,13 @@ from typing import Any
 
 from absl import flags
 
+from bert4rec.auto import choice
+from bert4rec.auto.choice import AUTO, AutoConfig, Choice
 from bert4rec.config import Bert4RecConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
-from recsys.presets import PresetFolder
+from recsys.presets import Preset, PresetFolder
+from recsys.settings import section_from_dict
 
 SECTIONS = Bert4RecConfig.sections
 _ALIASES = {
@@ -61,10 +64,12 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "config",
         None,
-        f"YAML file of settings, or one of {names}; flags that are given override it",
+        f"YAML file of settings, one of {names}, or {AUTO}, which chooses them by the dataset; "
+        "flags that are given override it",
         flag_values=flag_values,
         module_name="Config",
     )
+    settings_flags.define_flags(flag_values, choice.SECTIONS)
     for alias, name in _ALIASES.items():
         flags.DEFINE_alias(alias, name, flag_values=flag_values, module_name="Aliases")
     flags.DEFINE_string(
@@ -86,15 +91,31 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
-    """Builds the config from parsed flags and their YAML file.
+    """Builds the config from parsed flags and their YAML file; of auto the one without a budget.
 
     Raises:
         UserError: a value is refused, or the file has a key that is no setting.
     """
+    return chosen_from_flags(flag_values)[1]
+
+
+def chosen_from_flags(
+    flag_values: flags.FlagValues,
+) -> tuple[Choice | None, Bert4RecConfig, frozenset[str]]:
+    """Builds the config from parsed flags, and tells what `--config auto` chose.
+
+    Returns:
+        (the choice, None without auto; the config; names of the settings that the user gave).
+
+    Raises:
+        UserError: see `config_from_flags`.
+    """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    given, name = frozenset(explicit), flag_values["config"].value
+    budget_from_flags(flag_values)
     if flag_values["distributed"].value is not None:
         _check_launcher(flag_values["distributed"].value)
-    with PRESETS.fill(flag_values["config"].value, values, explicit).located():
+    with PRESETS.fill(None if name == AUTO else name, values, explicit).located():
         if values["mode"] in ("ddp", "dmp"):
             if "parallelism" in explicit and values["parallelism"] != values["mode"]:
                 raise UserError(
@@ -103,7 +124,25 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
             values["parallelism"], values["mode"] = values["mode"], "train"
         if flag_values["resume_checkpoint"].value is not None:
             _continue_from(Path(flag_values["resume_checkpoint"].value), values, explicit)
-        return Bert4RecConfig.from_dict(values, frozenset(explicit))
+        if name != AUTO:
+            return None, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
+    chosen = choice.choose_from(values, explicit)
+    settings = PRESETS.read(choice.BASE).values | chosen.settings
+    preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
+    with preset.fill(values, explicit).located():
+        return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
+
+
+def budget_from_flags(flag_values: flags.FlagValues) -> int:
+    """Returns the seconds that `--config auto` may train.
+
+    Raises:
+        UserError: it is refused, or given with another config.
+    """
+    values, explicit = settings_flags.values_from_flags(flag_values, choice.SECTIONS)
+    if "budget" in explicit and flag_values["config"].value != AUTO:
+        raise UserError(f"`budget` is of `config` {AUTO}, which this run does not take")
+    return section_from_dict(AutoConfig, values).budget
 
 
 def _check_launcher(distributed: bool) -> None:

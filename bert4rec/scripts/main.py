@@ -6,28 +6,34 @@ python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_pat
 
 import contextlib
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from absl import flags
 
+from bert4rec.auto.choice import Choice
 from bert4rec.config import Bert4RecConfig
-from bert4rec.scripts.flags import config_from_flags, define_flags
+from bert4rec.scripts.flags import budget_from_flags, chosen_from_flags, define_flags
 from recsys import program
 from recsys.errors import UserError
+from recsys.flags import command_of
 
 logger = logging.getLogger(__name__)
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the `mode` of the flags."""
-    config = config_from_flags(flag_values)
+    chosen, config, given = chosen_from_flags(flag_values)
     config.require_inputs()
+    if chosen is not None:
+        config = _auto(chosen, config, given, budget_from_flags(flag_values))
     if config.run.mode == "recommend":
         _recommend(config)
         return
     # With torch, which takes seconds: a typo is refused before.
+    from bert4rec.auto.length import what_was_tried
     from bert4rec.recipe import Bert4RecRecipe, join_run
     from recsys.train.run import Run, execute
 
@@ -37,6 +43,8 @@ def run(flag_values: flags.FlagValues) -> None:
         then=Run.benchmark if config.run.use_torch_jit_trace else None,
     )
     if result is not None:
+        if chosen is not None and not result.reason.startswith("SIG"):
+            program.print_with_flags(f"Auto: tried {what_was_tried(chosen, result)}")
         program.print_how_to_continue(
             result.reason,
             result.state.step,
@@ -44,6 +52,26 @@ def run(flag_values: flags.FlagValues) -> None:
             "bert4rec.scripts.main",
             folder_flag="--export_root",
         )
+
+
+def _auto(
+    chosen: Choice, config: Bert4RecConfig, given: frozenset[str], budget: int
+) -> Bert4RecConfig:
+    """Tells what `--config auto` chose; returns the config, of a length that fits the budget."""
+    from bert4rec.auto.length import within  # with torch
+
+    is_first = os.environ.get("RANK", "0") == "0"
+    print_line = program.print_with_flags if is_first else lambda _line: None
+    for line in (chosen.why, *chosen.reasons):
+        print_line(f"Auto: {line}")
+    if chosen.steps:
+        config, line = within(config, chosen, given, budget)
+        print_line(f"Auto: {line}")
+    print_line("Auto: without the choice:")
+    told = (config.explicit | {"max_steps"}) - {"mode", "resume"}
+    words = ("recsys-recipes", "train", "bert4rec")
+    print_line(command_of(words, config.to_dict(), config.sections, told))
+    return config
 
 
 def _recommend(config: Bert4RecConfig) -> None:
