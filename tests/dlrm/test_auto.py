@@ -15,7 +15,7 @@ from dlrm.scripts import main
 from recsys_recipes import clicks
 from tests import harness
 from tests.checkpoints import assert_same, latest
-from tests.dlrm.conftest import CheckedProgram, final
+from tests.dlrm.conftest import CheckedProgram
 
 QUIET = ("--base_device=cpu", "--num_threads=1", "--baselines=")
 DENSE, RARE = "cat", "dot"
