@@ -12,8 +12,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.recipe import Bert4RecRecipe, join_run
 from recsys.train.loop import FitResult
 from recsys.train.measure import MeasureConfig
-from recsys.train.run import check_outputs, try_out
-from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+from recsys.train.run import check_before_trials, try_out
 
 _FIRST_STEPS, _STEPS = 2, 6
 """Steps that are tried: the first ones, which are slower, and the ones that are measured."""
@@ -43,7 +42,7 @@ def within(
         return config, "the length is given, so `budget` is not looked at"
     if os.environ.get("WORLD_SIZE", "1") != "1":
         return config, "several processes train all epochs, whatever the `budget`"
-    _check_outputs(config)
+    check_before_trials(config)
     began = time.monotonic()
     result = _tried(config)
     took_s = time.monotonic() - began
@@ -63,14 +62,6 @@ def within(
     changes = {"max_steps": fit, "test_freq": freq}
     shorter = Bert4RecConfig.from_dict(config.to_dict() | changes, config.explicit)
     return shorter, f"{told}: {fit:,} of about {steps:,} steps fit in `budget` {budget} s"
-
-
-def _check_outputs(config: Bert4RecConfig) -> None:
-    """Refuses before the trial what the training after it would refuse to write."""
-    check_outputs(config)
-    if (folder := config.checkpoint_folder) is not None:
-        check_writable(folder, f"`{config.folder_setting}`")
-        CheckpointFolder(folder).check_unused(f"`{config.folder_setting}`")
 
 
 def _tried(config: Bert4RecConfig) -> FitResult:

@@ -12,8 +12,7 @@ from recsys.errors import DivergenceError
 from recsys.train.loop import FitResult, LoopState
 from recsys.train.measure import MeasureConfig
 from recsys.train.recipe import PrintLine
-from recsys.train.run import check_outputs, try_out
-from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+from recsys.train.run import check_before_trials, try_out
 
 _RACED = 0.5
 """Part of the budget that the trials may take, each the same."""
@@ -69,7 +68,9 @@ def race(
         DivergenceError: every contender diverged.
     """
     began, trials = time.monotonic(), list[_Trial]()
-    _check_outputs(next(iter(contenders.values())))
+    first = next(iter(contenders.values()))
+    first.require_inputs()
+    check_before_trials(first)
     for name, config in contenders.items():
         try:
             trials.append(_tried(name, config, budget * _RACED / len(contenders)))
@@ -81,15 +82,6 @@ def race(
         print_line(f"Auto: {trials[-1]}")
     best = max(trials, key=lambda trial: trial.merit)  # of equals the first, which the rule prefers
     return best.name, _within(best, given, budget - (time.monotonic() - began))
-
-
-def _check_outputs(config: DlrmConfig) -> None:
-    """Refuses before the race what the training after it would refuse to write."""
-    config.require_inputs()
-    check_outputs(config)
-    if (folder := config.checkpoint_folder) is not None:
-        check_writable(folder, f"`{config.folder_setting}`")
-        CheckpointFolder(folder).check_unused(f"`{config.folder_setting}`")
 
 
 def _tried(name: str, config: DlrmConfig, most_s: float) -> _Trial:

@@ -336,6 +336,18 @@ def check_outputs(config: Config) -> None:
             raise UserError(f"`log_path` {log} is no file, and `report` is drawn from the log")
 
 
+def check_before_trials(config: Config) -> None:
+    """Refuses before trials what the run after them would refuse to write.
+
+    Raises:
+        UserError: names the setting and the file or folder.
+    """
+    check_outputs(config)
+    if (folder := config.checkpoint_folder) is not None:
+        check_writable(folder, f"`{config.folder_setting}`")
+        CheckpointFolder(folder).check_unused(f"`{config.folder_setting}`")
+
+
 def try_out(
     open_recipe: Callable[[ConfigT, Machine], Recipe[BatchT]],
     config: ConfigT,
