@@ -4,9 +4,12 @@
     python -m recsys_recipes.tune bert4rec --study data/study.db --search lr=1e-4..1e-2 ...
 
 A trial is a training with values of the searched settings; all other flags are those of the
-training. Optuna's TPE (Bergstra et al. 2011) chooses values by the best validation of the trials so
-far; nothing reads the test split. The same command goes on with a study, and a trial that was
-interrupted begins anew. Optuna's own tools read the file.
+training. Optuna's TPE (Bergstra et al. 2011) chooses values by the best validation of the trials
+so far. A trial whose validations lag behind the median of the others is given up. One seed may be
+lucky: the best few trials are trained with further seeds, and the mean decides between them.
+Nothing reads the test split. With the preset `auto` its candidates are the first trials. The same
+command goes on with a study, and a trial that was interrupted begins anew. Optuna's own tools read
+the file.
 """
 
 import contextlib
@@ -15,21 +18,37 @@ import difflib
 import fcntl
 import importlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from recsys.errors import DivergenceError, UserError
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
-from recsys.settings import REQUIRED, Sections, require_positive, section_from_dict, setting
+from recsys.settings import (
+    REQUIRED,
+    Sections,
+    joined,
+    require_not_negative,
+    require_positive,
+    section_from_dict,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from recsys.train.loop import FitResult, LoopState
 
 MODELS = {"bert4rec": "Bert4RecRecipe", "dlrm": "DlrmRecipe"}
 """Package of each model, and the class of its recipe."""
+
+_SEEDS = 2
+"""Further seeds of each finalist."""
+_SEED_VALUES = 2**31
 
 _SQLITE = b"SQLite format 3\0"
 _LOGARITHMIC = 10.0
@@ -86,10 +105,16 @@ class TuneSettings:
     study: Path = setting(REQUIRED, "File of the study, and beginning of the names of its logs")
     search: Searched = setting((), "NAME=LOW..HIGH or NAME=VALUE,VALUE,...", parse=parse_search)
     trials: int = setting(20, "Trials of the study, earlier ones included")
+    finalists: int = setting(
+        3,
+        f"Best trials that are trained with {_SEEDS} further seeds each; the mean validation "
+        "decides between them. 0 takes the best trial, whose seed may have been lucky",
+    )
 
     def __post_init__(self) -> None:
         """Refuses a search for nothing."""
         require_positive(self, "trials")
+        require_not_negative(self, "finalists")
         if not self.search:
             raise UserError("`search` is needed: --search lr=1e-4..1e-2")
 
@@ -136,24 +161,69 @@ class Search:
 
     def __call__(self, trial: Any) -> float:
         """Trains; returns the best validation, higher is better."""
-        from recsys.train.run import try_out
+        from optuna import TrialPruned
 
-        recipe = importlib.import_module(f"{self._model}.recipe")
-        open_recipe = getattr(recipe, MODELS[self._model]).open
         values = {n: suggestion(v)(trial, n) for n, v in self._settings.search}
-        log = f"{self._settings.study}.trial-{trial.number}.json"
-        config = self._config([f"--log_path={log}", *_as_flags(values)])
-        result = try_out(open_recipe, config, recipe.join_run(config))
+
+        def goes_on(state: "LoopState") -> bool:
+            trial.report(state.best_metric, state.step)
+            return not trial.should_prune()
+
+        result = self._train(f"trial-{trial.number}", _as_flags(values), goes_on)
+        state, told = result.state, _text(values)
         if result.reason.startswith("SIG"):
             print_line(f"trial {trial.number}: interrupted; the same command begins it anew")
             trial.study.enqueue_trial(trial.params)
             raise KeyboardInterrupt
-        best = result.state.best_metric
-        text = f"{result.metric.name} {result.metric.text(best)}"
-        print_line(f"trial {trial.number}: {text} after {result.state.step} steps, {_text(values)}")
-        return best
+        best = f"{result.metric.name} {result.metric.text(state.best_metric)}"
+        if result.reason == "given up":
+            print_line(f"trial {trial.number}: given up, {best} after {state.step} steps, {told}")
+            raise TrialPruned
+        print_line(f"trial {trial.number}: {best} after {state.step} steps, {told}")
+        return state.best_metric
+
+    def score(self, trial: Any, number: int) -> float:
+        """Trains the settings of a trial with another seed; returns the best validation.
+
+        Args:
+            trial: complete.
+            number: of the seed, from 1.
+        """
+        seed = (self.check()["seed"] + number) % _SEED_VALUES
+        name = f"trial-{trial.number}-seed-{seed}"
+        result = self._train(name, [*_as_flags(trial.params), f"--seed={seed}"])
+        if result.reason.startswith("SIG"):
+            raise KeyboardInterrupt
+        return result.state.best_metric
+
+    def first_guesses(self) -> list[dict[str, Any]]:
+        """Returns values of the searched settings that `auto` would choose, where it is taken."""
+        return [
+            {
+                name: guess
+                for name, texts in self._settings.search
+                if (guess := _within(texts, settings.get(name))) is not None
+            }
+            for settings in self._flags.settings_of_auto(self._flag_values([]))
+        ]
+
+    def _train(
+        self,
+        name: str,
+        changes: list[str],
+        goes_on: "Callable[[LoopState], bool]" = lambda _: True,
+    ) -> "FitResult":
+        from recsys.train.run import try_out
+
+        recipe = importlib.import_module(f"{self._model}.recipe")
+        open_recipe = getattr(recipe, MODELS[self._model]).open
+        config = self._config([f"--log_path={self._settings.study}.{name}.json", *changes])
+        return try_out(open_recipe, config, recipe.join_run(config), goes_on)
 
     def _config(self, changes: list[str]) -> Any:
+        return self._flags.config_from_flags(self._flag_values(changes))
+
+    def _flag_values(self, changes: list[str]) -> flags.FlagValues:
         values = new_flags(SECTIONS)
         self._flags.define_flags(values)
         for name, _ in self._settings.search:
@@ -162,7 +232,17 @@ class Search:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise UserError(f"`search` {name}: there is no such flag{hint}")
         values(["tune", *self._arguments, *changes])
-        return self._flags.config_from_flags(values)
+        return values
+
+
+def _within(texts: str, value: Any) -> Any:
+    """Returns a value as a search spells it; None if it is outside."""
+    low, dots, high = texts.partition("..")
+    if dots:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value if is_number and float(low) <= value <= float(high) else None
+    text = joined(value) if isinstance(value, (list, tuple)) else str(value)
+    return text if text in texts.split(",") else None
 
 
 def _as_flags(values: dict[str, Any]) -> list[str]:
@@ -200,14 +280,39 @@ def tune(search: Search, settings: TuneSettings) -> None:
         for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
             study.tell(trial.number, state=states.FAIL)
             study.enqueue_trial(trial.params)
-        left = settings.trials - len(study.get_trials(states=[states.COMPLETE]))
+        if not study.trials:
+            for guess in filter(None, search.first_guesses()):
+                study.enqueue_trial(guess)
+        left = settings.trials - len(study.get_trials(states=[states.COMPLETE, states.PRUNED]))
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+        study.pruner = optuna.pruners.MedianPruner()
         if left > 0:
             study.optimize(search, n_trials=left, catch=DivergenceError)
         complete = study.get_trials(states=[states.COMPLETE])
         if not complete:
             raise DivergenceError("every trial diverged: search lower rates")
-        print_line(f"Best of {len(complete)}: {' '.join(_as_flags(study.best_params))}")
+        best = _decided(study, search, complete, settings.finalists)
+        print_line(f"Best of {len(complete)}: {' '.join(_as_flags(best.params))}")
+
+
+def _decided(study: Any, search: Search, complete: list[Any], finalists: int) -> Any:
+    """Returns the best trial, of the finalists by the mean over seeds, which the study keeps."""
+    ranked = sorted(complete, key=lambda trial: -trial.value)
+    if finalists == 0 or len(ranked) == 1:
+        return ranked[0]
+    means = {}
+    for trial in ranked[:finalists]:
+        scores = [trial.value]
+        for number in range(1, _SEEDS + 1):
+            key = f"trial {trial.number}, seed {number}"
+            if key not in study.user_attrs:
+                with contextlib.suppress(DivergenceError):
+                    study.set_user_attr(key, search.score(trial, number))
+            scores.append(study.user_attrs.get(key, -math.inf))  # one that diverged
+        means[trial.number] = sum(scores) / len(scores)
+        told = ", ".join(f"{abs(score):.6f}" for score in scores)
+        print_line(f"finalist, trial {trial.number}: {told} by seed, {_text(trial.params)}")
+    return max(ranked[:finalists], key=lambda trial: means[trial.number])
 
 
 @contextlib.contextmanager

@@ -133,6 +133,14 @@ def chosen_from_flags(
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
 
 
+def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
+    """Returns the settings that `--config auto` chooses, as a list of one; none without it."""
+    if flag_values["config"].value != AUTO:
+        return []
+    values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    return [PRESETS.read(choice.BASE).values | choice.choose_from(values, explicit).settings]
+
+
 def budget_from_flags(flag_values: flags.FlagValues) -> int:
     """Returns the seconds that `--config auto` may train.
 

@@ -110,6 +110,14 @@ def contenders_from_flags(
     return chosen, configs, given
 
 
+def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
+    """Returns the settings of each candidate of `--preset auto`; none without it."""
+    if flag_values["preset"].value != AUTO:
+        return []
+    values, given = settings_flags.values_from_flags(flag_values, SECTIONS)
+    return [candidate.settings for candidate in choice.choose_from(values, given).candidates]
+
+
 def _config(values: dict[str, Any], explicit: set[str], preset: Preset) -> DlrmConfig:
     with preset.located():
         return DlrmConfig.from_dict(values, frozenset(explicit))

@@ -57,7 +57,7 @@ def opened_files():
 
 
 def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
-    *trials, best = tune("--trials=4").splitlines()
+    *trials, best = tune("--trials=4", "--finalists=0").splitlines()
     found = [
         re.fullmatch(r"trial (\d): full ndcg@10 (\S+) after 8 steps, lr (\S+), norm (\w+)", line)
         for line in trials
@@ -74,12 +74,53 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
         keys = {key for record in records for key in record["data"]}
         assert "full_ndcg@10" in keys
         assert not [key for key in keys if key.startswith("test_full")]
-    again = tune("--trials", "5").splitlines()
+    again = tune("--trials=5", "--finalists=0").splitlines()
     assert [line[:8] for line in again] == ["trial 4:", "Best of "]
-    assert tune("--trials=5") == again[-1] + "\n"
+    assert tune("--trials=5", "--finalists=0") == again[-1] + "\n"
     assert "was begun with --seed 12345, now it is 2" in tune("--seed=2", status=2)
     begun = "was begun with --search lr=1e-7..1e-2 norm=pre,post, now it is lr=1,2;"
     assert begun in tune(search=("--search=lr=1,2",), status=2)
+
+
+def test_further_seeds_decide_between_the_best(tune, tmp_path):
+    """What they found is kept: the same command trains nothing."""
+    *lines, best = tune("--trials=4", "--finalists=2").splitlines()
+    found = [
+        re.fullmatch(r"finalist, trial (\d): (\S+), (\S+), (\S+) by seed, lr (\S+), norm (\w+)", x)
+        for x in lines[4:]
+    ]
+    complete = of_study(tmp_path)["COMPLETE"]
+    ranked = sorted(complete, key=lambda trial: -trial.value)[:2]
+    assert [int(match[1]) for match in found] == [trial.number for trial in ranked]
+    for match, trial in zip(found, ranked, strict=True):
+        assert float(match[2]) == pytest.approx(trial.value, abs=1e-6)
+        for seed, score in ((12346, match[3]), (12347, match[4])):
+            log = harness.read_log(tmp_path / f"study.db.trial-{match[1]}-seed-{seed}.json")
+            measured = [r["data"]["full_ndcg@10"] for r in log if "full_ndcg@10" in r["data"]]
+            assert max(measured) == pytest.approx(float(score), abs=1e-6)
+    means = [sum(map(float, match.group(2, 3, 4))) for match in found]
+    winner = found[means.index(max(means))]
+    assert best == f"Best of 4: --lr={winner[5]} --norm={winner[6]}"
+    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("study.db.*")}
+    assert tune("--trials=4", "--finalists=2").splitlines() == [*lines[4:], best]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("study.db.*")} == logs
+
+
+def test_a_trial_that_lags_behind_is_given_up(tune, tmp_path):
+    """Such as one whose rate is too low to learn anything, once five have set the median."""
+    flags = ("--max_steps=60", "--test_freq=10", "--finalists=0")
+    tune("--trials=14", *flags, search=("--search=lr=1e-2,9e-3,8e-3,1e-12",))
+    hopeless = [t for t in of_study(tmp_path)["PRUNED"] if t.params["lr"] == "1e-12"]
+    assert hopeless
+    assert {len(trial.intermediate_values) for trial in hopeless} == {1}
+
+
+def test_the_choice_of_auto_is_tried_first(tune, tmp_path):
+    flags = ("--config=auto", "--budget=10m", "--trials=1", "--finalists=0")
+    tune(*flags, search=("--search=dropout=0.1,0.5", "--search=lr=1e-6..1e-1"))
+    (first,) = of_study(tmp_path)["COMPLETE"]
+    assert first.params["dropout"] == "0.5"
+    assert first.system_attrs["fixed_params"]["dropout"] == "0.5"
 
 
 def test_a_killed_trial_begins_anew(words, tmp_path):
