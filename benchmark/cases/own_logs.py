@@ -172,7 +172,8 @@ class OwnLogs(Case):
         trained = (of_dataset, f"--load_checkpoint_path={checkpoint}", "--eval_split=test")
         logged = run_training(DLRM, "--mode=test", *trained, log=run / "test.json")
         predictions = run / "predictions.parquet"
-        run_module(DLRM, "--mode=predict", *trained, f"--predictions={predictions}")
+        where = (f"--predictions={predictions}", f"--log_path={run / 'predict.json'}")
+        run_module(DLRM, "--mode=predict", *trained, *where)
         rows = Manifest.load(dataset).rows["train"]
         figures = {ROWS: rows, **{name: logged[name] for name in _METRICS}, SECONDS: seconds}
         for name in (CONSTANT, *OTHERS):
