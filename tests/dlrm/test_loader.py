@@ -326,9 +326,7 @@ def test_files_of_other_software(program, tmp_path, id_type):
 
 
 @pytest.mark.parametrize(("numbers", "tables"), [(3, 4), (0, 4), (3, 0)])
-def test_a_checkpoint_knows_its_tables_and_may_have_none(
-    program, tmp_path, caplog, numbers, tables
-):
+def test_a_checkpoint_knows_its_tables_and_may_have_none(program, tmp_path, numbers, tables):
     columns = make_columns(600, 0)
     ids = tuple(c % 5 for c in columns.categorical[:tables])
     table = plain_table(
@@ -338,7 +336,6 @@ def test_a_checkpoint_knows_its_tables_and_may_have_none(
         write_plain(tmp_path / split, table)
     run, sizes = tmp_path / "run", [table_sizes((5,) * tables)] if tables else []
     trained = final(program.train(tmp_path, run, PARQUET, *sizes))
-    assert ("cannot be deployed" in caplog.text) == (tables == 0)
     assert program.test(tmp_path, run, PARQUET, model=())["auc"] == trained["best_auc"]
     program.train(tmp_path, run, PARQUET, "--epochs=2", "--resume", *sizes)
     assert latest(run).state["step"] == 10

@@ -320,6 +320,7 @@ SOURCES = {
         "kernel": "tests/fake_cuda/test_budget.py",
         "precision": f"{RECORDS}gpu_training.jsonl",
     },
+    "docs/log.md": {"log": "docs/log.md"},
     "docs/several_devices.md": {
         **dict.fromkeys(("rank", "tables"), "tests/dlrm/test_placement.py"),
         "placement": "docs/log.md",
