@@ -167,7 +167,7 @@ def test_an_interrupted_trial_leaves_nothing(program, short, tmp_path, monkeypat
 
 def test_a_budget_shortens_the_training(program, short, long, capsys):
     small = ("--emb_dim=16", "--num_layers=1", "--patience=1")
-    assert auto(program, short, "--budget=1h", *small)["max_steps"] is None
+    assert auto(program, short, "--budget=1000h", *small)["max_steps"] is None
     capsys.readouterr()
     chosen = auto(program, long, "--budget=1s")
     assert chosen["max_steps"] < chosen["num_epochs"] * 3  # batches
