@@ -120,7 +120,7 @@ class DlrmRecipe:
         model = build_model(config, dataset, machine.device, processes, machine.print_line)
         if _learns_knots(config):
             reader = dataset.rows("train", check_ids=not config.model.hash_indices)
-            rows = max(int(reader.num_rows * (config.data.dataset_subset or 1)), 1)
+            rows = config.data.rows_of_epoch(reader.num_rows)
             model.set_knots(find_knots(reader, rows, config.model.numerical_bins))
         origin = dataset.origin(model.embeddings.table_sizes)
         return cls(
@@ -652,6 +652,7 @@ def _learns_knots(config: DlrmConfig) -> bool:
     return (
         config.model.numerical_embedding != "none"
         and config.run.mode == "train"
+        and config.run.load_checkpoint_path is None
         and config.data.dataset_type != "synthetic_gpu"
     )
 

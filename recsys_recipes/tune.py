@@ -189,7 +189,7 @@ class Search:
             trial: complete.
             number: of the seed, from 1.
         """
-        seed = (self.check()["seed"] + number) % _SEED_VALUES
+        seed = (self._config([]).run.seed + number) % _SEED_VALUES
         name = f"trial-{trial.number}-seed-{seed}"
         result = self._train(name, [*_as_flags(trial.params), f"--seed={seed}"])
         if result.reason.startswith("SIG"):

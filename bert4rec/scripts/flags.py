@@ -126,8 +126,7 @@ def chosen_from_flags(
             _continue_from(Path(flag_values["resume_checkpoint"].value), values, explicit)
         if name != AUTO:
             return None, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
-    chosen = choice.choose_from(values, explicit)
-    settings = PRESETS.read(choice.BASE).values | chosen.settings
+    chosen, settings = _auto(values, explicit)
     preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
     with preset.fill(values, explicit).located():
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
@@ -138,7 +137,13 @@ def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
     if flag_values["config"].value != AUTO:
         return []
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-    return [PRESETS.read(choice.BASE).values | choice.choose_from(values, explicit).settings]
+    return [_auto(values, explicit)[1]]
+
+
+def _auto(values: dict[str, Any], explicit: set[str]) -> tuple[Choice, dict[str, Any]]:
+    """Returns what auto chooses, and all settings that follow."""
+    chosen = choice.choose_from(values, explicit)
+    return chosen, PRESETS.read(choice.BASE).values | chosen.settings
 
 
 def budget_from_flags(flag_values: flags.FlagValues) -> int:

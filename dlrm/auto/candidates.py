@@ -83,7 +83,7 @@ class Traits:
         rows = dataset.rows("train", check_ids=False).num_rows
         sizes = dataset.spec.table_sizes
         return cls(
-            rows=max(int(rows * (config.dataset_subset or 1)), 1),
+            rows=max(config.rows_of_epoch(rows), 1),
             validation_rows=_validation_rows(dataset),
             largest_table=max(sizes, default=0),
             table_rows=sum(sizes),

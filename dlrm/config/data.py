@@ -94,6 +94,11 @@ class DataConfig:
                 "(or use `dataset_type` synthetic_gpu, which needs none)"
             )
 
+    def rows_of_epoch(self, num_rows: int) -> int:
+        """Returns the rows that an epoch trains on, of those of the split."""
+        subset = self.dataset_subset
+        return num_rows if subset is None else max(int(num_rows * subset), 1)
+
     @property
     def is_synthetic(self) -> bool:
         """Whether the data is generated, with random labels (AUC near 0.5)."""

@@ -166,9 +166,7 @@ class Company:
 
     def _training_rows(self) -> int:
         """Counts the rows that the model trains on in an epoch."""
-        subset = self.config.data.dataset_subset
-        rows: int = self._rows("train").num_rows
-        return rows if subset is None else max(int(rows * subset), 1)
+        return self.config.data.rows_of_epoch(self._rows("train").num_rows)
 
     def _validation_rows(self) -> int:
         """Counts validation rows that may choose settings: none where they are tested."""
