@@ -203,7 +203,8 @@ def test_an_interrupted_race_leaves_nothing_and_begins_again(frequent, tmp_path)
 
 def test_a_budget_takes_fewer_networks(program, frequent, tmp_path):
     endless = ("--preset=auto", "--patience=1000000", "--plateau_factor=1")
-    chosen = settings(train(program, frequent, tmp_path / "run", "--budget=1s", *endless))
+    numbers = make_numbers(tmp_path)  # neither of whose candidates ends before its time
+    chosen = settings(train(program, numbers, tmp_path / "run", "--budget=1s", *endless))
     assert chosen["seeds"] <= 2  # each of two trials takes a quarter of the second or longer
     assert "--budget" in program.refused(f"--dataset={frequent}", "--preset=small", "--budget=5m")
     assert "--budget" in program.refused(f"--dataset={frequent}", "--budget=soon")
