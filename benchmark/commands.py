@@ -24,8 +24,8 @@ from benchmark.case import Case, Group, Key, Values
 from benchmark.processes import run_process
 from benchmark.programs import read_figures
 from benchmark.record import Direction, config_hash, parse_threshold
-from recsys.durable import whole_file
 from recsys.errors import UserError
+from recsys.files.durable import whole_file
 
 Source = Literal["log", "process"]
 

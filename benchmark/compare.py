@@ -28,8 +28,8 @@ from benchmark.record import (
     read_records,
     spread_of_median,
 )
-from recsys.durable import whole_file
 from recsys.errors import FAILED, UserError
+from recsys.files.durable import whole_file
 from recsys.settings import setting
 
 Verdict = Literal["better", "worse", "balanced", "unreliable"]

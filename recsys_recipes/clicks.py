@@ -24,7 +24,7 @@ from dlrm.scripts import main as dlrm_main
 from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
-from recsys.durable import write_whole_file
+from recsys.files.durable import write_whole_file
 from recsys.program import new_flags
 from recsys_recipes.from_python import file_of, parsed_flags
 

@@ -45,8 +45,8 @@ from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
 from dlrm.train.baselines.rows import Rows, spread
 from dlrm.train.metrics import click_metrics
 from recsys.data.manifest import Manifest
-from recsys.durable import write_whole_file
 from recsys.errors import UserError
+from recsys.files.durable import write_whole_file
 from recsys.settings import setting
 
 CATBOOST = "catboost"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from recsys.durable import whole_file
 from recsys.errors import UserError
+from recsys.files.durable import whole_file
 
 Kind = Literal["ids", "mixed", "numbers", "next_item"]
 """Columns of a click log: categories alone, with numbers, numbers alone; or a log of items."""

@@ -16,11 +16,10 @@ from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveCo
 from bert4rec.config.optimizer import OptimizerConfig
 from bert4rec.data.opened import OpenedDataset
 from bert4rec.data.split import training_lengths
+from recsys.auto import require_training
 from recsys.data.sequences.split import LEAVE_ONE_OUT
-from recsys.errors import UserError
-from recsys.settings import Sections, declared, require_positive, setting
+from recsys.settings import declared
 
-AUTO = "auto"
 BASE = "best-short"
 """Preset that the choice changes."""
 
@@ -36,25 +35,6 @@ users an epoch has few steps, and so many are needed at least."""
 _VALIDATING = 2048
 """Users whose validation tells enough; the others train on their last item but one."""
 _WARMUP, _VALIDATIONS, _PATIENCE = 0.05, 20, 8
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class AutoConfig:
-    """Settings of the choice, which are none of the run."""
-
-    budget: int = setting(
-        600,
-        "About the longest that --config auto may train and validate: it shortens the training. "
-        "The test at the end and its baselines come on top",
-        unit="seconds",
-    )
-
-    def __post_init__(self) -> None:
-        """Refuses a training without time."""
-        require_positive(self, "budget")
-
-
-SECTIONS: Sections = {AutoConfig: "auto"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,15 +196,7 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
     """
     config = Bert4RecConfig.from_dict(values, frozenset(explicit))
     run = config.run
-    for name, is_wrong in (
-        (f"`mode` {run.mode}", run.mode != "train"),
-        ("`load_checkpoint_path`", run.load_checkpoint_path is not None),
-    ):
-        if is_wrong:
-            raise UserError(
-                f"{name} takes the settings of a checkpoint, and `config` {AUTO} chooses others: "
-                "leave it out"
-            )
+    require_training("config", run.mode, run.load_checkpoint_path)
     if run.resume and (made := _made_choice(config)) is not None:
         return made
     traits = Traits.of(config.data, run.seed)
@@ -235,12 +207,12 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
 
 def _made_choice(config: Bert4RecConfig) -> Choice | None:
     """Returns the settings of a run to resume, if it has saved any."""
-    from recsys.train.checkpoint import named_checkpoint, read_checkpoint  # with torch
+    from recsys.train.checkpoint import latest_config  # with torch
 
     assert config.checkpoint_folder is not None
-    latest = named_checkpoint(config.checkpoint_folder, "latest")
-    if latest is None:
+    made = latest_config(config.checkpoint_folder)
+    if made is None:
         return None
-    stored = read_checkpoint(latest).config
+    checkpoint, stored = made
     taken = {name: value for name, value in stored.items() if name in _RESUMED}
-    return Choice(f"goes on with the settings of {latest}", [], taken)
+    return Choice(f"goes on with the settings of {checkpoint}", [], taken)

@@ -8,12 +8,13 @@ from typing import Any
 from absl import flags
 
 from bert4rec.auto import choice
-from bert4rec.auto.choice import AUTO, AutoConfig, Choice
+from bert4rec.auto.choice import Choice
 from bert4rec.config import Bert4RecConfig
+from recsys import auto
 from recsys import flags as settings_flags
+from recsys.auto import AUTO
 from recsys.errors import UserError
 from recsys.presets import Preset, PresetFolder
-from recsys.settings import section_from_dict
 
 SECTIONS = Bert4RecConfig.sections
 _ALIASES = {
@@ -69,7 +70,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values=flag_values,
         module_name="Config",
     )
-    settings_flags.define_flags(flag_values, choice.SECTIONS)
+    auto.define_flags(flag_values)
     for alias, name in _ALIASES.items():
         flags.DEFINE_alias(alias, name, flag_values=flag_values, module_name="Aliases")
     flags.DEFINE_string(
@@ -112,7 +113,7 @@ def chosen_from_flags(
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     given, name = frozenset(explicit), flag_values["config"].value
-    budget_from_flags(flag_values)
+    auto.budget_from_flags(flag_values, "config")
     if flag_values["distributed"].value is not None:
         _check_launcher(flag_values["distributed"].value)
     with PRESETS.fill(None if name == AUTO else name, values, explicit).located():
@@ -144,18 +145,6 @@ def _auto(values: dict[str, Any], explicit: set[str]) -> tuple[Choice, dict[str,
     """Returns what auto chooses, and all settings that follow."""
     chosen = choice.choose_from(values, explicit)
     return chosen, PRESETS.read(choice.BASE).values | chosen.settings
-
-
-def budget_from_flags(flag_values: flags.FlagValues) -> int:
-    """Returns the seconds that `--config auto` may train.
-
-    Raises:
-        UserError: it is refused, or given with another config.
-    """
-    values, explicit = settings_flags.values_from_flags(flag_values, choice.SECTIONS)
-    if "budget" in explicit and flag_values["config"].value != AUTO:
-        raise UserError(f"`budget` is of `config` {AUTO}, which this run does not take")
-    return section_from_dict(AutoConfig, values).budget
 
 
 def _check_launcher(distributed: bool) -> None:

@@ -15,8 +15,9 @@ from absl import flags
 
 from bert4rec.auto.choice import Choice
 from bert4rec.config import Bert4RecConfig
-from bert4rec.scripts.flags import budget_from_flags, chosen_from_flags, define_flags
+from bert4rec.scripts.flags import chosen_from_flags, define_flags
 from recsys import program
+from recsys.auto import budget_from_flags
 from recsys.errors import UserError
 from recsys.flags import command_of
 
@@ -28,7 +29,7 @@ def run(flag_values: flags.FlagValues) -> None:
     chosen, config, given = chosen_from_flags(flag_values)
     config.require_inputs()
     if chosen is not None:
-        config = _auto(chosen, config, given, budget_from_flags(flag_values))
+        config = _auto(chosen, config, given, budget_from_flags(flag_values, "config"))
     if config.run.mode == "recommend":
         _recommend(config)
         return

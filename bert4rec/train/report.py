@@ -33,8 +33,8 @@ from bert4rec.train.metrics import (
 )
 from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.histories import Sequences, TemporalSplit
-from recsys.durable import whole_file
 from recsys.errors import UserError
+from recsys.files.durable import whole_file
 from recsys.train.measure.verdict import VERDICT, verdict
 from recsys.train.recipe import Machine, PrintLine
 

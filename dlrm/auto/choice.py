@@ -9,31 +9,10 @@ from typing import Any
 
 from dlrm.auto.candidates import Candidate, Traits, candidates
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
+from recsys.auto import require_training
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import CLICKS_KIND, Manifest
-from recsys.errors import UserError
-from recsys.settings import Sections, declared, require_positive, setting
-
-AUTO = "auto"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class AutoConfig:
-    """Settings of the choice, which are none of the run."""
-
-    budget: int = setting(
-        600,
-        "About the longest that --preset auto may take, race and training together, up to a "
-        "million training rows: it shortens the trials, then takes fewer networks and epochs",
-        unit="seconds",
-    )
-
-    def __post_init__(self) -> None:
-        """Refuses a race without time."""
-        require_positive(self, "budget")
-
-
-SECTIONS: Sections = {AutoConfig: "auto"}
+from recsys.settings import declared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,15 +69,7 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
     names = {field.name for section in sections for field in declared(section)}
     given = {name: value for name, value in values.items() if name in names}
     config = DlrmConfig.from_dict(given, frozenset(explicit))
-    for name, is_wrong in (
-        (f"`mode` {config.run.mode}", config.run.mode != "train"),
-        ("`load_checkpoint_path`", config.run.load_checkpoint_path is not None),
-    ):
-        if is_wrong:
-            raise UserError(
-                f"{name} takes the settings of a checkpoint, and `preset` auto chooses others: "
-                "leave it out"
-            )
+    require_training("preset", config.run.mode, config.run.load_checkpoint_path)
     if config.run.resume and (made := _made_choice(config, values)) is not None:
         return made
     traits = Traits.of(config.data, values["num_numerical_features"])
@@ -109,15 +80,16 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
 
 def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None:
     """Returns the settings of a run to resume, if it has saved any."""
-    from recsys.train.checkpoint import named_checkpoint, read_checkpoint  # with torch
+    from recsys.train.checkpoint import latest_config  # with torch
 
     assert config.checkpoint_folder is not None
-    latest = named_checkpoint(config.checkpoint_folder, "latest")
-    if latest is None:
+    made = latest_config(config.checkpoint_folder)
+    if made is None:
         return None
-    stored = read_checkpoint(latest).config
+    checkpoint, stored = made
     taken = {n: v for n, v in stored.items() if n in _RESUMED and _differ(v, values[n])}
-    return Choice(f"goes on with the settings of {latest}", [Candidate("resumed run", taken)], True)
+    why = f"goes on with the settings of {checkpoint}"
+    return Choice(why, [Candidate("resumed run", taken)], is_made=True)
 
 
 def _differ(stored: Any, value: Any) -> bool:

@@ -17,7 +17,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.split_binary import SplitBinaryWriter
-from recsys.durable import durable_rename
+from recsys.files.durable import durable_rename
 
 ZIPF_EXPONENT = 1.1
 """Gives as many distinct ids in a batch as Criteo: 0.15 per lookup at 32,768 rows."""

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from recsys.durable import write_whole_file
 from recsys.errors import UserError
+from recsys.files.durable import write_whole_file
 from recsys.settings import checked
 
 FORMAT = "recsys-recipes placement"

@@ -28,8 +28,8 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from dlrm.nn.interaction import CatInteraction
-from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import show_names
+from recsys.files.durable import durable_rename, sync, sync_tree
 from recsys.train.checkpoint import (
     LOCK_FILE,
     CheckpointError,

@@ -9,12 +9,13 @@ from typing import Any
 from absl import flags
 
 from dlrm.auto import choice
-from dlrm.auto.choice import AUTO, AutoConfig, Choice
+from dlrm.auto.choice import Choice
 from dlrm.config import DlrmConfig
+from recsys import auto
 from recsys import flags as settings_flags
-from recsys.errors import UserError
+from recsys.auto import AUTO
 from recsys.presets import Preset, PresetFolder
-from recsys.settings import declared, section_from_dict
+from recsys.settings import declared
 
 SECTIONS = DlrmConfig.sections
 PRESETS = PresetFolder(
@@ -51,7 +52,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values=flag_values,
         module_name="Preset",
     )
-    settings_flags.define_flags(flag_values, choice.SECTIONS)
+    auto.define_flags(flag_values)
     for name, theirs in _THEIR_VALUES.items():
         parser: Any = flag_values[name].parser
         flag_values[name].parser = _TheirEnum(list(parser.enum_values), theirs)
@@ -127,18 +128,6 @@ def _preset_of(settings: dict[str, Any]) -> Preset:
     return Preset(dict(settings), dict.fromkeys(settings, f"`preset` {AUTO}"))
 
 
-def budget_from_flags(flag_values: flags.FlagValues) -> int:
-    """Returns the seconds that `--preset auto` may take.
-
-    Raises:
-        UserError: it is refused, or given with another preset.
-    """
-    values, explicit = settings_flags.values_from_flags(flag_values, choice.SECTIONS)
-    if "budget" in explicit and flag_values["preset"].value != AUTO:
-        raise UserError(f"`budget` is of `preset` {AUTO}, which this run does not take")
-    return section_from_dict(AutoConfig, values).budget
-
-
 def command_of(config: DlrmConfig, given: set[str]) -> str:
     """Returns the command that makes the run of a config without `--preset auto`.
 
@@ -171,7 +160,7 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
         UserError: a list holds something that is no integer, or two flags contradict each other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-    budget_from_flags(flag_values)
+    auto.budget_from_flags(flag_values, "preset")
     name = flag_values["preset"].value
     if name == AUTO:
         first = choice.choose_from(values, explicit).candidates[0]

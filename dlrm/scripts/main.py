@@ -11,11 +11,11 @@ from typing import Any
 
 from absl import flags
 
-from dlrm.auto.choice import AUTO
 from dlrm.config import DlrmConfig
 from dlrm.scripts import flags as dlrm_flags
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
+from recsys.auto import AUTO, budget_from_flags
 
 
 def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> None:
@@ -56,7 +56,7 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
 
 def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
     """Returns the config that `--preset auto` takes, after a race if there are several."""
-    budget = dlrm_flags.budget_from_flags(flag_values)
+    budget = budget_from_flags(flag_values, "preset")
     chosen, contenders, given = dlrm_flags.contenders_from_flags(flag_values)
     is_first = os.environ.get("RANK", "0") == "0"
     print_line = program.print_with_flags if is_first else lambda _line: None

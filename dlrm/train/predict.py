@@ -15,8 +15,8 @@ from dlrm.data.batch import BatchSource
 from dlrm.data.raw_lines import RawLines
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from recsys.durable import whole_file
 from recsys.errors import DivergenceError, UserError
+from recsys.files.durable import whole_file
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.optimizers.precision import Precision
 

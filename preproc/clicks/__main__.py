@@ -27,7 +27,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from preproc.files.raw.parts import parts_of, told
 from preproc.spark.settings import SparkSettings
-from recsys.durable import write_whole_file
+from recsys.files.durable import write_whole_file
 from recsys.flags import define_flags as define_settings
 from recsys.flags import title, values_from_flags
 from recsys.program import new_flags, print_line

@@ -20,7 +20,7 @@ from preproc.files.errors import PreprocError
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE, Manifest
-from recsys.durable import durable_rename, sync
+from recsys.files.durable import durable_rename, sync
 
 MARKERS = (MODEL_SIZE_FILE, SPEC_FILE, MANIFEST_FILE)
 """Files that make a folder a dataset."""

@@ -19,8 +19,8 @@ from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
-from recsys.durable import sync_tree
 from recsys.errors import show_names
+from recsys.files.durable import sync_tree
 from recsys.files.held import hold_folder
 from recsys.interruption import interrupted_after
 

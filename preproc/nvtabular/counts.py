@@ -19,7 +19,7 @@ from preproc.files.budget import memory_error
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
-from recsys.durable import sync_tree
+from recsys.files.durable import sync_tree
 
 MAX_GROUP_PARTS = 16
 

@@ -30,8 +30,8 @@ from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
 from recsys.ahead import call_ahead
-from recsys.durable import durable_rename
 from recsys.errors import UserError
+from recsys.files.durable import durable_rename
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command

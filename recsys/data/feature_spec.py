@@ -17,7 +17,7 @@ import yaml
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
 from recsys.data.spec_document import SplitFiles
-from recsys.durable import write_whole_file
+from recsys.files.durable import write_whole_file
 
 NumericalDtype = Literal["float16", "float32"]
 

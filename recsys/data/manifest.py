@@ -17,7 +17,7 @@ import xxhash
 
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
-from recsys.durable import write_whole_file
+from recsys.files.durable import write_whole_file
 
 logger = logging.getLogger(__name__)
 

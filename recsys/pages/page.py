@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from recsys.durable import whole_file
+from recsys.files.durable import whole_file
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --grid: #ddd; --muted: #666;

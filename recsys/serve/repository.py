@@ -19,8 +19,8 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import UserError
+from recsys.files.durable import durable_rename, sync, sync_tree
 from recsys.files.held import hold_folder
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 

@@ -439,6 +439,16 @@ def named_checkpoint(run: Path, kind: Literal["latest", "best"]) -> Path | None:
     return None if name is None else run / name
 
 
+def latest_config(run: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """Returns the folder of a run's latest checkpoint and the settings that it keeps, if any.
+
+    Raises:
+        CheckpointError: as `named_checkpoint` and `read_checkpoint`.
+    """
+    checkpoint = named_checkpoint(run, "latest")
+    return None if checkpoint is None else (checkpoint, read_checkpoint(checkpoint).config)
+
+
 def read_pointers(run: Path) -> dict[str, str]:
     """Reads the names of a run's latest and best checkpoint, if any.
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
+from recsys.files.durable import durable_rename, sync
 from recsys.files.held import HeldPath
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from preproc.ratings.read import RawParts, nothing_left
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from recsys.data.sequences.histories import RawIds
-from recsys.durable import sync_tree
+from recsys.files.durable import sync_tree
 
 _BATCH_ROWS = 2**18
 

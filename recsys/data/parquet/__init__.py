@@ -32,8 +32,8 @@ from recsys.data.parquet.schema import (
 from recsys.data.positioned_io import require_regular
 from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import SPLIT_FOLDERS
-from recsys.durable import whole_file
 from recsys.errors import show_names
+from recsys.files.durable import whole_file
 from recsys.files.order import by_number
 
 logger = logging.getLogger(__name__)

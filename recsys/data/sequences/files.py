@@ -19,7 +19,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.manifest import SEQUENCES_KIND, Manifest
 from recsys.data.positioned_io import require_regular
 from recsys.data.sequences.histories import RawIds, Sequences, Times
-from recsys.durable import whole_file
+from recsys.files.durable import whole_file
 
 FOLDER = "sequences"
 ITEM_MAP_FILE = "item_map.parquet"

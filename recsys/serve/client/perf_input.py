@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.durable import whole_file
+from recsys.files.durable import whole_file
 from recsys.serve.client.requests import Array, Arrays, num_rows
 
 

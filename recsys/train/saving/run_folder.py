@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
+from recsys.files.durable import durable_rename, sync
 from recsys.files.held import HeldPath, hold_folder
 from recsys.train.checkpoint import (
     LOCK_FILE,

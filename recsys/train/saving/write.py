@@ -16,7 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from recsys.data.manifest import file_checksum
-from recsys.durable import durable_rename, sync
+from recsys.files.durable import durable_rename, sync
 from recsys.train.checkpoint import (
     FORMAT,
     FORMAT_VERSION,

@@ -16,7 +16,7 @@ from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
-from recsys.durable import durable_rename
+from recsys.files.durable import durable_rename
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
