@@ -10,12 +10,10 @@ from tests.recsys.serve.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
 
 pytestmark = pytest.mark.triton_server
 
-MIB = 1 << 20
 TABLE_SIZES = (1 << 18,) * 4
 DIM = 128
 TABLES = sum(TABLE_SIZES) * DIM * 4
-"""Bytes of all tables: 512 MiB, more than a process needs besides."""
-BESIDES = 300 * MIB
+"""Bytes of all tables, 512 MiB."""
 
 
 def test_two_instances_hold_the_tables_once(server, tmp_path):
@@ -48,6 +46,9 @@ def test_two_instances_hold_the_tables_once(server, tmp_path):
                 break
     server.unload(name)
     assert all(instance.rss > 0.95 * TABLES for instance in found)
-    assert all(instance.anonymous < BESIDES for instance in found)
-    assert sum(instance.pss for instance in found) < 1.2 * (TABLES + 2 * BESIDES)
-    assert sum(instance.pss for instance in idle) < 2 * BESIDES  # pages come when they are read
+    # What a process needs besides depends on the build of PyTorch, so the growth tells.
+    of_own = sum(i.anonymous for i in found) - sum(i.anonymous for i in idle)
+    assert of_own < 0.1 * TABLES
+    # Pages come when they are read, once for both.
+    grown = sum(i.pss for i in found) - sum(i.pss for i in idle)
+    assert 0.8 * TABLES < grown < 1.2 * TABLES
