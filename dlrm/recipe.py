@@ -43,6 +43,7 @@ from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.health import data_lines, metric_lines
 from dlrm.train.knots import find_knots
 from dlrm.train.metrics import ClickMetrics
+from dlrm.train.pairs import count_pairs
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
 from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
@@ -152,6 +153,11 @@ class DlrmRecipe:
         if self.loaded is not None:
             self._check_dataset(self.loaded)
             self.loaded.load_into(self.model)
+        if self.model.pair_counts is not None and _reads_training_rows(self.config):
+            # Of a checkpoint too: its rows may be others, and in training a row is one of them.
+            reader = self.dataset.rows("train", check_ids=not self.config.model.hash_indices)
+            rows = self.config.data.rows_of_epoch(reader.num_rows)
+            count_pairs(self.model.pair_counts, reader, rows)
 
     def training(self) -> Training[Batch[Any]]:
         """Opens the training batches and builds the training step."""
@@ -651,10 +657,14 @@ def _learns_knots(config: DlrmConfig) -> bool:
     """Returns whether knots of numbers come from the training rows, not from a checkpoint."""
     return (
         config.model.numerical_embedding != "none"
-        and config.run.mode == "train"
         and config.run.load_checkpoint_path is None
-        and config.data.dataset_type != "synthetic_gpu"
+        and _reads_training_rows(config)
     )
+
+
+def _reads_training_rows(config: DlrmConfig) -> bool:
+    """Returns whether there are training rows to learn something of the model from."""
+    return config.run.mode == "train" and config.data.dataset_type != "synthetic_gpu"
 
 
 def _undefined_auc(split: str, only_class: str) -> str:

@@ -13,6 +13,7 @@ from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.interaction import Interaction, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
 from dlrm.nn.numerical import NumericalEmbedding
+from dlrm.nn.pair_counts import PairCounts
 
 
 class DenseNetwork(nn.Module):
@@ -48,9 +49,18 @@ class DenseNetwork(nn.Module):
         self.run_bottom = bottom
         self.run_top = top
 
-    def forward(self, numerical: Tensor, vectors: Tensor | None) -> Tensor:
-        """Maps [B, M] features and [B, F, D] vectors to [B, 1] logits."""
-        bottom = self.run_bottom(numerical)
+    def forward(self, numbers: Tensor, numerical: Tensor, vectors: Tensor | None) -> Tensor:
+        """Predicts clicks.
+
+        Args:
+            numbers: what the bottom MLP sees, [B, M] or more columns.
+            numerical: [B, M] numerical features.
+            vectors: [B, F, D] of the tables.
+
+        Returns:
+            [B, 1] logits.
+        """
+        bottom = self.run_bottom(numbers)
         vectors = self.with_numerical(numerical, vectors)
         logits: Tensor = self.run_top(self.interaction(bottom, vectors))
         return logits
@@ -76,6 +86,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     Attributes:
         networks: the networks, whose logits are averaged.
+        pair_counts: further numbers for the bottom MLPs; None without `config.pair_counts`.
     """
 
     def __init__(
@@ -86,12 +97,14 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
     ) -> None:
         super().__init__()
         table_sizes = config.capped(table_sizes)
-        self.num_numerical_features = config.num_numerical_features
+        self.pair_counts = PairCounts(table_sizes) if config.pair_counts else None
+        num_numbers = config.num_numerical_features + config.num_counts(len(table_sizes))
+        self._has_numbers = num_numbers > 0
 
         def bottom_mlp() -> Mlp:
-            # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
+            # Without numbers the bottom MLP sees a constant 1 and learns a bias vector.
             return Mlp(
-                max(config.num_numerical_features, 1),
+                max(num_numbers, 1),
                 config.bottom_mlp_sizes,
                 final_relu=True,
                 batch_norm=config.batch_norm,
@@ -130,6 +143,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         self._can_fuse_lookup = (
             config.interaction_op == "cuda_dot"
             and config.numerical_embedding == "none"
+            and not config.pair_counts
             and bool(table_sizes)
             and config.seeds == 1
         )
@@ -165,16 +179,20 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         """
         if (of_few := self._predict_few(numerical, ids)) is not None:
             return of_few
-        if self.num_numerical_features == 0:
-            numerical = torch.ones(numerical.shape[0], 1, device=numerical.device)
+        counts = None if self.pair_counts is None else self.pair_counts(ids)
         ids = self.embeddings.prepare(ids)
         # On a GPU autocast brings them to its type; through float32 would be a pass more.
         if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
             numerical = numerical.to(torch.float32)
+        numbers = numerical
+        if not self._has_numbers:
+            numbers = torch.ones(numerical.shape[0], 1, device=numerical.device)
+        elif counts is not None:
+            numbers = torch.cat([numerical, counts.to(numerical.dtype)], 1)
         if len(self.networks) > 1:
-            return self._logits_of_several(numerical, ids)
+            return self._logits_of_several(numbers, numerical, ids)
         (network,) = self.networks
-        bottom = network.run_bottom(numerical)
+        bottom = network.run_bottom(numbers)
         if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
             features = self.embeddings.interact(ids, bottom)
         else:
@@ -184,7 +202,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         logits: Tensor = network.run_top(features).squeeze(1)
         return logits
 
-    def _logits_of_several(self, numerical: Tensor, ids: LookupsT) -> Tensor:
+    def _logits_of_several(self, numbers: Tensor, numerical: Tensor, ids: LookupsT) -> Tensor:
         networks = self.networks
         vectors: Sequence[Tensor | None] = [None] * len(networks)
         if self.embeddings.table_sizes:
@@ -195,7 +213,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             vectors = [part.contiguous() for part in of_all.chunk(len(networks), 2)]
         logits = torch.cat(
             [
-                network(numerical, of_network)
+                network(numbers, numerical, of_network)
                 for network, of_network in zip(networks, vectors, strict=True)
             ],
             1,
@@ -204,7 +222,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
         """Predicts few samples in one native call, if that is possible."""
-        if not self._can_fuse_lookup or self.num_numerical_features == 0:
+        if not self._can_fuse_lookup or not self._has_numbers:
             return None
         (network,) = self.networks
         bottom_mlp, top_mlp = network.bottom_mlp, network.top_mlp
@@ -256,7 +274,8 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
         Names of the second network, if there is one, begin with `1.`, and so on.
         """
-        return {
+        shared = {} if self.pair_counts is None else {"pair_counts": self.pair_counts}
+        return shared | {
             f"{f'{number}.' if number else ''}{name}": module
             for number, network in enumerate(self.networks)
             for name, module in (

@@ -116,7 +116,8 @@ def _require_linears_alone(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     if others:
         raise CheckpointError(
             f"{path}: NVIDIA's layout holds no tensors {show_names(others)}: take a model without "
-            "`batch_norm` and `numerical_embedding`, and with another `interaction_op` than dcnv2"
+            "`batch_norm`, `numerical_embedding` and `pair_counts`, and with another "
+            "`interaction_op` than dcnv2"
         )
 
 

@@ -65,6 +65,11 @@ def resolve(
         changes["optimized_mlp"] = False
     if spec.lists:
         _check_lists(config)
+    if config.model.pair_counts and len(spec.categorical) < 2:
+        raise UserError(
+            f"`pair_counts` counts pairs of categorical features, and the dataset has "
+            f"{len(spec.categorical)}"
+        )
     if config.run.cuda_graphs:
         _check_graphable(config.model.embedding_type, device)
     if world_size > 1:
@@ -82,6 +87,7 @@ def _check_lists(config: DlrmConfig) -> None:
         ),
         "`cuda_graphs`": config.run.cuda_graphs,
         f"`quantize` {config.precision.quantize}": config.precision.quantize != "none",
+        "`pair_counts`": config.model.pair_counts,
     }
     if names := [name for name, is_wrong in wrong.items() if is_wrong]:
         raise UserError(f"a dataset with lists is trained without {', '.join(names)} so far")
@@ -96,6 +102,8 @@ def _check_distributed(config: DlrmConfig) -> None:
         )
     if config.precision.quantize != "none":
         raise UserError("`quantize` int8 runs in one process; start one without torchrun")
+    if config.model.pair_counts:
+        raise UserError("`pair_counts` sees the ids of whole rows: start one process")
     if config.run.cuda_graphs:
         raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
     if config.model.batch_norm and config.run.mode == "train":

@@ -63,6 +63,11 @@ def version(tmp_path_factory):
         {"numerical_embedding": "piecewise_linear"},
         {"numerical_embedding": "bins", "numerical_bins": 5, "interaction_op": "cat"},
         {"numerical_embedding": "piecewise_linear", "seeds": 2, "settings": {"quantize": "int8"}},
+        {"pair_counts": True},
+        {"pair_counts": True, "num_numerical_features": 0, "hash_indices": True},
+        {"pair_counts": True, "numerical_embedding": "bins", "interaction_op": "cat", "seeds": 2},
+        {"pair_counts": True, "hash_indices": True, "settings": {"quantize": "int8"}},
+        {"pair_counts": True, "batch_norm": True, "table_sizes": (5, 3000, 2000, 3)},
         {"seeds": 3},
         {"seeds": 3, "settings": {"quantize": "int8"}},
         {"seeds": 2, "batch_norm": True, "hash_indices": True, "max_table_size": 50},
@@ -71,8 +76,10 @@ def version(tmp_path_factory):
 def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, model):
     folder = deployed(tmp_path, **model)
     native, eager = NativeDlrm(folder), ServedDlrm.open(folder, CPU)
+    sizes = model.get("table_sizes", TABLE_SIZES)
+    numbers = model.get("num_numerical_features", NUM_NUMERICAL)
     for rows in (1, 2, 8, 9, 17, 63, 64, 65, 200):
-        request = draw(rows, rows, num_numerical=model.get("num_numerical_features", NUM_NUMERICAL))
+        request = draw(rows, rows, sizes, numbers)
         (expected,) = eager.predict([request])
         (found,) = native.predict([request])
         for name in ("logit", "probability"):

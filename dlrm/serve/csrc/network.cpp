@@ -75,6 +75,8 @@ Deployment::Deployment(const std::string& folder) {
       numerical_bins = config.at("numerical_bins").integer();
       require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
     }
+    const Json* const counts = config.find("pair_counts");  // of releases that have them
+    has_pair_counts = counts != nullptr && counts->boolean();
     dim = config.at("embedding_dim").integer();
     const Json* const seeds = config.find("seeds");  // of releases that have them
     num_networks = seeds == nullptr ? 1 : seeds->integer();
@@ -119,6 +121,8 @@ Deployment::Deployment(const std::string& folder) {
     while (num_singles > 0 && lists < num_list_slots) lists += widths[--num_singles];
     require(lists == num_list_slots && num_slots - lists == static_cast<int64_t>(num_singles),
             "lists after all others");
+    require(!has_pair_counts || (num_list_slots == 0 && table_sizes.size() > 1),
+            "counts of pairs of two features or more, without lists");
   } catch (const JsonError& error) {
     throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
   }
@@ -172,7 +176,8 @@ void NumericalEmbedding::forward(const float* numerical, float* vectors) const {
 
 Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
-      constant_(deployment.num_numerical > 0 ? 0 : kBlockSamples, 1.0F),
+      constant_(deployment.num_numerical > 0 || deployment.has_pair_counts ? 0 : kBlockSamples,
+                1.0F),
       dim_(deployment.dim),
       num_networks_(deployment.num_networks),
       concatenates_(deployment.concatenates),
@@ -187,12 +192,14 @@ Network::Network(const std::string& folder, const Deployment& deployment)
       num_singles_(deployment.num_singles),
       has_lists_(deployment.num_list_slots > 0) {
   const int64_t num_vectors = 1 + num_numerical_vectors_ + static_cast<int64_t>(sizes_.size());
-  const int64_t numerical = std::max<int64_t>(deployment.num_numerical, 1);
+  if (deployment.has_pair_counts) pair_counts_.emplace(file_, sizes_);
+  const int64_t num_counts = pair_counts_ ? pair_counts_->size() : 0;
+  const int64_t numbers = std::max<int64_t>(num_numerical_ + num_counts, 1);
   const int64_t width = concatenates_ ? num_vectors * dim_ : interaction_width(num_vectors, dim_);
   for (int64_t n = 0; n < num_networks_; ++n) {
     const std::string prefix = n == 0 ? "" : std::to_string(n) + ".";
     networks_.push_back(
-        {Mlp(file_, prefix + "bottom_mlp", with_input(numerical, deployment.bottom_sizes), true),
+        {Mlp(file_, prefix + "bottom_mlp", with_input(numbers, deployment.bottom_sizes), true),
          Mlp(file_, prefix + "top_mlp", with_input(width, deployment.top_sizes), false),
          {}});
     if (num_numerical_vectors_ > 0) {
@@ -219,6 +226,10 @@ NetworkScratch Network::make_scratch() const {
   NetworkScratch scratch;
   scratch.bottom_mlp = dense.bottom.make_scratch();
   scratch.top_mlp = dense.top.make_scratch();
+  if (pair_counts_) {
+    scratch.numbers = AlignedFloats(kBlockSamples * (num_numerical_ + pair_counts_->size()));
+    scratch.ids.resize(sizes_.size());
+  }
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
   scratch.features = AlignedFloats(kBlockSamples * dense.top.num_inputs());
   scratch.logits = AlignedFloats(kBlockSamples);
@@ -231,10 +242,10 @@ NetworkScratch Network::make_scratch() const {
 
 void Network::forward(int batch, const float* numerical, const int64_t* ids, const float* scale,
                       float* logits, NetworkScratch& scratch) const {
-  if (!constant_.empty()) numerical = constant_.data();
+  const float* const numbers = read_numbers(batch, numerical, ids, scratch);
   for (int64_t n = 0; n < num_networks_; ++n) {
     const Dense& dense = networks_[static_cast<size_t>(n)];
-    dense.bottom.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
+    dense.bottom.forward(batch, numbers, scratch.bottom.data(), scratch.bottom_mlp);
     interact(n, batch, numerical, ids, scale, scratch);
     float* const of_network = n == 0 ? logits : scratch.logits.data();
     dense.top.forward(batch, scratch.features.data(), of_network, scratch.top_mlp);
@@ -242,6 +253,19 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, con
   }
   if (num_networks_ == 1) return;
   for (int i = 0; i < batch; ++i) logits[i] /= static_cast<float>(num_networks_);
+}
+
+const float* Network::read_numbers(int batch, const float* numerical, const int64_t* ids,
+                                   NetworkScratch& scratch) const {
+  if (!pair_counts_) return constant_.empty() ? numerical : constant_.data();
+  float* numbers = scratch.numbers.data();
+  for (int sample = 0; sample < batch; ++sample) {
+    for (size_t f = 0; f < sizes_.size(); ++f) scratch.ids[f] = id_in_table(f, *ids++);
+    numbers = std::copy_n(numerical + sample * num_numerical_, num_numerical_, numbers);
+    pair_counts_->forward(scratch.ids.data(), numbers);
+    numbers += pair_counts_->size();
+  }
+  return scratch.numbers.data();
 }
 
 bool Network::reads_vectors() const {
@@ -316,12 +340,14 @@ void Network::find_rows(int64_t network, int batch, const int64_t* ids, int64_t*
 }
 
 int64_t Network::find_row(int64_t network, size_t feature, int64_t id) const {
+  return (starts_[feature] + id_in_table(feature, id)) * num_networks_ + network;
+}
+
+int64_t Network::id_in_table(size_t feature, int64_t id) const {
   const int64_t size = sizes_[feature];
-  if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(size)) {
-    // Refused before, or an unknown value, or hashed.
-    id = hash_indices_ ? (id % size + size) % size : 0;
-  }
-  return (starts_[feature] + id) * num_networks_ + network;
+  if (static_cast<uint64_t>(id) < static_cast<uint64_t>(size)) return id;
+  // Refused before, or an unknown value, or hashed.
+  return hash_indices_ ? (id % size + size) % size : 0;
 }
 
 void Network::sum_lists(int64_t network, const int64_t* ids, const float* scale,

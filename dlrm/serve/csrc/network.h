@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "json.h"
 #include "mlp.h"
+#include "pair_counts.h"
 #include "weights_file.h"
 
 namespace recsys::serve {
@@ -26,6 +28,7 @@ struct Deployment {
   bool concatenates = false;  // the vectors, in place of their dot products
   NumericalKind numerical_kind = NumericalKind::kNone;
   int64_t numerical_bins = 0;  // T, intervals of a numerical feature with a vector
+  bool has_pair_counts = false;
   std::vector<int64_t> table_sizes;
   // Ids of each feature in a row, in slots: one, or the most of a list.
   std::vector<int64_t> widths;
@@ -63,6 +66,8 @@ class NumericalEmbedding {
 struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
+  AlignedFloats numbers;     // [batch, M + P], of a model with counts of P pairs
+  std::vector<int64_t> ids;  // [F] of a sample, within their tables
   AlignedFloats bottom;
   AlignedFloats vectors;  // [batch, M + F, D]; not if the interaction reads rows of the table alone
   AlignedFloats features;
@@ -92,6 +97,10 @@ class Network {
 
   // The table is [R, N * D], and as [R * N, D] holds a row for each network.
   int64_t find_row(int64_t network, size_t feature, int64_t id) const;
+  int64_t id_in_table(size_t feature, int64_t id) const;
+  // What the bottom MLPs see.
+  const float* read_numbers(int batch, const float* numerical, const int64_t* ids,
+                            NetworkScratch& scratch) const;
   void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
   // Whether vectors are copied before they interact.
   bool reads_vectors() const;
@@ -105,7 +114,7 @@ class Network {
 
   const Kernels& kernels_ = kernels();
   WeightsFile file_;
-  std::vector<float> constant_;  // in place of numerical features, as in training; else empty
+  std::vector<float> constant_;  // in place of numbers, as in training; else empty
   int64_t dim_;
   int64_t num_networks_;
   bool concatenates_;
@@ -121,6 +130,7 @@ class Network {
   bool has_lists_;
   StoredTensor table_;
   const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
+  std::optional<PairCounts> pair_counts_;
   std::vector<Dense> networks_;
 };
 
