@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlrm.config import DataConfig
+from dlrm.config.model import pair_cells
 from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
@@ -24,6 +25,8 @@ _STEPS, _EVALUATIONS = 50, 30
 these."""
 _PENALISED = 100_000
 """Rows of all tables that a step may move."""
+_COUNTED = 1 << 23
+"""Counters of pairs of ids that a model may keep: 32 MiB."""
 _FEWEST = 8
 """Batches that an epoch has at least."""
 _EPOCHS_UNSEEN = 8
@@ -37,10 +40,12 @@ class Candidate:
     Attributes:
         name: what they are made for.
         settings: setting -> value.
+        refined: the same with one addition, to be tried if these settings are the best.
     """
 
     name: str
     settings: dict[str, Any]
+    refined: "Candidate | None" = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +59,7 @@ class Traits:
         table_rows: categories of all features.
         tables: features with a table.
         numbers: numerical features.
+        pair_cells: counters that `pair_counts` would keep; 0 where it is refused.
     """
 
     rows: int
@@ -62,6 +68,7 @@ class Traits:
     table_rows: int
     tables: int
     numbers: int
+    pair_cells: int = 0
 
     @classmethod
     def of(cls, config: DataConfig, num_numerical: int) -> "Traits":
@@ -89,6 +96,7 @@ class Traits:
             table_rows=sum(sizes),
             tables=len(sizes),
             numbers=len(dataset.spec.numerical),
+            pair_cells=0 if dataset.spec.lists else sum(pair_cells(sizes)),
         )
 
     @property
@@ -128,9 +136,19 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
     """
     dense, rare = list(_dense(traits, given, world_size)), list(_rare(traits, given))
     found = [*rare, *dense] if traits.rows_per_id < _RARE or world_size > 1 else [*dense, *rare]
+    found = [Candidate(each.name, _measured(each.settings, traits)) for each in found]
     if world_size > 1 or traits.is_large or not traits.validation_rows:
-        found = found[:1]
-    return [Candidate(each.name, _measured(each.settings, traits)) for each in found]
+        return found[:1]
+    if "pair_counts" in given or not 0 < traits.pair_cells <= _COUNTED:
+        return found
+    return [dataclasses.replace(each, refined=_counting(each)) for each in found]
+
+
+def _counting(candidate: Candidate) -> Candidate:
+    """Returns a candidate with counts of pairs of ids, and a layer that takes so many numbers."""
+    bottom = (64, candidate.settings["embedding_dim"])
+    counting = {"pair_counts": True, "bottom_mlp_sizes": bottom}
+    return Candidate(f"{candidate.name}, counts of pairs", candidate.settings | counting)
 
 
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:

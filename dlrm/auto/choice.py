@@ -30,6 +30,21 @@ class Choice:
     is_made: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contender:
+    """A candidate with all settings of its run.
+
+    Attributes:
+        name: its name.
+        config: its settings.
+        refined: see `Candidate`.
+    """
+
+    name: str
+    config: DlrmConfig
+    refined: "Contender | None"
+
+
 _SETTLED = frozenset(
     field.name for section in (ModelConfig, OptimizerConfig) for field in declared(section)
 ) - {"seeds", "num_numerical_features", "optimized_mlp"}

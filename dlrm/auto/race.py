@@ -4,8 +4,9 @@
 import dataclasses
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 
+from dlrm.auto.choice import Contender
 from dlrm.config import DlrmConfig
 from dlrm.recipe import DlrmRecipe, join_run
 from recsys.errors import DivergenceError
@@ -23,14 +24,12 @@ class _Trial:
     """A candidate after its trial.
 
     Attributes:
-        name: its name.
-        config: its settings.
+        contender: the candidate.
         result: of the trial.
         seconds: length of the trial.
     """
 
-    name: str
-    config: DlrmConfig
+    contender: Contender
     result: FitResult
     seconds: float
 
@@ -43,24 +42,27 @@ class _Trial:
         """Returns the outcome in words."""
         metric, state = self.result.metric, self.result.state
         return (
-            f"{self.name}: {metric.name} {metric.text(self.merit)} at epoch {state.best_epoch:.2f} "
-            f"of {state.epoch + bool(state.batch)}, {self.seconds:.0f} s"
+            f"{self.contender.name}: {metric.name} {metric.text(self.merit)} at epoch "
+            f"{state.best_epoch:.2f} of {state.epoch + bool(state.batch)}, {self.seconds:.0f} s"
         )
 
 
 def race(
-    contenders: Mapping[str, DlrmConfig],
+    contenders: Sequence[Contender],
     given: Collection[str],
     budget: float,
     print_line: PrintLine,
 ) -> tuple[str, DlrmConfig]:
-    """Trains each contender with one network; returns the best, with the settings of its run.
+    """Trains each contender with one network, then the best one refined; returns the better.
 
     Args:
-        contenders: name -> settings.
+        contenders: candidates, those first that the rule prefers.
         given: names of the settings that the user gave.
         budget: seconds of the race and of the training after it.
         print_line: prints a line.
+
+    Returns:
+        (name of the best, the settings of its run).
 
     Raises:
         UserError: a setting or the dataset is refused, or a file of the run to be.
@@ -68,24 +70,32 @@ def race(
         DivergenceError: every contender diverged.
     """
     began, trials = time.monotonic(), list[_Trial]()
-    first = next(iter(contenders.values()))
-    first.require_inputs()
-    check_before_trials(first)
-    for name, config in contenders.items():
+    most_s = budget * _RACED / (len(contenders) + any(each.refined for each in contenders))
+    contenders[0].config.require_inputs()
+    check_before_trials(contenders[0].config)
+
+    def try_one(contender: Contender) -> None:
         try:
-            trials.append(_tried(name, config, budget * _RACED / len(contenders)))
+            trials.append(_tried(contender, most_s))
         except DivergenceError as error:
-            if name == list(contenders)[-1] and not trials:
+            if contender == contenders[-1] and not trials:
                 raise
-            print_line(f"Auto: {name}: diverged ({error})")
-            continue
-        print_line(f"Auto: {trials[-1]}")
-    best = max(trials, key=lambda trial: trial.merit)  # of equals the first, which the rule prefers
-    return best.name, _within(best, given, budget - (time.monotonic() - began))
+            print_line(f"Auto: {contender.name}: diverged ({error})")
+        else:
+            print_line(f"Auto: {trials[-1]}")
+
+    def best() -> _Trial:
+        return max(trials, key=lambda trial: trial.merit)  # of equals the first
+
+    for contender in contenders:
+        try_one(contender)
+    if (refined := best().contender.refined) is not None:
+        try_one(refined)
+    return best().contender.name, _within(best(), given, budget - (time.monotonic() - began))
 
 
-def _tried(name: str, config: DlrmConfig, most_s: float) -> _Trial:
-    began = time.monotonic()
+def _tried(contender: Contender, most_s: float) -> _Trial:
+    began, config = time.monotonic(), contender.config
 
     def goes_on(_: LoopState) -> bool:
         return time.monotonic() - began < most_s
@@ -102,12 +112,12 @@ def _tried(name: str, config: DlrmConfig, most_s: float) -> _Trial:
     result = try_out(DlrmRecipe.open, trial, join_run(trial), goes_on)
     if result.reason.startswith("SIG"):
         raise KeyboardInterrupt
-    return _Trial(name, config, result, time.monotonic() - began)
+    return _Trial(contender, result, time.monotonic() - began)
 
 
 def _within(best: _Trial, given: Collection[str], left_s: float) -> DlrmConfig:
     """Returns settings with as many networks, then epochs, as there is time for."""
-    config, state = best.config, best.result.state
+    config, state = best.contender.config, best.result.state
     seeds, epochs = config.model.seeds, config.run.epochs
     if "seeds" not in given:
         seeds = max(min(seeds, int(left_s / best.seconds)), 1)

@@ -2,6 +2,7 @@
 """Sizes and variants of the network."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -160,6 +161,21 @@ class ModelConfig:
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
         """Returns the rows of each table under `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]
+
+
+MOST_CELLS = 1 << 22
+"""Counters of a pair of features, for `pair_counts`."""
+
+
+def pair_cells(table_sizes: Sequence[int]) -> list[int]:
+    """Returns the counters of each pair of features.
+
+    A pair with more combinations of ids than `MOST_CELLS` shares them by hash.
+
+    Args:
+        table_sizes: categories of each feature.
+    """
+    return [min(a * b, MOST_CELLS) for a, b in itertools.combinations(table_sizes, 2)]
 
 
 def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:

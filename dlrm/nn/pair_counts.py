@@ -7,19 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-MOST_CELLS = 1 << 22
-"""Counters of a pair of features. A pair with more combinations of ids shares them by hash."""
+from dlrm.config.model import pair_cells
+
 _LEAST_STD = 0.1
 """Of counts that differ by a tenth."""
-
-
-def num_cells(table_sizes: Sequence[int]) -> int:
-    """Returns the counters of all pairs of features with these numbers of categories."""
-    return sum(_cells(a, b) for a, b in itertools.combinations(table_sizes, 2))
-
-
-def _cells(first: int, second: int) -> int:
-    return min(first * second, MOST_CELLS)
 
 
 class PairCounts(nn.Module):
@@ -53,7 +44,7 @@ class PairCounts(nn.Module):
     def __init__(self, table_sizes: Sequence[int]) -> None:
         super().__init__()
         pairs = list(itertools.combinations(range(len(table_sizes)), 2))
-        self.cells = [_cells(table_sizes[a], table_sizes[b]) for a, b in pairs]
+        self.cells = pair_cells(table_sizes)
         self.register_buffer("counts", torch.zeros(sum(self.cells)))
         self.register_buffer("mean", torch.zeros(len(pairs)))
         self.register_buffer("std", torch.ones(len(pairs)))

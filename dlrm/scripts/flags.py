@@ -9,7 +9,8 @@ from typing import Any
 from absl import flags
 
 from dlrm.auto import choice
-from dlrm.auto.choice import Choice
+from dlrm.auto.candidates import Candidate
+from dlrm.auto.choice import Choice, Contender
 from dlrm.config import DlrmConfig
 from recsys import auto
 from recsys import flags as settings_flags
@@ -90,25 +91,32 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
 
 def contenders_from_flags(
     flag_values: flags.FlagValues,
-) -> tuple[Choice, dict[str, DlrmConfig], set[str]]:
+) -> tuple[Choice, list[Contender], set[str]]:
     """Builds the configs that `--preset auto` may take.
 
     Returns:
-        (the choice, name of each candidate -> its config, settings that the user gave).
+        (the choice, its candidates, settings that the user gave).
 
     Raises:
         UserError: a value is refused, or two flags contradict each other.
     """
     values, given = settings_flags.values_from_flags(flag_values, SECTIONS)
     chosen = choice.choose_from(values, given)
-    configs = dict[str, DlrmConfig]()
+    found: list[Contender] = []
     for candidate in chosen.candidates:
-        filled, explicit = dict(values), set(given)
-        preset = _preset_of(candidate.settings).fill(filled, explicit)
-        config = _config(filled, explicit, preset)
-        if config not in configs.values():  # of candidates that differ in what the user gave alone
-            configs[candidate.name] = config
-    return chosen, configs, given
+        contender = _contender(candidate, values, given)
+        # Candidates may differ in what the user gave alone.
+        if contender.config not in [other.config for other in found]:
+            found.append(contender)
+    return chosen, found, given
+
+
+def _contender(candidate: Candidate, values: Mapping[str, Any], given: set[str]) -> Contender:
+    filled, explicit = dict(values), set(given)
+    preset = _preset_of(candidate.settings).fill(filled, explicit)
+    config, refined = _config(filled, explicit, preset), candidate.refined
+    of_refined = None if refined is None else _contender(refined, values, given)
+    return Contender(candidate.name, config, of_refined)
 
 
 def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:

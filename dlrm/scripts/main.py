@@ -61,10 +61,10 @@ def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
     is_first = os.environ.get("RANK", "0") == "0"
     print_line = program.print_with_flags if is_first else lambda _line: None
     print_line(f"Auto: {chosen.why}")
-    name, config = next(iter(contenders.items()))
+    name, config = contenders[0].name, contenders[0].config
     if chosen.is_made:
         return config
-    if len(contenders) > 1:
+    if len(contenders) > 1 or contenders[0].refined is not None:
         from dlrm.auto.race import race  # with torch
 
         name, config = race(contenders, given, budget, print_line)

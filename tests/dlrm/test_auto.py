@@ -63,6 +63,17 @@ def make_pairs(folder):
     return prepare(write_log(folder, "pairs", ids, label), columns)
 
 
+def make_seen(folder):
+    """Makes a dataset of 300 pairs of ids, which are clicks, among random ones."""
+    generator = np.random.default_rng(5)
+    known = generator.integers(0, 100, (300, 2))
+    label = generator.random(6000) < 0.5
+    drawn = known[generator.integers(0, len(known), 6000)], generator.integers(0, 100, (6000, 2))
+    user, item = np.where(label[:, None], *drawn).T
+    columns = [f"name: {n}, role: categorical, type: int" for n in ("user", "item")]
+    return prepare(write_log(folder, "seen", {"user": user, "item": item}, label), columns)
+
+
 def make_numbers(folder, name="numbers", **how):
     generator = np.random.default_rng(7)
     numbers = {f"x_{i}": generator.normal(size=1500).round(3) for i in range(3)}
@@ -115,7 +126,6 @@ def evaluations(records):
 def test_the_printed_command_makes_the_same_checkpoint_without_a_race(program, frequent, tmp_path):
     chosen = settings(train(program, frequent, tmp_path / "auto", "--epochs=3"))
     assert (chosen["eval_split"], chosen["seeds"], chosen["epochs"]) == ("validation", 4, 3)
-    assert program.stdout.count("Auto: ") == 4
     words = command(program)
     assert not [word for word in words if word.startswith(("--preset", "--budget", "--resume"))]
     moved = [w.replace(str(tmp_path / "auto"), str(tmp_path / "again")) for w in words]
@@ -142,6 +152,16 @@ def test_validation_decides_against_the_rule_too(make, better, program, tmp_path
         for candidate in found
     }
     assert min(losses, key=losses.get) == better
+
+
+def test_counts_of_pairs_are_taken_where_they_are_better(program, tmp_path):
+    made = make_seen(tmp_path)
+    chosen = settings(train(program, made, tmp_path / "with", "--seeds=1"))
+    assert chosen["pair_counts"]
+    chosen = settings(
+        train(program, made, tmp_path / "without", "--preset=auto", "--nopair_counts")
+    )
+    assert not chosen["pair_counts"]
 
 
 def flags_of(candidate):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from dlrm.config import model
 from dlrm.model.weights import OpenedCheckpoint
-from dlrm.nn import pair_counts
 from dlrm.nn.pair_counts import PairCounts
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -59,7 +59,7 @@ def write_split(folder, split, spec, columns):
 def test_numbers_are_those_of_the_definition(monkeypatch, most_cells):
     """A pair with more combinations than counters shares them by hash."""
     if most_cells is not None:
-        monkeypatch.setattr(pair_counts, "MOST_CELLS", most_cells)
+        monkeypatch.setattr(model, "MOST_CELLS", most_cells)
     rows, others = draw_ids(60, 1), draw_ids(40, 2)
     module = counted(rows)
     pairs = list(itertools.combinations(range(len(SIZES)), 2))
