@@ -41,12 +41,11 @@ from dlrm.train.evaluate import SplitScores, check_auc, groups_in_order, score_s
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.health import data_lines, metric_lines
-from dlrm.train.knots import find_knots
 from dlrm.train.metrics import ClickMetrics
-from dlrm.train.pairs import count_pairs
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
 from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
+from dlrm.train.statistics import count_pairs, find_knots
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError

@@ -98,6 +98,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         super().__init__()
         table_sizes = config.capped(table_sizes)
         self.pair_counts = PairCounts(table_sizes) if config.pair_counts else None
+        self.num_numerical_features = config.num_numerical_features
         num_numbers = config.num_numerical_features + config.num_counts(len(table_sizes))
         self._has_numbers = num_numbers > 0
 

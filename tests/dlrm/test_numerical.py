@@ -9,7 +9,7 @@ import torch
 
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.numerical import NumericalEmbedding
-from dlrm.train.knots import find_knots
+from dlrm.train.statistics import find_knots
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Knots of numerical features: quantiles of the training rows."""
+"""What a model keeps of the training rows: knots of numbers, counts of pairs of ids."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dlrm.nn.pair_counts import PairCounts
 from dlrm.train.baselines.rows import spread
 from recsys.data.quantiles import quantile_edges
-from recsys.data.row_reader import RowReader
+from recsys.data.row_reader import BLOCK_ROWS, RowReader
 
 _MOST_ROWS = 1 << 20
 """Rows that are read, evenly spread over those of training."""
@@ -38,3 +39,22 @@ def find_knots(reader: RowReader, num_rows: int, num_bins: int) -> Tensor:
         found = np.unique(np.array([distinct[0], *edges, distinct[-1]], np.float32))
         own[: len(found)], own[len(found) :] = found, found[-1]
     return torch.from_numpy(knots)
+
+
+def count_pairs(pair_counts: PairCounts, reader: RowReader, num_rows: int) -> None:
+    """Counts the pairs of ids of training rows, in place of those of earlier ones.
+
+    Args:
+        pair_counts: receives the counts.
+        reader: of the training split.
+        num_rows: first rows that count.
+
+    Raises:
+        DatasetError: a file is damaged.
+    """
+    pair_counts.reset()
+    for start in range(0, num_rows, BLOCK_ROWS):
+        columns = reader.read(start, min(start + BLOCK_ROWS, num_rows)).categorical
+        ids = torch.from_numpy(np.stack(columns, 1).astype(np.int64, copy=False))
+        pair_counts.count(ids.to(pair_counts.counts.device))
+    pair_counts.finish()
