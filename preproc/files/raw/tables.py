@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,9 @@ class TableFile(InputFile):
 
         values = batch.column(column.name)
         try:
-            return cells_of(values, column, has_fractions=self.has_fractions)
+            cells = cells_of(values, column, has_fractions=self.has_fractions)
+            _check_lengths(cells)
+            return cells
         except _RefusedCellError as error:
             row = first_row + error.row + 1
             raise PreprocError(f"{self.path}, row {row}: column {column.name}: {error}") from None
@@ -122,6 +124,23 @@ class _RefusedCellError(Exception):
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
         self.row = row
+
+
+def _check_lengths(cells: "pa.Array") -> None:
+    """Refuses a cell that no line may hold."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(cells.type):
+        lengths = pc.binary_length(cells.dictionary).take(cells.indices)
+    else:
+        lengths = pc.binary_length(cells)
+    if (pc.max(lengths).as_py() or 0) > MAX_LINE_BYTES:
+        is_long = pc.greater(lengths, MAX_LINE_BYTES)
+        row = pc.index(is_long, True).as_py()
+        raise _RefusedCellError(
+            row, f"its {lengths[row].as_py():,} bytes are more than the 1 MiB that a row may have"
+        )
 
 
 def open_table(file: InputFile, columns: Sequence[TableColumn], write: Writer) -> TableFile:

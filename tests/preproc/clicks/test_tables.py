@@ -497,6 +497,21 @@ def test_a_cell_that_does_not_fit_is_refused_with_its_row(tmp_path, values, role
         assert len(labels(made)) == 8
 
 
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string())])
+def test_a_cell_longer_than_a_row_is_refused_with_row_and_column(tmp_path, engine, kind):
+    columns = [{"name": n, "role": "categorical", "type": "string"} for n in ("x", "note")]
+    schema = write_log_schema(tmp_path, columns=columns)
+    long = pa.array(["a"] * 6 + ["b" * (1 << 21)] + ["a"] * 2).cast(kind)
+    table = pa.table({"click": [1] * 9, "note": ["a"] * 9, "x": long})
+    with pytest.raises(UserError) as refused:
+        clicks.prepare(table, tmp_path / "made", schema=schema, engine=engine, **QUIET)
+    assert "row 7" in str(refused.value)
+    assert "column x" in str(refused.value)
+    assert not (tmp_path / "made").exists()
+
+
 class Sparse:
     """As a frame of pandas with sparse columns."""
 
