@@ -25,6 +25,12 @@ _STEPS, _EVALUATIONS = 50, 30
 these."""
 _PENALISED = 100_000
 """Rows of all tables that a step may move."""
+_ENCODINGS = (
+    ("32 piecewise linear codes", "piecewise_linear", 32),
+    ("128 piecewise linear codes", "piecewise_linear", 128),
+    ("128 bins", "bins", 128),
+)
+"""Vectors of numbers: fewer codes for fewer rows, bins for values that mean something each."""
 _COUNTED = 1 << 23
 """Counters of pairs of ids that a model may keep: 32 MiB."""
 _FEWEST = 8
@@ -175,8 +181,8 @@ def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterato
     if not traits.numbers:
         yield Candidate("ids with many rows each", settings)
         return
-    for name, encoding in (("piecewise linear codes", "piecewise_linear"), ("bins", "bins")):
-        encoded = settings | {"numerical_embedding": encoding}
+    for name, encoding, bins in _ENCODINGS:
+        encoded = settings | {"numerical_embedding": encoding, "numerical_bins": bins}
         yield Candidate(f"ids with many rows each, and {name} of numbers", encoded)
 
 
