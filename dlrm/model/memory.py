@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
+from dlrm.config.model import pair_cells
 from dlrm.model.network import Dlrm
 from recsys.train.memory import ModelMemory, count_bytes
 from recsys.train.optimizers.dense import count_state_tensors, dense_rule_beside
@@ -59,6 +60,9 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     row = config.row_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
     parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
+    if config.pair_counts:
+        parts["counts of pairs"] = sum(pair_cells([*rows.all.values()])) * _FLOAT
+        remedies.append("no `pair_counts`")
     if config.embedding_storage != "float32":
         # Drawn and loaded table by table, in float32.
         largest = max(rows.all.values(), default=0)

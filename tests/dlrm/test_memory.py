@@ -64,9 +64,11 @@ def test_a_checkpoint_that_does_not_fit_is_not_deployed(trained):
 @pytest.mark.parametrize("rule", ROW_RULES)
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 @pytest.mark.parametrize("l2", [0.0, 0.1])
-def test_the_count_is_what_training_allocates(rule, storage, l2):
+@pytest.mark.parametrize("pair_counts", [False, True])
+def test_the_count_is_what_training_allocates(rule, storage, l2, pair_counts):
     values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}
-    config = DlrmConfig.from_dict(values | {"optimized_mlp": False, "embedding_l2": l2})
+    values |= {"optimized_mlp": False, "embedding_l2": l2, "pair_counts": pair_counts}
+    config = DlrmConfig.from_dict(values)
     model = Dlrm(config.model, SIZES)
     step = DlrmTrainStep(model, config.optimizer, Precision(device_type="cpu"))
     tensors = [*model.parameters(), *model.buffers(), *step.mlp_optimizer.state().values()]
