@@ -126,6 +126,8 @@ def evaluations(records):
 def test_the_printed_command_makes_the_same_checkpoint_without_a_race(program, frequent, tmp_path):
     chosen = settings(train(program, frequent, tmp_path / "auto", "--epochs=3"))
     assert (chosen["eval_split"], chosen["seeds"], chosen["epochs"]) == ("validation", 4, 3)
+    # The sizes, two candidates, the better one with counts of pairs, and the choice.
+    assert program.stdout.count("Auto: ") == 5
     words = command(program)
     assert not [word for word in words if word.startswith(("--preset", "--budget", "--resume"))]
     moved = [w.replace(str(tmp_path / "auto"), str(tmp_path / "again")) for w in words]
@@ -280,6 +282,11 @@ def test_several_processes_take_the_rule(frequent, tmp_path):
     harness.call_on_ranks(2, main, *flags, log, *QUIET)
     chosen = settings(harness.read_log(tmp_path / "log.json"))
     assert (chosen["batch_norm"], chosen["eval_split"]) == (False, "validation")
+
+
+def test_counts_of_pairs_are_refused_with_lists(program, tmp_path):
+    flags = (f"--dataset={make_lists(tmp_path)}", "--preset=auto", "--pair_counts")
+    assert "--pair_counts" in program.refused(*flags)
 
 
 def test_what_auto_cannot_choose_is_refused(program, frequent, tmp_path):

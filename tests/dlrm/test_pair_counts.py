@@ -12,11 +12,13 @@ import torch
 from dlrm.config import model
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.pair_counts import PairCounts
+from dlrm.scripts import main
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
+from tests import harness
 from tests.checkpoints import assert_same
-from tests.dlrm.conftest import CARDINALITIES, ROWS, final, make_columns
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, final, make_columns
 
 SIZES = (4, 9, 2)
 FLAGS = ("--pair_counts", "--interaction_op=cat", "--optimizer=adam", "--lr=0.01")
@@ -156,3 +158,8 @@ def test_counts_are_refused_where_there_are_no_pairs(program, dataset, tmp_path)
     flags = ("--pair_counts", "--checkpoint_format=nvidia")
     folder = f"--save_checkpoint_path={tmp_path / 'run'}"
     assert "--pair_counts" in program.refused(f"--dataset={dataset}", folder, *flags)
+
+
+def test_several_processes_are_refused(dataset, tmp_path):
+    flags = (f"--dataset={dataset}", f"--log_path={tmp_path / 'log'}", *SMALL_MODEL)
+    assert "--pair_counts" in harness.call_on_ranks(2, main, *flags, "--pair_counts", status=2)
