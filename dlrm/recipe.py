@@ -148,7 +148,11 @@ class DlrmRecipe:
         checkpoint.check_dataset(self.origin, dataset, ignore_fingerprint=ignore)
 
     def load(self) -> None:
-        """Loads the weights of `load_checkpoint_path`, if it is set."""
+        """Loads the weights of `load_checkpoint_path`, if it is set; counts the pairs of ids.
+
+        Raises:
+            UserError: the checkpoint is invalid, or a training file is damaged.
+        """
         if self.loaded is not None:
             self._check_dataset(self.loaded)
             self.loaded.load_into(self.model)
@@ -662,7 +666,7 @@ def _learns_knots(config: DlrmConfig) -> bool:
 
 
 def _reads_training_rows(config: DlrmConfig) -> bool:
-    """Returns whether there are training rows to learn something of the model from."""
+    """Returns whether the run trains on the rows of a dataset."""
     return config.run.mode == "train" and config.data.dataset_type != "synthetic_gpu"
 
 

@@ -26,7 +26,7 @@ class AutoConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses a choice without time."""
+        """Refuses a budget of zero seconds or less."""
         require_positive(self, "budget")
 
 
@@ -50,7 +50,7 @@ def budget_from_flags(flag_values: flags.FlagValues, flag: str) -> int:
     """
     values, explicit = settings_flags.values_from_flags(flag_values, _SECTIONS)
     if "budget" in explicit and flag_values[flag].value != AUTO:
-        raise UserError(f"`budget` is of `{flag}` {AUTO}, which this run does not take")
+        raise UserError(f"`budget` limits `{flag}` {AUTO}, which this run does not use")
     return section_from_dict(AutoConfig, values).budget
 
 

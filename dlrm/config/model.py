@@ -82,8 +82,8 @@ class ModelConfig:
     )
     pair_counts: bool = setting(
         False,
-        "Give the bottom MLP further numbers: how often each pair of ids of a row occurs among "
-        "the training rows, on one device, without lists",
+        "Also feed the bottom MLP how often each pair of a row's ids occurs among the training "
+        "rows. For one process and datasets without lists",
     )
     seeds: int = setting(
         1,
@@ -148,10 +148,6 @@ class ModelConfig:
         """Returns the number of vectors of a sample that interact, with the bottom MLP's output."""
         has_vectors = self.numerical_embedding != "none"
         return 1 + has_vectors * self.num_numerical_features + num_tables
-
-    def num_counts(self, num_tables: int) -> int:
-        """Returns the pairs of features whose counts the bottom MLP sees."""
-        return num_tables * (num_tables - 1) // 2 if self.pair_counts else 0
 
     @property
     def weight_bytes(self) -> int:

@@ -99,7 +99,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         table_sizes = config.capped(table_sizes)
         self.pair_counts = PairCounts(table_sizes) if config.pair_counts else None
         self.num_numerical_features = config.num_numerical_features
-        num_numbers = config.num_numerical_features + config.num_counts(len(table_sizes))
+        num_numbers = config.num_numerical_features
+        if self.pair_counts is not None:
+            num_numbers += len(self.pair_counts.cells)
         self._has_numbers = num_numbers > 0
 
         def bottom_mlp() -> Mlp:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from dlrm.config.model import pair_cells
 
 _LEAST_STD = 0.1
-"""Of counts that differ by a tenth."""
+"""Smallest deviation to divide by: that of counts which differ by about a tenth."""
 _ROWS_AT_A_TIME = 1 << 14
-"""Rows that are counted together: those of 26 features have 43 MB of places."""
+"""Rows that are counted together: with 26 features their cell indices take 43 MB."""
 
 
 class PairCounts(nn.Module):
@@ -28,6 +28,7 @@ class PairCounts(nn.Module):
         table_sizes: categories of each feature.
 
     Attributes:
+        cells: counters of each pair of features.
         counts: [cells] float32, of all pairs of features one after the other; zero until `count`.
         mean: [P] float32, P pairs of features: (0, 1), (0, 2), ..., (1, 2), ...
         std: [P] float32.

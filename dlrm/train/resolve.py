@@ -67,7 +67,7 @@ def resolve(
         _check_lists(config)
     if config.model.pair_counts and len(spec.categorical) < 2:
         raise UserError(
-            f"`pair_counts` counts pairs of categorical features, and the dataset has "
+            "`pair_counts` counts pairs of categorical features, and the dataset has "
             f"{len(spec.categorical)}"
         )
     if config.run.cuda_graphs:
@@ -103,7 +103,7 @@ def _check_distributed(config: DlrmConfig) -> None:
     if config.precision.quantize != "none":
         raise UserError("`quantize` int8 runs in one process; start one without torchrun")
     if config.model.pair_counts:
-        raise UserError("`pair_counts` sees the ids of whole rows: start one process")
+        raise UserError("`pair_counts` runs in one process; start one without torchrun")
     if config.run.cuda_graphs:
         raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
     if config.model.batch_norm and config.run.mode == "train":

@@ -131,6 +131,8 @@ def _check_lengths(cells: "pa.Array") -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if cells.nbytes <= MAX_LINE_BYTES:
+        return  # as most columns are, without a look at each cell
     if pa.types.is_dictionary(cells.type):
         lengths = pc.binary_length(cells.dictionary).take(cells.indices)
     else:
