@@ -45,7 +45,7 @@ from dlrm.train.metrics import ClickMetrics
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.quantize import quantize
 from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
-from dlrm.train.statistics import count_pairs, find_knots
+from dlrm.train.statistics import find_knots, fit_id_statistics
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
@@ -148,7 +148,7 @@ class DlrmRecipe:
         checkpoint.check_dataset(self.origin, dataset, ignore_fingerprint=ignore)
 
     def load(self) -> None:
-        """Loads the weights of `load_checkpoint_path`, if it is set; counts the pairs of ids.
+        """Loads the weights of `load_checkpoint_path`, if it is set; finds the statistics of ids.
 
         Raises:
             UserError: the checkpoint is invalid, or a training file is damaged.
@@ -156,11 +156,11 @@ class DlrmRecipe:
         if self.loaded is not None:
             self._check_dataset(self.loaded)
             self.loaded.load_into(self.model)
-        if self.model.pair_counts is not None and _reads_training_rows(self.config):
+        if self.model.id_statistics is not None and _reads_training_rows(self.config):
             # Of a checkpoint too: its rows may be others, and in training a row is one of them.
             reader = self.dataset.rows("train", check_ids=not self.config.model.hash_indices)
             rows = self.config.data.rows_of_epoch(reader.num_rows)
-            count_pairs(self.model.pair_counts, reader, rows)
+            fit_id_statistics(self.model.id_statistics, reader, rows)
 
     def training(self) -> Training[Batch[Any]]:
         """Opens the training batches and builds the training step."""

@@ -5,12 +5,12 @@ The rules were fitted on some of the public logs of `benchmark.own_logs`, and na
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlrm.config import DataConfig
-from dlrm.config.model import pair_cells
 from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
@@ -31,8 +31,10 @@ _ENCODINGS = (
     ("128 bins", "bins", 128),
 )
 """Vectors of numbers: fewer codes for fewer rows, bins for values that mean something each."""
-_COUNTED = 1 << 23
-"""Counters of pairs of ids that a model may keep: 32 MiB."""
+_SLOTS = 1 << 22
+"""Most slots of `id_statistics`: 64 MiB."""
+_SPARSE = 4
+"""Slots for each id and pair, so that nearly all are kept."""
 _FEWEST = 8
 """Batches that an epoch has at least."""
 _EPOCHS_UNSEEN = 8
@@ -65,7 +67,8 @@ class Traits:
         table_rows: categories of all features.
         tables: features with a table.
         numbers: numerical features.
-        pair_cells: counters that `pair_counts` would keep; 0 where it is refused.
+        combinations: most ids and pairs of ids that the rows hold; 0 where `id_statistics` is
+            refused.
     """
 
     rows: int
@@ -74,7 +77,7 @@ class Traits:
     table_rows: int
     tables: int
     numbers: int
-    pair_cells: int = 0
+    combinations: int = 0
 
     @classmethod
     def of(cls, config: DataConfig, num_numerical: int) -> "Traits":
@@ -102,7 +105,7 @@ class Traits:
             table_rows=sum(sizes),
             tables=len(sizes),
             numbers=len(dataset.spec.numerical),
-            pair_cells=0 if dataset.spec.lists else sum(pair_cells(sizes)),
+            combinations=0 if dataset.spec.lists else _combinations(sizes, rows),
         )
 
     @property
@@ -125,6 +128,11 @@ class Traits:
         )
 
 
+def _combinations(sizes: Sequence[int], num_rows: int) -> int:
+    pairs = (a * b for a, b in itertools.combinations(sizes, 2))
+    return sum(min(most, num_rows) for most in (*sizes, *pairs))
+
+
 def _validation_rows(dataset: OpenedDataset) -> int:
     try:
         return int(dataset.rows("validation", check_ids=False).num_rows)
@@ -145,16 +153,16 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
     found = [Candidate(each.name, _measured(each.settings, traits)) for each in found]
     if world_size > 1 or traits.is_large or not traits.validation_rows:
         return found[:1]
-    if "pair_counts" in given or not 0 < traits.pair_cells <= _COUNTED:
+    if "id_statistics" in given or not 0 < traits.combinations <= _SLOTS:
         return found
-    return [dataclasses.replace(each, refined=_counting(each)) for each in found]
+    return [dataclasses.replace(each, refined=_refined(each, traits)) for each in found]
 
 
-def _counting(candidate: Candidate) -> Candidate:
-    """Returns a candidate with counts of pairs of ids, and a layer that takes so many numbers."""
-    bottom = (64, candidate.settings["embedding_dim"])
-    counting = {"pair_counts": True, "bottom_mlp_sizes": bottom}
-    return Candidate(f"{candidate.name}, counts of pairs", candidate.settings | counting)
+def _refined(candidate: Candidate, traits: Traits) -> Candidate:
+    """Returns a candidate with statistics of ids."""
+    slots = min(1 << (_SPARSE * traits.combinations).bit_length(), _SLOTS)
+    changes = {"id_statistics": slots}
+    return Candidate(f"{candidate.name}, statistics of ids", candidate.settings | changes)
 
 
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
@@ -237,7 +245,7 @@ def _course(
     batches = max(traits.rows // batch_size, 1)
     common = {"batch_size": batch_size, "drop_last": True, "warmup_steps": 0}
     if epochs is None and traits.validation_rows:
-        settings = {"decay_steps": 0, "plateau_factor": 0.1, "patience": 2, "epochs": _EVALUATIONS}
+        settings = {"decay_steps": 0, "plateau_factor": 0.5, "patience": 4, "epochs": _EVALUATIONS}
         if batches < _STEPS:
             length = math.ceil(_EVALUATIONS * _STEPS / batches)
             settings |= {"test_freq": _STEPS, "epochs": length}

@@ -2,7 +2,6 @@
 """Sizes and variants of the network."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,6 +13,9 @@ EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 NumericalEmbeddings = Literal["none", "bins", "piecewise_linear"]
+
+MOST_SLOTS = 1 << 31
+"""Most slots of `id_statistics`, whose products with factors below 2^16 fit 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +82,12 @@ class ModelConfig:
     numerical_bins: int = setting(
         32, "Quantile bins of each numerical feature, for --numerical_embedding"
     )
-    pair_counts: bool = setting(
-        False,
-        "Also feed the bottom MLP how often each pair of a row's ids occurs among the training "
-        "rows. For one process and datasets without lists",
+    id_statistics: int = setting(
+        0,
+        "Also feed the top MLP how often each id of a row, and each pair of its ids, occurs in "
+        "the training rows, and how often it is a click there. The number is that of the slots of "
+        "their table, which keeps the most frequent ones; 0 has no table. For one process and "
+        "datasets without lists",
     )
     seeds: int = setting(
         1,
@@ -98,6 +102,10 @@ class ModelConfig:
         if self.num_numerical_features < 0:
             raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
+            )
+        if self.id_statistics and not 2 <= self.id_statistics <= MOST_SLOTS:
+            raise UserError(
+                f"`id_statistics` must be 0 or lie in [2, {MOST_SLOTS}], got {self.id_statistics}"
             )
         for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
             sizes = getattr(self, name)
@@ -157,21 +165,6 @@ class ModelConfig:
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
         """Returns the rows of each table under `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]
-
-
-MOST_CELLS = 1 << 22
-"""Counters of a pair of features, for `pair_counts`."""
-
-
-def pair_cells(table_sizes: Sequence[int]) -> list[int]:
-    """Returns the counters of each pair of features.
-
-    A pair with more combinations of ids than `MOST_CELLS` shares them by hash.
-
-    Args:
-        table_sizes: categories of each feature.
-    """
-    return [min(a * b, MOST_CELLS) for a, b in itertools.combinations(table_sizes, 2)]
 
 
 def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:

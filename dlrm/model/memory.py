@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
-from dlrm.config.model import pair_cells
 from dlrm.model.network import Dlrm
+from dlrm.nn.id_statistics import BYTES_OF_SLOT, TRAINING_BYTES_OF_SLOT
 from recsys.train.memory import ModelMemory, count_bytes
 from recsys.train.optimizers.dense import count_state_tensors, dense_rule_beside
 
 _FLOAT = 4
+_FEWEST_SLOTS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +42,12 @@ class TableRows:
 
 def mlp_bytes(config: ModelConfig, num_tables: int) -> int:
     """Returns the bytes of all parameters but the tables."""
-    plain = dataclasses.replace(config, embedding_storage="float32", optimized_mlp=False)
+    plain = dataclasses.replace(
+        config,
+        embedding_storage="float32",
+        optimized_mlp=False,
+        id_statistics=min(config.id_statistics, _FEWEST_SLOTS),
+    )
     tables = num_tables * config.row_dim * _FLOAT
     return max(count_bytes(lambda: Dlrm(plain, (1,) * num_tables)) - tables, 0)
 
@@ -60,9 +66,9 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     row = config.row_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
     parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
-    if config.pair_counts:
-        parts["counts of pairs"] = sum(pair_cells([*rows.all.values()])) * _FLOAT
-        remedies.append("no `pair_counts`")
+    if config.id_statistics:
+        parts["statistics of ids"] = config.id_statistics * BYTES_OF_SLOT
+        remedies.append("fewer slots of `id_statistics`")
     if config.embedding_storage != "float32":
         # Drawn and loaded table by table, in float32.
         largest = max(rows.all.values(), default=0)
@@ -92,6 +98,8 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     parts["optimizer state of the tables"] = sum(rows.all.values()) * state
     # A column more counts the lookups.
     parts["gradients of copied tables"] = sum(rows.copies.values()) * (model.row_dim + 1) * _FLOAT
+    if model.id_statistics:
+        parts["statistics of ids"] += model.id_statistics * TRAINING_BYTES_OF_SLOT
     if config.optimizer.embedding_l2:
         # With a number of each row.
         parts["gradients of whole tables"] = sum(rows.all.values()) * (model.row_dim + 1) * _FLOAT

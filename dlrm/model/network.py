@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from cuda_ext import ops
 from dlrm.config import ModelConfig
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
+from dlrm.nn.id_statistics import IdStatistics
 from dlrm.nn.interaction import Interaction, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
 from dlrm.nn.numerical import NumericalEmbedding
-from dlrm.nn.pair_counts import PairCounts
 
 
 class DenseNetwork(nn.Module):
@@ -49,28 +49,43 @@ class DenseNetwork(nn.Module):
         self.run_bottom = bottom
         self.run_top = top
 
-    def forward(self, numbers: Tensor, numerical: Tensor, vectors: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        numbers: Tensor,
+        numerical: Tensor,
+        vectors: Tensor | None,
+        statistics: Tensor | None,
+    ) -> Tensor:
         """Predicts clicks.
 
         Args:
-            numbers: what the bottom MLP sees, [B, M] or more columns.
+            numbers: what the bottom MLP sees: `numerical`, or [B, 1] ones without features.
             numerical: [B, M] numerical features.
             vectors: [B, F, D] of the tables.
+            statistics: [B, 2 C] of `IdStatistics`, which the top MLP sees first.
 
         Returns:
             [B, 1] logits.
         """
         bottom = self.run_bottom(numbers)
-        vectors = self.with_numerical(numerical, vectors)
-        logits: Tensor = self.run_top(self.interaction(bottom, vectors))
+        logits: Tensor = self.run_top(self.join(bottom, numerical, vectors, statistics))
         return logits
 
-    def with_numerical(self, numerical: Tensor, vectors: Tensor | None) -> Tensor | None:
-        """Puts vectors of [B, M] numerical features before the [B, F, D] of the tables."""
-        if self.numerical_embedding is None:
-            return vectors
-        own: Tensor = self.numerical_embedding(numerical)
-        return own if vectors is None else torch.cat([own.to(vectors.dtype), vectors], 1)
+    def join(
+        self,
+        bottom: Tensor,
+        numerical: Tensor,
+        vectors: Tensor | None,
+        statistics: Tensor | None,
+    ) -> Tensor:
+        """Returns what the top MLP sees; `bottom` is [B, D], for the others see `forward`."""
+        if self.numerical_embedding is not None:
+            own: Tensor = self.numerical_embedding(numerical)
+            vectors = own if vectors is None else torch.cat([own.to(vectors.dtype), vectors], 1)
+        features: Tensor = self.interaction(bottom, vectors)
+        if statistics is None:
+            return features
+        return torch.cat([statistics.to(features.dtype), features], 1)
 
 
 class DlrmNetwork(nn.Module, Generic[LookupsT]):
@@ -86,7 +101,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     Attributes:
         networks: the networks, whose logits are averaged.
-        pair_counts: further numbers for the bottom MLPs; None without `config.pair_counts`.
+        id_statistics: further numbers for the top MLPs; None without `config.id_statistics`.
     """
 
     def __init__(
@@ -97,17 +112,17 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
     ) -> None:
         super().__init__()
         table_sizes = config.capped(table_sizes)
-        self.pair_counts = PairCounts(table_sizes) if config.pair_counts else None
+        self.id_statistics = (
+            IdStatistics(table_sizes, config.id_statistics) if config.id_statistics else None
+        )
         self.num_numerical_features = config.num_numerical_features
-        num_numbers = config.num_numerical_features
-        if self.pair_counts is not None:
-            num_numbers += len(self.pair_counts.cells)
-        self._has_numbers = num_numbers > 0
+        num_statistics = 0 if self.id_statistics is None else self.id_statistics.num_numbers
+        self._has_numbers = config.num_numerical_features > 0
 
         def bottom_mlp() -> Mlp:
             # Without numbers the bottom MLP sees a constant 1 and learns a bias vector.
             return Mlp(
-                max(num_numbers, 1),
+                max(config.num_numerical_features, 1),
                 config.bottom_mlp_sizes,
                 final_relu=True,
                 batch_norm=config.batch_norm,
@@ -121,7 +136,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
                 config.dcn_low_rank_dim,
             )
             top = Mlp(
-                interaction.out_features,
+                num_statistics + interaction.out_features,
                 config.top_mlp_sizes,
                 final_relu=False,
                 dropout=config.dropout,
@@ -146,7 +161,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         self._can_fuse_lookup = (
             config.interaction_op == "cuda_dot"
             and config.numerical_embedding == "none"
-            and not config.pair_counts
+            and not config.id_statistics
             and bool(table_sizes)
             and config.seeds == 1
         )
@@ -182,7 +197,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         """
         if (of_few := self._predict_few(numerical, ids)) is not None:
             return of_few
-        counts = None if self.pair_counts is None else self.pair_counts(ids)
+        statistics = None if self.id_statistics is None else self.id_statistics(ids)
         ids = self.embeddings.prepare(ids)
         # On a GPU autocast brings them to its type; through float32 would be a pass more.
         if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
@@ -190,10 +205,8 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         numbers = numerical
         if not self._has_numbers:
             numbers = torch.ones(numerical.shape[0], 1, device=numerical.device)
-        elif counts is not None:
-            numbers = torch.cat([numerical, counts.to(numerical.dtype)], 1)
         if len(self.networks) > 1:
-            return self._logits_of_several(numbers, numerical, ids)
+            return self._logits_of_several(numbers, numerical, ids, statistics)
         (network,) = self.networks
         bottom = network.run_bottom(numbers)
         if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
@@ -201,11 +214,13 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         else:
             with_tables = bool(self.embeddings.table_sizes)
             vectors = self.embeddings(ids, bottom.dtype) if with_tables else None
-            features = network.interaction(bottom, network.with_numerical(numerical, vectors))
+            features = network.join(bottom, numerical, vectors, statistics)
         logits: Tensor = network.run_top(features).squeeze(1)
         return logits
 
-    def _logits_of_several(self, numbers: Tensor, numerical: Tensor, ids: LookupsT) -> Tensor:
+    def _logits_of_several(
+        self, numbers: Tensor, numerical: Tensor, ids: LookupsT, statistics: Tensor | None
+    ) -> Tensor:
         networks = self.networks
         vectors: Sequence[Tensor | None] = [None] * len(networks)
         if self.embeddings.table_sizes:
@@ -216,7 +231,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             vectors = [part.contiguous() for part in of_all.chunk(len(networks), 2)]
         logits = torch.cat(
             [
-                network(numbers, numerical, of_network)
+                network(numbers, numerical, of_network, statistics)
                 for network, of_network in zip(networks, vectors, strict=True)
             ],
             1,
@@ -277,7 +292,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
         Names of the second network, if there is one, begin with `1.`, and so on.
         """
-        shared = {} if self.pair_counts is None else {"pair_counts": self.pair_counts}
+        shared = {} if self.id_statistics is None else {"id_statistics": self.id_statistics}
         return shared | {
             f"{f'{number}.' if number else ''}{name}": module
             for number, network in enumerate(self.networks)

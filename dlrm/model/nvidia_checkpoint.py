@@ -116,7 +116,7 @@ def _require_linears_alone(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     if others:
         raise CheckpointError(
             f"{path}: NVIDIA's layout holds no tensors {show_names(others)}: take a model without "
-            "`batch_norm`, `numerical_embedding` and `pair_counts`, and with another "
+            "`batch_norm`, `numerical_embedding` and `id_statistics`, and with another "
             "`interaction_op` than dcnv2"
         )
 

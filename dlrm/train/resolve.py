@@ -2,8 +2,10 @@
 """Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
+import itertools
 import logging
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _PRESETS = {"criteo_sample": 200_000, "small": 10**7, "kaggle": math.inf}
 """Preset that fits -> most training rows."""
+_MOST_COMBINATIONS = 1 << 62
+"""Ids and pairs of ids that `id_statistics` can tell apart."""
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that depend on the machine and are not taken from a checkpoint."""
 
@@ -65,11 +69,8 @@ def resolve(
         changes["optimized_mlp"] = False
     if spec.lists:
         _check_lists(config)
-    if config.model.pair_counts and len(spec.categorical) < 2:
-        raise UserError(
-            "`pair_counts` counts pairs of categorical features, and the dataset has "
-            f"{len(spec.categorical)}"
-        )
+    if config.model.id_statistics:
+        _check_statistics(config.model.capped(spec.table_sizes))
     if config.run.cuda_graphs:
         _check_graphable(config.model.embedding_type, device)
     if world_size > 1:
@@ -77,6 +78,17 @@ def resolve(
     elif config.run.placement is not None:
         raise UserError("`placement` is for several processes, see dlrm.scripts.dist_main")
     return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
+
+
+def _check_statistics(table_sizes: Sequence[int]) -> None:
+    if not table_sizes:
+        raise UserError("`id_statistics`: the dataset has no categorical features")
+    pairs = sum(a * b for a, b in itertools.combinations(table_sizes, 2))
+    if pairs + sum(table_sizes) > _MOST_COMBINATIONS:
+        raise UserError(
+            f"`id_statistics`: {pairs:,} pairs of ids cannot be numbered in 64 bits; smaller "
+            "tables (`max_table_size` with `hash_indices`) have fewer"
+        )
 
 
 def _check_lists(config: DlrmConfig) -> None:
@@ -87,7 +99,7 @@ def _check_lists(config: DlrmConfig) -> None:
         ),
         "`cuda_graphs`": config.run.cuda_graphs,
         f"`quantize` {config.precision.quantize}": config.precision.quantize != "none",
-        "`pair_counts`": config.model.pair_counts,
+        "`id_statistics`": config.model.id_statistics > 0,
     }
     if names := [name for name, is_wrong in wrong.items() if is_wrong]:
         raise UserError(f"a dataset with lists is trained without {', '.join(names)} so far")
@@ -102,8 +114,8 @@ def _check_distributed(config: DlrmConfig) -> None:
         )
     if config.precision.quantize != "none":
         raise UserError("`quantize` int8 runs in one process; start one without torchrun")
-    if config.model.pair_counts:
-        raise UserError("`pair_counts` runs in one process; start one without torchrun")
+    if config.model.id_statistics:
+        raise UserError("`id_statistics` runs in one process; start one without torchrun")
     if config.run.cuda_graphs:
         raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
     if config.model.batch_norm and config.run.mode == "train":

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model keeps of the training rows: knots of numbers, counts of pairs of ids."""
+"""What a model keeps of the training rows: knots of numbers, statistics of ids."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.nn.pair_counts import PairCounts
+from dlrm.nn.id_statistics import IdStatistics
 from dlrm.train.baselines.rows import spread
 from recsys.data.quantiles import quantile_edges
 from recsys.data.row_reader import BLOCK_ROWS, RowReader
@@ -41,20 +41,24 @@ def find_knots(reader: RowReader, num_rows: int, num_bins: int) -> Tensor:
     return torch.from_numpy(knots)
 
 
-def count_pairs(pair_counts: PairCounts, reader: RowReader, num_rows: int) -> None:
-    """Counts the pairs of ids of training rows, in place of those of earlier ones.
+def fit_id_statistics(statistics: IdStatistics, reader: RowReader, num_rows: int) -> None:
+    """Finds the statistics of the ids of training rows, in place of those of earlier ones.
 
     Args:
-        pair_counts: receives the counts.
+        statistics: receives them.
         reader: of the training split.
         num_rows: first rows that count.
 
     Raises:
         DatasetError: a file is damaged.
     """
-    pair_counts.reset()
+    device = statistics.keys.device
+    ids = torch.empty(num_rows, len(reader.spec.categorical), dtype=torch.int32, device=device)
+    label = torch.empty(num_rows, device=device)
     for start in range(0, num_rows, BLOCK_ROWS):
-        columns = reader.read(start, min(start + BLOCK_ROWS, num_rows)).categorical
-        ids = torch.from_numpy(np.stack(columns, 1).astype(np.int64, copy=False))
-        pair_counts.count(ids.to(pair_counts.counts.device))
-    pair_counts.finish()
+        rows = slice(start, min(start + BLOCK_ROWS, num_rows))
+        columns = reader.read(rows.start, rows.stop)
+        of_block = np.stack(columns.categorical, 1).astype(np.int32, copy=False)
+        ids[rows] = torch.from_numpy(of_block).to(device)
+        label[rows] = torch.from_numpy(np.array(columns.label)).to(label)
+    statistics.fit(ids, label)

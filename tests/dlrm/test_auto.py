@@ -126,7 +126,7 @@ def evaluations(records):
 def test_the_printed_command_makes_the_same_checkpoint_without_a_race(program, frequent, tmp_path):
     chosen = settings(train(program, frequent, tmp_path / "auto", "--epochs=3"))
     assert (chosen["eval_split"], chosen["seeds"], chosen["epochs"]) == ("validation", 4, 3)
-    # The sizes, two candidates, the better one with counts of pairs, and the choice.
+    # The sizes, two candidates, the better one with statistics of ids, and the choice.
     assert program.stdout.count("Auto: ") == 5
     words = command(program)
     assert not [word for word in words if word.startswith(("--preset", "--budget", "--resume"))]
@@ -156,14 +156,14 @@ def test_validation_decides_against_the_rule_too(make, better, program, tmp_path
     assert min(losses, key=losses.get) == better
 
 
-def test_counts_of_pairs_are_taken_where_they_are_better(program, tmp_path):
+def test_statistics_of_ids_are_taken_where_they_are_better(program, tmp_path):
     made = make_seen(tmp_path)
     chosen = settings(train(program, made, tmp_path / "with", "--seeds=1"))
-    assert chosen["pair_counts"]
+    assert chosen["id_statistics"]
     chosen = settings(
-        train(program, made, tmp_path / "without", "--preset=auto", "--nopair_counts")
+        train(program, made, tmp_path / "without", "--preset=auto", "--id_statistics=0")
     )
-    assert not chosen["pair_counts"]
+    assert not chosen["id_statistics"]
 
 
 def flags_of(candidate):
@@ -284,9 +284,9 @@ def test_several_processes_take_the_rule(frequent, tmp_path):
     assert (chosen["batch_norm"], chosen["eval_split"]) == (False, "validation")
 
 
-def test_counts_of_pairs_are_refused_with_lists(program, tmp_path):
-    flags = (f"--dataset={make_lists(tmp_path)}", "--preset=auto", "--pair_counts")
-    assert "--pair_counts" in program.refused(*flags)
+def test_statistics_of_ids_are_refused_with_lists(program, tmp_path):
+    flags = (f"--dataset={make_lists(tmp_path)}", "--preset=auto", "--id_statistics=1024")
+    assert "--id_statistics" in program.refused(*flags)
 
 
 def test_what_auto_cannot_choose_is_refused(program, frequent, tmp_path):

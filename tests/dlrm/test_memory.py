@@ -4,6 +4,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig
@@ -64,15 +65,18 @@ def test_a_checkpoint_that_does_not_fit_is_not_deployed(trained):
 @pytest.mark.parametrize("rule", ROW_RULES)
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 @pytest.mark.parametrize("l2", [0.0, 0.1])
-@pytest.mark.parametrize("pair_counts", [False, True])
-def test_the_count_is_what_training_allocates(rule, storage, l2, pair_counts):
+@pytest.mark.parametrize("id_statistics", [0, 1000])
+def test_the_count_is_what_training_allocates(rule, storage, l2, id_statistics):
     values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}
-    values |= {"optimized_mlp": False, "embedding_l2": l2, "pair_counts": pair_counts}
+    values |= {"optimized_mlp": False, "embedding_l2": l2, "id_statistics": id_statistics}
     config = DlrmConfig.from_dict(values)
     model = Dlrm(config.model, SIZES)
     step = DlrmTrainStep(model, config.optimizer, Precision(device_type="cpu"))
     tensors = [*model.parameters(), *model.buffers(), *step.mlp_optimizer.state().values()]
     tensors += [t for state in step.embedding_optimizer.state for t in state.values()]
+    if model.id_statistics is not None:
+        model.id_statistics.fit(torch.zeros(4, len(SIZES), dtype=torch.int64), torch.ones(4))
+        tensors.append(model.id_statistics.of_folds)
     allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     gradients = sum(parameter.numel() * 4 for parameter in model.mlp_parameters())
     if l2:  # float32, and the number of each row

@@ -16,6 +16,7 @@ constexpr int64_t kPadMultiple = 8;
 constexpr int64_t kWidestLayer = 1 << 20;
 constexpr int64_t kMaxListLength = 10000;
 constexpr int64_t kMostNetworks = 1024;
+constexpr int64_t kMostSlots = int64_t{1} << 31;
 constexpr int64_t kMostBins = 255;
 
 // Columns of the interaction: those of vector 0, the dot products, and padding.
@@ -75,8 +76,11 @@ Deployment::Deployment(const std::string& folder) {
       numerical_bins = config.at("numerical_bins").integer();
       require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
     }
-    const Json* const counts = config.find("pair_counts");  // of releases that have them
-    has_pair_counts = counts != nullptr && counts->boolean();
+    if (const Json* const slots = config.find("id_statistics"); slots != nullptr) {
+      statistics_slots = slots->integer();
+      require(statistics_slots == 0 || (statistics_slots >= 2 && statistics_slots <= kMostSlots),
+              "2 slots of statistics or more");
+    }
     dim = config.at("embedding_dim").integer();
     const Json* const seeds = config.find("seeds");  // of releases that have them
     num_networks = seeds == nullptr ? 1 : seeds->integer();
@@ -121,8 +125,8 @@ Deployment::Deployment(const std::string& folder) {
     while (num_singles > 0 && lists < num_list_slots) lists += widths[--num_singles];
     require(lists == num_list_slots && num_slots - lists == static_cast<int64_t>(num_singles),
             "lists after all others");
-    require(!has_pair_counts || (num_list_slots == 0 && table_sizes.size() > 1),
-            "counts of pairs of two features or more, without lists");
+    require(statistics_slots == 0 || (num_list_slots == 0 && !table_sizes.empty()),
+            "statistics of ids, without lists");
   } catch (const JsonError& error) {
     throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
   }
@@ -176,8 +180,7 @@ void NumericalEmbedding::forward(const float* numerical, float* vectors) const {
 
 Network::Network(const std::string& folder, const Deployment& deployment)
     : file_(folder + "/weights.safetensors"),
-      constant_(deployment.num_numerical > 0 || deployment.has_pair_counts ? 0 : kBlockSamples,
-                1.0F),
+      constant_(deployment.num_numerical > 0 ? 0 : kBlockSamples, 1.0F),
       dim_(deployment.dim),
       num_networks_(deployment.num_networks),
       concatenates_(deployment.concatenates),
@@ -192,15 +195,17 @@ Network::Network(const std::string& folder, const Deployment& deployment)
       num_singles_(deployment.num_singles),
       has_lists_(deployment.num_list_slots > 0) {
   const int64_t num_vectors = 1 + num_numerical_vectors_ + static_cast<int64_t>(sizes_.size());
-  if (deployment.has_pair_counts) pair_counts_.emplace(file_, sizes_);
-  const int64_t num_counts = pair_counts_ ? pair_counts_->size() : 0;
-  const int64_t numbers = std::max<int64_t>(num_numerical_ + num_counts, 1);
-  const int64_t width = concatenates_ ? num_vectors * dim_ : interaction_width(num_vectors, dim_);
+  if (deployment.statistics_slots > 0) {
+    statistics_.emplace(file_, sizes_, deployment.statistics_slots);
+  }
+  const int64_t numbers = std::max<int64_t>(num_numerical_, 1);
+  width_ = concatenates_ ? num_vectors * dim_ : interaction_width(num_vectors, dim_);
+  const int64_t num_inputs = width_ + (statistics_ ? statistics_->size() : 0);
   for (int64_t n = 0; n < num_networks_; ++n) {
     const std::string prefix = n == 0 ? "" : std::to_string(n) + ".";
     networks_.push_back(
         {Mlp(file_, prefix + "bottom_mlp", with_input(numbers, deployment.bottom_sizes), true),
-         Mlp(file_, prefix + "top_mlp", with_input(width, deployment.top_sizes), false),
+         Mlp(file_, prefix + "top_mlp", with_input(num_inputs, deployment.top_sizes), false),
          {}});
     if (num_numerical_vectors_ > 0) {
       networks_.back().numerical.emplace_back(file_, prefix + "numerical_embedding", deployment);
@@ -226,12 +231,13 @@ NetworkScratch Network::make_scratch() const {
   NetworkScratch scratch;
   scratch.bottom_mlp = dense.bottom.make_scratch();
   scratch.top_mlp = dense.top.make_scratch();
-  if (pair_counts_) {
-    scratch.numbers = AlignedFloats(kBlockSamples * (num_numerical_ + pair_counts_->size()));
+  if (statistics_) {
+    scratch.statistics = AlignedFloats(kBlockSamples * statistics_->size());
+    scratch.joined = AlignedFloats(kBlockSamples * dense.top.num_inputs());
     scratch.ids.resize(sizes_.size());
   }
   scratch.bottom = AlignedFloats(kBlockSamples * dim_);
-  scratch.features = AlignedFloats(kBlockSamples * dense.top.num_inputs());
+  scratch.features = AlignedFloats(kBlockSamples * width_);
   scratch.logits = AlignedFloats(kBlockSamples);
   if (reads_vectors()) {
     scratch.vectors = AlignedFloats(kBlockSamples * (num_numerical_vectors_ + num_features) * dim_);
@@ -242,30 +248,40 @@ NetworkScratch Network::make_scratch() const {
 
 void Network::forward(int batch, const float* numerical, const int64_t* ids, const float* scale,
                       float* logits, NetworkScratch& scratch) const {
-  const float* const numbers = read_numbers(batch, numerical, ids, scratch);
+  const float* const numbers = constant_.empty() ? numerical : constant_.data();
+  if (statistics_) read_statistics(batch, ids, scratch);
   for (int64_t n = 0; n < num_networks_; ++n) {
     const Dense& dense = networks_[static_cast<size_t>(n)];
     dense.bottom.forward(batch, numbers, scratch.bottom.data(), scratch.bottom_mlp);
     interact(n, batch, numerical, ids, scale, scratch);
     float* const of_network = n == 0 ? logits : scratch.logits.data();
-    dense.top.forward(batch, scratch.features.data(), of_network, scratch.top_mlp);
+    if (statistics_) join_statistics(batch, scratch);
+    const float* const features = statistics_ ? scratch.joined.data() : scratch.features.data();
+    dense.top.forward(batch, features, of_network, scratch.top_mlp);
     for (int i = 0; n > 0 && i < batch; ++i) logits[i] += of_network[i];
   }
   if (num_networks_ == 1) return;
   for (int i = 0; i < batch; ++i) logits[i] /= static_cast<float>(num_networks_);
 }
 
-const float* Network::read_numbers(int batch, const float* numerical, const int64_t* ids,
-                                   NetworkScratch& scratch) const {
-  if (!pair_counts_) return constant_.empty() ? numerical : constant_.data();
-  float* numbers = scratch.numbers.data();
-  for (int sample = 0; sample < batch; ++sample) {
+void Network::read_statistics(int batch, const int64_t* ids, NetworkScratch& scratch) const {
+  float* statistics = scratch.statistics.data();
+  for (int sample = 0; sample < batch; ++sample, statistics += statistics_->size()) {
     for (size_t f = 0; f < sizes_.size(); ++f) scratch.ids[f] = id_in_table(f, *ids++);
-    numbers = std::copy_n(numerical + sample * num_numerical_, num_numerical_, numbers);
-    pair_counts_->forward(scratch.ids.data(), numbers);
-    numbers += pair_counts_->size();
+    statistics_->forward(scratch.ids.data(), statistics);
   }
-  return scratch.numbers.data();
+}
+
+void Network::join_statistics(int batch, NetworkScratch& scratch) const {
+  const float* statistics = scratch.statistics.data();
+  const float* features = scratch.features.data();
+  float* joined = scratch.joined.data();
+  for (int sample = 0; sample < batch; ++sample) {
+    joined = std::copy_n(statistics, statistics_->size(), joined);
+    joined = std::copy_n(features, width_, joined);
+    statistics += statistics_->size();
+    features += width_;
+  }
 }
 
 bool Network::reads_vectors() const {
@@ -313,7 +329,7 @@ void Network::interact(int64_t network, int batch, const float* numerical, const
   arguments.batch = batch;
   arguments.num_vectors = static_cast<int32_t>(num_vectors + 1);
   arguments.dim = static_cast<int32_t>(dim_);
-  arguments.width = static_cast<int32_t>(networks_.front().top.num_inputs());
+  arguments.width = static_cast<int32_t>(width_);
   arguments.first = bottom;
   arguments.first_stride = dim_;
   if (reads_vectors()) {

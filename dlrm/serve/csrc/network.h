@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "id_statistics.h"
 #include "json.h"
 #include "mlp.h"
-#include "pair_counts.h"
 #include "weights_file.h"
 
 namespace recsys::serve {
@@ -27,8 +27,8 @@ struct Deployment {
   int64_t num_networks = 1;   // N, whose logits are averaged
   bool concatenates = false;  // the vectors, in place of their dot products
   NumericalKind numerical_kind = NumericalKind::kNone;
-  int64_t numerical_bins = 0;  // T, intervals of a numerical feature with a vector
-  bool has_pair_counts = false;
+  int64_t numerical_bins = 0;    // T, intervals of a numerical feature with a vector
+  int64_t statistics_slots = 0;  // S, of ids and pairs of ids; 0 without
   std::vector<int64_t> table_sizes;
   // Ids of each feature in a row, in slots: one, or the most of a list.
   std::vector<int64_t> widths;
@@ -66,11 +66,13 @@ class NumericalEmbedding {
 struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
-  AlignedFloats numbers;     // [batch, M + P], of a model with counts of P pairs
-  std::vector<int64_t> ids;  // [F] of a sample, within their tables
+  std::vector<int64_t> ids;  // [F] of a sample, within their tables; as the next two, of a model
+                             // with statistics of ids
+  AlignedFloats statistics;  // [batch, 2 C]
+  AlignedFloats joined;      // [batch, 2 C + width]
   AlignedFloats bottom;
   AlignedFloats vectors;  // [batch, M + F, D]; not if the interaction reads rows of the table alone
-  AlignedFloats features;
+  AlignedFloats features;  // [batch, width], of the interaction
   AlignedFloats logits;
   std::vector<int64_t> rows;
 };
@@ -98,9 +100,9 @@ class Network {
   // The table is [R, N * D], and as [R * N, D] holds a row for each network.
   int64_t find_row(int64_t network, size_t feature, int64_t id) const;
   int64_t id_in_table(size_t feature, int64_t id) const;
-  // What the bottom MLPs see.
-  const float* read_numbers(int batch, const float* numerical, const int64_t* ids,
-                            NetworkScratch& scratch) const;
+  void read_statistics(int batch, const int64_t* ids, NetworkScratch& scratch) const;
+  // Puts the statistics before the features.
+  void join_statistics(int batch, NetworkScratch& scratch) const;
   void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
   // Whether vectors are copied before they interact.
   bool reads_vectors() const;
@@ -128,9 +130,10 @@ class Network {
   int64_t num_list_slots_;
   size_t num_singles_;  // features before those of lists
   bool has_lists_;
+  int64_t width_ = 0;  // columns of the interaction
   StoredTensor table_;
   const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
-  std::optional<PairCounts> pair_counts_;
+  std::optional<IdStatistics> statistics_;
   std::vector<Dense> networks_;
 };
 

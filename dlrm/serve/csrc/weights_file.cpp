@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kRemedy = "; deploy the checkpoint again";
 
 int64_t bytes_of(const std::string& dtype) {
+  if (dtype == "I64") return 8;
   if (dtype == "F32") return 4;
   if (dtype == "BF16") return 2;
   return dtype == "I8" ? 1 : 0;

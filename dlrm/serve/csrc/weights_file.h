@@ -13,7 +13,7 @@ namespace recsys::serve {
 
 // A tensor in the file. Data may lie at any address.
 struct StoredTensor {
-  std::string dtype;  // F32, BF16, I8
+  std::string dtype;  // I64, F32, BF16, I8
   std::vector<int64_t> shape;
   const uint8_t* data;
 };

@@ -41,10 +41,9 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     for norm in (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm1d)):
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)
-    if model.pair_counts is not None:
-        ids = [torch.randint(0, size, (1 << 18,)) for size in table_sizes]
-        model.pair_counts.count(torch.stack(ids, 1))
-        model.pair_counts.finish()
+    if model.id_statistics is not None:
+        ids = [torch.randint(0, size, (1 << 16,)) for size in table_sizes]
+        model.id_statistics.fit(torch.stack(ids, 1), torch.rand(1 << 16) < 0.3)
     write_checkpoint(path, dlrm_weights(model), {"step": 7}, config.to_dict())
     return path, model
 

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often ids and pairs of ids occur in the training rows, and are clicked, as numbers."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_FOLDS = 4
+"""Parts of the training rows: a row's click rates are those of the other parts."""
+_SMOOTHING = 5.0
+"""Rows of the average click rate that are added to those of each id or pair."""
+_LEAST_STD = 0.1
+"""Smallest deviation to divide by: that of counts which differ by about a tenth."""
+_ROWS_AT_A_TIME = 1 << 14
+"""Rows that are looked up together: with 26 features their slots take 49 MB."""
+_EMPTY = -1
+_OF_REMAINDER, _OF_QUOTIENT = 40503, 60493
+"""Odd factors below 2^16, so that no product overflows."""
+_FOLD_MODULUS = (1 << 31) - 1
+BYTES_OF_SLOT = 16
+"""Key, rows and clicks."""
+TRAINING_BYTES_OF_SLOT = _FOLDS * 8
+"""Rows and clicks of each part, which training keeps besides."""
+
+
+class IdStatistics(nn.Module):
+    """Maps the ids of a sample to numbers about each id and each pair of ids.
+
+    An id or pair that n training rows hold, c of them clicks, has two numbers: log(1 + n), and the
+    log odds of its click rate, log((c + s p) / (n - c + s (1 - p))), with the click rate p of all
+    rows and s = `_SMOOTHING`. Each number is standardised by its mean and deviation over the
+    training rows (a deviation of at least `_LEAST_STD`; a number that never varies becomes 0).
+
+    In training n does not count the row itself, and the click rate is that of the rows whose ids
+    fall into the other `_FOLDS` - 1 parts of the training rows: rows of the same ids are in one
+    part, so that no number tells a row its own label. CatBoost calls such numbers counters and
+    target statistics (Prokhorenkova et al. 2018, arXiv:1706.09516). They tell a network what it
+    cannot learn from vectors: that two rare ids were seen together, and what came of it.
+
+    They are kept in a hash table, where each id and pair has two slots that it may take; where
+    both are taken, the less frequent one is left out, as if no row held it.
+
+    Args:
+        table_sizes: categories of each feature.
+        slots: S, slots of the table.
+
+    Attributes:
+        keys: [S] int64, the id or pair in each slot, or `_EMPTY`.
+        rows: [S] float32, n.
+        clicks: [S] float32, c.
+        rate: [] float32, p.
+        mean: [2 C] float32, of the C counts and of the C log odds: features 0, 1, ..., then
+            pairs (0, 1), (0, 2), ..., (1, 2), ...
+        scale: [2 C] float32, by which they are multiplied; 0 for a number that never varies.
+        of_folds: [S, `_FOLDS`, 2] float32, n and c of each part; None but in training.
+    """
+
+    keys: Tensor
+    rows: Tensor
+    clicks: Tensor
+    rate: Tensor
+    mean: Tensor
+    scale: Tensor
+    _first: Tensor
+    _second: Tensor
+    _stride: Tensor
+    _start: Tensor
+    _sizes: Tensor
+
+    def __init__(self, table_sizes: Sequence[int], slots: int) -> None:
+        super().__init__()
+        self.slots = slots
+        features = range(len(table_sizes))
+        pairs = list(itertools.combinations(features, 2))
+        combinations = [*table_sizes, *(table_sizes[a] * table_sizes[b] for a, b in pairs)]
+        self.register_buffer("keys", torch.full((slots,), _EMPTY, dtype=torch.int64))
+        self.register_buffer("rows", torch.zeros(slots))
+        self.register_buffer("clicks", torch.zeros(slots))
+        self.register_buffer("rate", torch.tensor(0.5))
+        self.register_buffer("mean", torch.zeros(2 * len(combinations)))
+        self.register_buffer("scale", torch.ones(2 * len(combinations)))
+        alone = len(table_sizes)  # number of a column of zeros, with which a feature pairs alone
+        for name, values in (
+            ("_first", [*features, *(a for a, _ in pairs)]),
+            ("_second", [*(alone for _ in features), *(b for _, b in pairs)]),
+            ("_stride", [*(1 for _ in features), *(table_sizes[b] for _, b in pairs)]),
+            ("_start", list(itertools.accumulate(combinations, initial=0))[:-1]),
+            ("_sizes", list(table_sizes)),
+        ):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
+        self.of_folds: Tensor | None = None
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers of a sample, 2 C."""
+        return len(self.mean)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Maps [B, F] int64 ids, hashed if they lie outside the tables, to [B, 2 C] float32."""
+        return (self._numbers(ids) - self.mean) * self.scale
+
+    @torch.no_grad()
+    def fit(self, ids: Tensor, label: Tensor) -> None:
+        """Finds the statistics of training rows, in place of those of earlier ones.
+
+        Args:
+            ids: [N, F] integers.
+            label: [N], 0 or 1.
+        """
+        clicks, parts = label.to(torch.float32), torch.split(ids, _ROWS_AT_A_TIME)
+        folds = torch.cat([self._folds(self._within(part)) for part in parts])
+        found = [
+            _count(self._keys_of(ids, number), folds, clicks) for number in range(len(self._first))
+        ]
+        keys = torch.cat([each.keys for each in found])
+        counts = torch.cat([each.counts for each in found])
+        self._place(keys, counts)
+        self.rate.copy_(clicks.mean())
+        self._standardise(ids)
+
+    def _keys_of(self, ids: Tensor, number: int) -> Tensor:
+        """Returns the [N] keys of one feature or pair."""
+        first, second = int(self._first[number]), int(self._second[number])
+        keys = ids[:, first].to(torch.int64).remainder(self._sizes[first]) * self._stride[number]
+        if second < ids.shape[1]:
+            keys += ids[:, second].to(torch.int64).remainder(self._sizes[second])
+        return keys + self._start[number]
+
+    def _within(self, ids: Tensor) -> Tensor:
+        return ids.to(torch.int64).remainder(self._sizes)
+
+    def _place(self, keys: Tensor, counts: Tensor) -> None:
+        """Gives keys with [K, folds, 2] counts their slots, the most frequent ones first."""
+        rows, clicks = counts.sum(1).unbind(1)
+        self.keys.fill_(_EMPTY)
+        left = torch.argsort(rows, descending=True, stable=True)
+        for slots in self._two_slots(keys):
+            is_free = self.keys[slots[left]] == _EMPTY
+            first = is_free & _is_first(slots[left])
+            self.keys[slots[left[first]]] = keys[left[first]]
+            left = left[~first]
+        slot, is_kept = self._find(keys)
+        slot, kept = slot[is_kept], is_kept.nonzero().squeeze(1)
+        self.rows.zero_()[slot] = rows[kept]
+        self.clicks.zero_()[slot] = clicks[kept]
+        self.of_folds = self.rows.new_zeros(self.slots, _FOLDS, 2)
+        self.of_folds[slot] = counts[kept]
+
+    def _standardise(self, ids: Tensor) -> None:
+        """Finds mean and deviation of the numbers that the rows have in training."""
+        was_training = self.training
+        self.train()
+        total = torch.zeros(2, self.num_numbers, dtype=torch.float64, device=self.mean.device)
+        parts = torch.split(ids, _ROWS_AT_A_TIME)
+        least, most = (torch.full_like(self.mean, end) for end in (torch.inf, -torch.inf))
+        for part in parts:
+            numbers = self._numbers(part)
+            total += torch.stack([numbers.double().sum(0), numbers.double().square().sum(0)])
+            least, most = least.minimum(numbers.amin(0)), most.maximum(numbers.amax(0))
+        self.train(was_training)
+        mean, square = total / max(len(ids), 1)
+        self.mean.copy_(mean)
+        std = (square - mean.square()).clamp(min=0).sqrt().to(torch.float32).clamp(min=_LEAST_STD)
+        self.scale.copy_(torch.where(least < most, 1 / std, 0))
+
+    def _numbers(self, ids: Tensor) -> Tensor:
+        ids = self._within(ids)
+        with_none = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1)
+        keys = with_none[:, self._first] * self._stride + with_none[:, self._second] + self._start
+        slot, is_kept = self._find(keys)
+        rows, clicks = self.rows[slot] * is_kept, self.clicks[slot] * is_kept
+        others = rows
+        if self.training and self.of_folds is not None:
+            own = self.of_folds[slot, self._folds(ids)[:, None]] * is_kept[..., None]
+            others, clicks, rows = others - own[..., 0], clicks - own[..., 1], rows - 1
+        shown, prior = clicks + _SMOOTHING * self.rate, others + _SMOOTHING
+        return torch.cat([rows.clamp(min=0).log1p(), (shown / (prior - shown)).log()], 1)
+
+    def _find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the slot of each key, and whether it holds that key."""
+        first, second = self._two_slots(keys)
+        in_first = self.keys[first] == keys
+        return torch.where(in_first, first, second), in_first | (self.keys[second] == keys)
+
+    def _two_slots(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        first = keys.remainder(self.slots)
+        quotient = keys.div(self.slots, rounding_mode="floor").remainder(self.slots)
+        return first, (first * _OF_REMAINDER + quotient * _OF_QUOTIENT).remainder(self.slots - 1)
+
+    def _folds(self, ids: Tensor) -> Tensor:
+        """Returns the part of the training rows that each row belongs to, by all of its ids."""
+        mixed = torch.zeros_like(ids[:, 0], dtype=torch.int64)
+        for column in ids.unbind(1):
+            mixed = (mixed * _OF_REMAINDER + column + 1).remainder(_FOLD_MODULUS)
+        return mixed.remainder(_FOLDS)
+
+
+def _is_first(values: Tensor) -> Tensor:
+    """Tells of each of [K] values whether no earlier one is the same."""
+    ascending, order = torch.sort(values, stable=True)
+    is_first = torch.ones_like(ascending, dtype=torch.bool)
+    is_first[1:] = ascending[1:] != ascending[:-1]
+    return torch.zeros_like(is_first).scatter_(0, order, is_first)
+
+
+class _Counted(NamedTuple):
+    """Keys and their rows.
+
+    Attributes:
+        keys: [K] int64.
+        counts: [K, folds, 2] float32, rows and clicks of each part.
+    """
+
+    keys: Tensor
+    counts: Tensor
+
+
+def _count(keys: Tensor, folds: Tensor, clicks: Tensor) -> _Counted:
+    distinct, inverse = torch.unique(keys, return_inverse=True)
+    cells = inverse * _FOLDS + folds
+    size = len(distinct) * _FOLDS
+    rows = torch.bincount(cells, minlength=size)
+    clicked = torch.bincount(cells, clicks, size)
+    counts = torch.stack([rows.to(torch.float32), clicked.to(torch.float32)], 1)
+    return _Counted(distinct, counts.view(len(distinct), _FOLDS, 2))
