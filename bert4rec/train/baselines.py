@@ -167,7 +167,8 @@ def _ease_weights(gram: torch.Tensor, ridge: int) -> Matrix:
     diagonal = torch.arange(len(gram))
     regularised = gram.clone()
     regularised[diagonal, diagonal] += ridge
-    weights = torch.linalg.inv(regularised)
+    # Positive definite; half the time of a general inverse.
+    weights = torch.cholesky_inverse(torch.linalg.cholesky(regularised))
     weights /= -weights.diagonal().clone()
     weights[diagonal, diagonal] = 0
     found: Matrix = weights.numpy()

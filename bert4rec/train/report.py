@@ -121,6 +121,7 @@ def _report_baselines(
                 rows[name] = popularity_ranks(sequences, "test", negatives, counts)
             continue
         baseline = BASELINES[name]
+        print_line(f"Fitting {name}")  # of many items ease takes minutes
         try:
             matrix, fitted_with = baseline.fit(sequences)
         except UserError as error:

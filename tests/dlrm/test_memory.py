@@ -76,7 +76,7 @@ def test_the_count_is_what_training_allocates(rule, storage, l2, id_statistics):
     tensors += [t for state in step.embedding_optimizer.state for t in state.values()]
     if model.id_statistics is not None:
         model.id_statistics.fit(torch.zeros(4, len(SIZES), dtype=torch.int64), torch.ones(4))
-        tensors.append(model.id_statistics.of_folds)
+        tensors.append(model.id_statistics.of_others)
     allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     gradients = sum(parameter.numel() * 4 for parameter in model.mlp_parameters())
     if l2:  # float32, and the number of each row
