@@ -53,7 +53,7 @@ def race(
     budget: float,
     print_line: PrintLine,
 ) -> tuple[str, DlrmConfig]:
-    """Trains each contender with one network, then the best one refined; returns the better.
+    """Trains each contender with one network, then the best of each interaction refined.
 
     Args:
         contenders: candidates, those first that the rule prefers.
@@ -62,7 +62,7 @@ def race(
         print_line: prints a line.
 
     Returns:
-        (name of the best, the settings of its run).
+        (name of the best of all, the settings of its run).
 
     Raises:
         UserError: a setting or the dataset is refused, or a file of the run to be.
@@ -70,7 +70,8 @@ def race(
         DivergenceError: every contender diverged.
     """
     began, trials = time.monotonic(), list[_Trial]()
-    most_s = budget * _RACED / (len(contenders) + any(each.refined for each in contenders))
+    refined = {_interaction(each) for each in contenders if each.refined}
+    most_s = budget * _RACED / (len(contenders) + len(refined))
     contenders[0].config.require_inputs()
     check_before_trials(contenders[0].config)
 
@@ -84,14 +85,19 @@ def race(
         else:
             print_line(f"Auto: {trials[-1]}")
 
-    def best() -> _Trial:
-        return max(trials, key=lambda trial: trial.merit)  # of equals the first
-
     for contender in contenders:
         try_one(contender)
-    if (refined := best().contender.refined) is not None:
-        try_one(refined)
-    return best().contender.name, _within(best(), given, budget - (time.monotonic() - began))
+    ranked = sorted(trials, key=lambda trial: -trial.merit)  # of equals the first
+    for trial in ranked:
+        if _interaction(trial.contender) in refined and trial.contender.refined is not None:
+            refined.remove(_interaction(trial.contender))
+            try_one(trial.contender.refined)
+    best = max(trials, key=lambda trial: trial.merit)
+    return best.contender.name, _within(best, given, budget - (time.monotonic() - began))
+
+
+def _interaction(contender: Contender) -> str:
+    return contender.config.model.interaction_op
 
 
 def _tried(contender: Contender, most_s: float) -> _Trial:

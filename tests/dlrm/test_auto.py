@@ -126,8 +126,8 @@ def evaluations(records):
 def test_the_printed_command_makes_the_same_checkpoint_without_a_race(program, frequent, tmp_path):
     chosen = settings(train(program, frequent, tmp_path / "auto", "--epochs=3"))
     assert (chosen["eval_split"], chosen["seeds"], chosen["epochs"]) == ("validation", 4, 3)
-    # The sizes, two candidates, the better one with statistics of ids, and the choice.
-    assert program.stdout.count("Auto: ") == 5
+    # The sizes, two candidates without and with statistics of ids, and the choice.
+    assert program.stdout.count("Auto: ") == 6
     words = command(program)
     assert not [word for word in words if word.startswith(("--preset", "--budget", "--resume"))]
     moved = [w.replace(str(tmp_path / "auto"), str(tmp_path / "again")) for w in words]
@@ -141,7 +141,8 @@ def test_the_printed_command_makes_the_same_checkpoint_without_a_race(program, f
 @pytest.mark.parametrize(("make", "better"), [(make_pairs, DENSE), (make_frequent, RARE)])
 def test_validation_decides_against_the_rule_too(make, better, program, tmp_path):
     dataset = make(tmp_path)
-    chosen = settings(train(program, dataset, tmp_path / "auto", "--seeds=1"))
+    flags = ("--preset=auto", "--id_statistics=0", "--seeds=1")
+    chosen = settings(train(program, dataset, tmp_path / "auto", *flags))
     assert chosen["interaction_op"] == better
     found = candidates(Traits.of(DataConfig(dataset=str(dataset)), 0), {}, 1)
     assert [candidate.settings["interaction_op"] for candidate in found] == [DENSE, RARE]
