@@ -39,7 +39,6 @@ from benchmark.programs import DLRM, FailedProgramError, run_module, run_trainin
 from benchmark.record import Direction, Record
 from dlrm.config import DataConfig
 from dlrm.data.opened import OpenedDataset
-from dlrm.train.baselines.company import CONSTANT
 from dlrm.train.baselines.logistic import Floats
 from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
 from dlrm.train.baselines.rows import Rows, spread
@@ -176,7 +175,7 @@ class OwnLogs(Case):
         run_module(DLRM, "--mode=predict", *trained, *where)
         rows = Manifest.load(dataset).rows["train"]
         figures = {ROWS: rows, **{name: logged[name] for name in _METRICS}, SECONDS: seconds}
-        for name in (CONSTANT, *OTHERS):
+        for name in OTHERS:
             if f"{name}_{AUC}" in logged:
                 figures |= {f"{name}_{metric}": logged[f"{name}_{metric}"] for metric in _METRICS}
                 leads = [f"lead_{name}_{metric}{end}" for metric in _METRICS for end in _ENDS]

@@ -12,6 +12,8 @@ _FOLDS = 4
 """Parts of the training rows: a row's click rates are those of the other parts."""
 _SMOOTHING = 5.0
 """Rows of the average click rate that are added to those of each id or pair."""
+_LEAST_RATE = 1e-6
+"""Least average click rate, and distance from 1, so that all odds are finite."""
 _LEAST_STD = 0.1
 """Smallest deviation to divide by: that of counts which differ by about a tenth."""
 _ROWS_AT_A_TIME = 1 << 14
@@ -119,7 +121,7 @@ class IdStatistics(nn.Module):
         keys = torch.cat([each.keys for each in found])
         counts = torch.cat([each.counts for each in found])
         self._place(keys, counts)
-        self.rate.copy_(clicks.mean())
+        self.rate.copy_(clicks.mean().clamp(_LEAST_RATE, 1 - _LEAST_RATE))
         self._standardise(ids)
 
     def _keys_of(self, ids: Tensor, number: int) -> Tensor:
@@ -180,8 +182,9 @@ class IdStatistics(nn.Module):
         else:
             rows, clicks = _take(self.rows, slot) * is_kept, _take(self.clicks, slot) * is_kept
             others = rows
-        shown, prior = clicks + _SMOOTHING * self.rate, others + _SMOOTHING
-        return torch.cat([rows.log1p(), (shown / (prior - shown)).log()], 1)
+        clicked = clicks + _SMOOTHING * self.rate
+        missed = others - clicks + _SMOOTHING * (1 - self.rate)
+        return torch.cat([rows.log1p(), (clicked / missed).log()], 1)
 
     def _find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the slot of each key, and whether it holds that key."""

@@ -81,11 +81,18 @@ def test_a_log_is_measured_beside_the_others_and_only_once(measured, tmp_path, c
     for line in (run_folder / "test.json").read_text().splitlines():
         entry = json.loads(line.removeprefix("DLLL "))
         tested |= entry["data"] if entry["step"] != "PARAMETER" else {}
-    for metric in ("auc", "log_loss", "logistic_regression_auc", "lead_constant_log_loss_high"):
+    for metric in (
+        "auc",
+        "log_loss",
+        "logistic_regression_auc",
+        "lead_logistic_regression_log_loss_high",
+    ):
         assert found[metric] == tested[metric]
     lead = found["lead_logistic_regression_auc"]
     assert lead == pytest.approx(found["auc"] - found["logistic_regression_auc"], abs=1e-6)
-    assert records["log_loss"].direction == records["lead_constant_log_loss_low"].direction
+    assert (
+        records["log_loss"].direction == records["lead_logistic_regression_log_loss_low"].direction
+    )
     assert [records[m].direction for m in ("auc", "log_loss", "training")] == [
         "higher",
         "lower",

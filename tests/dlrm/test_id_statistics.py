@@ -122,6 +122,14 @@ def test_a_number_that_never_varies_says_nothing():
     assert torch.equal(module.eval()(torch.ones(5, 2, dtype=torch.int64)), torch.zeros(5, 6))
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_rows_of_one_class_have_finite_numbers(label):
+    ids, _ = draw(1000, 5)
+    module = fitted(ids, torch.full((1000,), label))
+    for is_training in (True, False):
+        assert module.train(is_training)(ids).isfinite().all()
+
+
 @pytest.mark.parametrize("slots", [2, 60, 3000])
 def test_a_full_table_keeps_the_most_frequent_ones(slots):
     """What it keeps is exact, and what it has lost is as if it were never seen."""

@@ -70,8 +70,9 @@ void IdStatistics::look_up(int64_t key, int64_t place, float* numbers) const {
   const bool is_kept = element<int64_t>(keys_, slot) == key;
   const float rows = is_kept ? element<float>(rows_, slot) : 0.0F;
   const float clicks = is_kept ? element<float>(clicks_, slot) : 0.0F;
-  const float shown = clicks + kSmoothing * rate_;
-  const float odds = std::log(shown / (rows + kSmoothing - shown));
+  const float clicked = clicks + kSmoothing * rate_;
+  const float missed = rows - clicks + kSmoothing * (1.0F - rate_);
+  const float odds = std::log(clicked / missed);
   const auto count = static_cast<size_t>(place);
   const size_t rate = mean_.size() / 2 + count;
   numbers[count] = (std::log1p(rows) - mean_[count]) * scale_[count];
