@@ -53,7 +53,7 @@ def race(
     budget: float,
     print_line: PrintLine,
 ) -> tuple[str, DlrmConfig]:
-    """Trains each contender with one network, then the best of each interaction refined.
+    """Trains each contender with one network, then the best ones refined.
 
     Args:
         contenders: candidates, those first that the rule prefers.
@@ -70,8 +70,7 @@ def race(
         DivergenceError: every contender diverged.
     """
     began, trials = time.monotonic(), list[_Trial]()
-    refined = {_interaction(each) for each in contenders if each.refined}
-    most_s = budget * _RACED / (len(contenders) + len(refined))
+    most_s = budget * _RACED / (len(contenders) + 2 * any(each.refined for each in contenders))
     contenders[0].config.require_inputs()
     check_before_trials(contenders[0].config)
 
@@ -88,16 +87,13 @@ def race(
     for contender in contenders:
         try_one(contender)
     ranked = sorted(trials, key=lambda trial: -trial.merit)  # of equals the first
-    for trial in ranked:
-        if _interaction(trial.contender) in refined and trial.contender.refined is not None:
-            refined.remove(_interaction(trial.contender))
+    # Statistics, and the mean of networks, are worth most to those that concatenate.
+    dense = [each for each in ranked if each.contender.config.model.interaction_op == "cat"]
+    for trial in ranked[:1] + [each for each in dense[:1] if each is not ranked[0]]:
+        if trial.contender.refined is not None:
             try_one(trial.contender.refined)
     best = max(trials, key=lambda trial: trial.merit)
     return best.contender.name, _within(best, given, budget - (time.monotonic() - began))
-
-
-def _interaction(contender: Contender) -> str:
-    return contender.config.model.interaction_op
 
 
 def _tried(contender: Contender, most_s: float) -> _Trial:
