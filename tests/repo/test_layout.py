@@ -12,7 +12,7 @@ import yaml
 from tests.harness import REPOSITORY, repository_files
 
 MAX_BYTES = 250_000
-MAX_RECORD_BYTES = 1_000_000
+MAX_RECORD_BYTES = 500_000
 """Of measurements, which grow by a session each time."""
 MAX_MODULES = 12
 REFUSED_NAMES = {"common", "commons", "helpers", "misc", "shared", "util", "utils"}
