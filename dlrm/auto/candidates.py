@@ -5,12 +5,12 @@ The rules were fitted on some of the public logs of `benchmark.own_logs`, and na
 """
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlrm.config import DataConfig
+from dlrm.config.model import combinations_of
 from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
@@ -97,7 +97,7 @@ class Traits:
             )
         dataset = OpenedDataset.open(config, num_numerical)
         rows = dataset.rows("train", check_ids=False).num_rows
-        sizes = dataset.spec.table_sizes
+        sizes, lists = dataset.spec.table_sizes, dataset.spec.lists
         return cls(
             rows=max(config.rows_of_epoch(rows), 1),
             validation_rows=_validation_rows(dataset),
@@ -105,7 +105,7 @@ class Traits:
             table_rows=sum(sizes),
             tables=len(sizes),
             numbers=len(dataset.spec.numerical),
-            combinations=0 if dataset.spec.lists else _combinations(sizes, rows),
+            combinations=0 if lists else sum(min(most, rows) for most in combinations_of(sizes)),
         )
 
     @property
@@ -126,11 +126,6 @@ class Traits:
             f"{self.rows:,} training rows; {self.numbers} numerical and {self.tables} categorical "
             f"features{per_id if self.tables else ''}"
         )
-
-
-def _combinations(sizes: Sequence[int], num_rows: int) -> int:
-    pairs = (a * b for a, b in itertools.combinations(sizes, 2))
-    return sum(min(most, num_rows) for most in (*sizes, *pairs))
 
 
 def _validation_rows(dataset: OpenedDataset) -> int:
@@ -161,8 +156,8 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
 def _refined(candidate: Candidate, traits: Traits) -> Candidate:
     """Returns a candidate with statistics of ids."""
     slots = min(1 << (_SPARSE * traits.combinations).bit_length(), _SLOTS)
-    changes = {"id_statistics": slots}
-    return Candidate(f"{candidate.name}, statistics of ids", candidate.settings | changes)
+    settings = candidate.settings | {"id_statistics": slots}
+    return Candidate(f"{candidate.name}, statistics of ids", settings)
 
 
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:

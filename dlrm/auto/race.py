@@ -38,6 +38,11 @@ class _Trial:
         """The criterion of the race, higher is better."""
         return self.result.state.best_metric
 
+    @property
+    def concatenates(self) -> bool:
+        """Whether its networks concatenate vectors."""
+        return self.contender.config.model.interaction_op == "cat"
+
     def __str__(self) -> str:
         """Returns the outcome in words."""
         metric, state = self.result.metric, self.result.state
@@ -53,7 +58,7 @@ def race(
     budget: float,
     print_line: PrintLine,
 ) -> tuple[str, DlrmConfig]:
-    """Trains each contender with one network, then the best ones refined.
+    """Trains each contender with one network, then the best ones with their refinement.
 
     Args:
         contenders: candidates, those first that the rule prefers.
@@ -88,8 +93,9 @@ def race(
         try_one(contender)
     ranked = sorted(trials, key=lambda trial: -trial.merit)  # of equals the first
     # Statistics, and the mean of networks, are worth most to those that concatenate.
-    dense = [each for each in ranked if each.contender.config.model.interaction_op == "cat"]
-    for trial in ranked[:1] + [each for each in dense[:1] if each is not ranked[0]]:
+    first = ranked[0]
+    dense = next((each for each in ranked if each.concatenates), first)
+    for trial in (first,) if dense is first else (first, dense):
         if trial.contender.refined is not None:
             try_one(trial.contender.refined)
     best = max(trials, key=lambda trial: trial.merit)

@@ -2,6 +2,7 @@
 """Sizes and variants of the network."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -84,9 +85,9 @@ class ModelConfig:
     )
     id_statistics: int = setting(
         0,
-        "Also feed the top MLP how often each id of a row, and each pair of its ids, occurs in "
-        "the training rows, and how often it is a click there. The number is that of the slots of "
-        "their table, which keeps the most frequent ones; 0 has no table. For one process and "
+        "Slots of a table of statistics: how many training rows have an id, or a pair of ids, and "
+        "how many of these rows are clicks. The top MLP sees both for each id and pair of ids of a "
+        "row. A full table keeps the most frequent ones; 0 turns it off. For one process and "
         "datasets without lists",
     )
     seeds: int = setting(
@@ -165,6 +166,15 @@ class ModelConfig:
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
         """Returns the rows of each table under `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]
+
+
+def combinations_of(table_sizes: Sequence[int]) -> list[int]:
+    """Returns how many values each feature, and then each pair of features, can have.
+
+    Args:
+        table_sizes: categories of each feature, of which pairs are (0, 1), (0, 2), ..., (1, 2), ...
+    """
+    return [*table_sizes, *(a * b for a, b in itertools.combinations(table_sizes, 2))]
 
 
 def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dlrm.config.model import combinations_of
+
 _FOLDS = 4
 """Parts of the training rows: a row's click rates are those of the other parts."""
 _SMOOTHING = 5.0
@@ -57,7 +59,7 @@ class IdStatistics(nn.Module):
         mean: [2 C] float32, of the C counts and of the C log odds: features 0, 1, ..., then
             pairs (0, 1), (0, 2), ..., (1, 2), ...
         scale: [2 C] float32, by which they are multiplied; 0 for a number that never varies.
-        of_others: [S `_FOLDS`, 2] float32, n and c without those of each part; None but in
+        of_others: [S `_FOLDS`, 2] float32, n and c without those of each part; None outside
             training.
     """
 
@@ -78,17 +80,17 @@ class IdStatistics(nn.Module):
         self.slots = slots
         features = range(len(table_sizes))
         pairs = list(itertools.combinations(features, 2))
-        combinations = [*table_sizes, *(table_sizes[a] * table_sizes[b] for a, b in pairs)]
+        combinations = combinations_of(table_sizes)
         self.register_buffer("keys", torch.full((slots,), _EMPTY, dtype=torch.int64))
         self.register_buffer("rows", torch.zeros(slots))
         self.register_buffer("clicks", torch.zeros(slots))
         self.register_buffer("rate", torch.tensor(0.5))
         self.register_buffer("mean", torch.zeros(2 * len(combinations)))
         self.register_buffer("scale", torch.ones(2 * len(combinations)))
-        alone = len(table_sizes)  # number of a column of zeros, with which a feature pairs alone
+        zeros = len(table_sizes)  # index of a column of zeros, the partner of a single feature
         for name, values in (
             ("_first", [*features, *(a for a, _ in pairs)]),
-            ("_second", [*(alone for _ in features), *(b for _, b in pairs)]),
+            ("_second", [*(zeros for _ in features), *(b for _, b in pairs)]),
             ("_stride", [*(1 for _ in features), *(table_sizes[b] for _, b in pairs)]),
             ("_start", list(itertools.accumulate(combinations, initial=0))[:-1]),
             ("_sizes", list(table_sizes)),
@@ -102,8 +104,8 @@ class IdStatistics(nn.Module):
         return len(self.mean)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Maps [B, F] int64 ids, hashed if they lie outside the tables, to [B, 2 C] float32."""
-        return (self._numbers(ids) - self.mean) * self.scale
+        """Maps [B, F] ids, hashed if they lie outside the tables, to [B, 2 C] float32."""
+        return (self._numbers(ids, in_training=self.training) - self.mean) * self.scale
 
     @torch.no_grad()
     def fit(self, ids: Tensor, label: Tensor) -> None:
@@ -114,26 +116,25 @@ class IdStatistics(nn.Module):
             label: [N], 0 or 1.
         """
         clicks, parts = label.to(torch.float32), torch.split(ids, _ROWS_AT_A_TIME)
-        folds = torch.cat([self._folds(self._within(part)) for part in parts])
-        found = [
-            _count(self._keys_of(ids, number), folds, clicks) for number in range(len(self._first))
-        ]
+        within = torch.cat([self._within(part).to(ids.dtype) for part in parts])
+        folds = torch.cat([self._folds(part) for part in torch.split(within, _ROWS_AT_A_TIME)])
+        numbers = range(len(self._first))
+        found = [_count(self._keys_of(within, number), folds, clicks) for number in numbers]
         keys = torch.cat([each.keys for each in found])
         counts = torch.cat([each.counts for each in found])
         self._place(keys, counts)
         self.rate.copy_(clicks.mean().clamp(_LEAST_RATE, 1 - _LEAST_RATE))
         self._standardise(ids)
 
-    def _keys_of(self, ids: Tensor, number: int) -> Tensor:
-        """Returns the [N] keys of one feature or pair."""
-        first, second = int(self._first[number]), int(self._second[number])
-        keys = ids[:, first].to(torch.int64).remainder(self._sizes[first]) * self._stride[number]
-        if second < ids.shape[1]:
-            keys += ids[:, second].to(torch.int64).remainder(self._sizes[second])
-        return keys + self._start[number]
-
     def _within(self, ids: Tensor) -> Tensor:
-        return ids.to(torch.int64).remainder(self._sizes)
+        """Returns [B, F + 1] int64 ids that lie within the tables, and a column of zeros."""
+        ids = ids.to(torch.int64).remainder(self._sizes)
+        return torch.cat([ids, torch.zeros_like(ids[:, :1])], 1)
+
+    def _keys_of(self, within: Tensor, numbers: int | slice = slice(None)) -> Tensor:
+        """Returns the [B, C] keys of what `_within` returns, or [B] of one feature or pair."""
+        first = within[:, self._first[numbers]].to(torch.int64) * self._stride[numbers]
+        return first + within[:, self._second[numbers]] + self._start[numbers]
 
     def _place(self, keys: Tensor, counts: Tensor) -> None:
         """Gives keys with [K, folds, 2] counts their slots, the most frequent ones first."""
@@ -155,28 +156,24 @@ class IdStatistics(nn.Module):
 
     def _standardise(self, ids: Tensor) -> None:
         """Finds mean and deviation of the numbers that the rows have in training."""
-        was_training = self.training
-        self.train()
         total = torch.zeros(2, self.num_numbers, dtype=torch.float64, device=self.mean.device)
         parts = torch.split(ids, _ROWS_AT_A_TIME)
         least, most = (torch.full_like(self.mean, end) for end in (torch.inf, -torch.inf))
         for part in parts:
-            numbers = self._numbers(part)
+            numbers = self._numbers(part, in_training=True)
             total += torch.stack([numbers.double().sum(0), numbers.double().square().sum(0)])
             least, most = least.minimum(numbers.amin(0)), most.maximum(numbers.amax(0))
-        self.train(was_training)
         mean, square = total / max(len(ids), 1)
         self.mean.copy_(mean)
         std = (square - mean.square()).clamp(min=0).sqrt().to(torch.float32).clamp(min=_LEAST_STD)
         self.scale.copy_(torch.where(least < most, 1 / std, 0))
 
-    def _numbers(self, ids: Tensor) -> Tensor:
-        ids = self._within(ids)
-        with_none = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1)
-        keys = with_none[:, self._first] * self._stride + with_none[:, self._second] + self._start
-        slot, is_kept = self._find(keys)
-        if self.training and self.of_others is not None:
-            row = slot * _FOLDS + self._folds(ids)[:, None]
+    def _numbers(self, ids: Tensor, *, in_training: bool) -> Tensor:
+        """Returns the [B, 2 C] numbers before they are standardised."""
+        within = self._within(ids)
+        slot, is_kept = self._find(self._keys_of(within))
+        if in_training and self.of_others is not None:
+            row = slot * _FOLDS + self._folds(within)[:, None]
             others, clicks = (_take(self.of_others, row) * is_kept[..., None]).unbind(2)
             rows = (_take(self.rows, slot) * is_kept - 1).clamp(min=0)
         else:
@@ -198,10 +195,10 @@ class IdStatistics(nn.Module):
         quotient = keys.div(self.slots, rounding_mode="floor").remainder(self.slots)
         return first, (first * _OF_REMAINDER + quotient * _OF_QUOTIENT).remainder(self.slots - 1)
 
-    def _folds(self, ids: Tensor) -> Tensor:
+    def _folds(self, within: Tensor) -> Tensor:
         """Returns the part of the training rows that each row belongs to, by all of its ids."""
-        mixed = torch.zeros_like(ids[:, 0], dtype=torch.int64)
-        for column in ids.unbind(1):
+        mixed = torch.zeros_like(within[:, 0], dtype=torch.int64)
+        for column in within.unbind(1)[:-1]:
             mixed = (mixed * _OF_REMAINDER + column + 1).remainder(_FOLD_MODULUS)
         return mixed.remainder(_FOLDS)
 

@@ -2,7 +2,6 @@
 """Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
-import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import torch
 
 from cuda_ext import library
 from dlrm.config import DlrmConfig, ModelConfig
+from dlrm.config.model import combinations_of
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.mlp import has_apex
 from recsys.data.feature_spec import FeatureSpec
@@ -83,11 +83,10 @@ def resolve(
 def _check_statistics(table_sizes: Sequence[int]) -> None:
     if not table_sizes:
         raise UserError("`id_statistics`: the dataset has no categorical features")
-    pairs = sum(a * b for a, b in itertools.combinations(table_sizes, 2))
-    if pairs + sum(table_sizes) > _MOST_COMBINATIONS:
+    if (combinations := sum(combinations_of(table_sizes))) > _MOST_COMBINATIONS:
         raise UserError(
-            f"`id_statistics`: {pairs:,} pairs of ids cannot be numbered in 64 bits; smaller "
-            "tables (`max_table_size` with `hash_indices`) have fewer"
+            f"`id_statistics`: {combinations:,} ids and pairs of ids cannot be numbered in 64 "
+            "bits; smaller tables (`max_table_size` with `hash_indices`) have fewer"
         )
 
 

@@ -232,7 +232,6 @@ NetworkScratch Network::make_scratch() const {
   scratch.bottom_mlp = dense.bottom.make_scratch();
   scratch.top_mlp = dense.top.make_scratch();
   if (statistics_) {
-    scratch.statistics = AlignedFloats(kBlockSamples * statistics_->size());
     scratch.joined = AlignedFloats(kBlockSamples * dense.top.num_inputs());
     scratch.ids.resize(sizes_.size());
   }
@@ -255,7 +254,7 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, con
     dense.bottom.forward(batch, numbers, scratch.bottom.data(), scratch.bottom_mlp);
     interact(n, batch, numerical, ids, scale, scratch);
     float* const of_network = n == 0 ? logits : scratch.logits.data();
-    if (statistics_) join_statistics(batch, scratch);
+    if (statistics_) join_features(batch, scratch);
     const float* const features = statistics_ ? scratch.joined.data() : scratch.features.data();
     dense.top.forward(batch, features, of_network, scratch.top_mlp);
     for (int i = 0; n > 0 && i < batch; ++i) logits[i] += of_network[i];
@@ -265,22 +264,18 @@ void Network::forward(int batch, const float* numerical, const int64_t* ids, con
 }
 
 void Network::read_statistics(int batch, const int64_t* ids, NetworkScratch& scratch) const {
-  float* statistics = scratch.statistics.data();
-  for (int sample = 0; sample < batch; ++sample, statistics += statistics_->size()) {
+  float* joined = scratch.joined.data();
+  for (int sample = 0; sample < batch; ++sample, joined += statistics_->size() + width_) {
     for (size_t f = 0; f < sizes_.size(); ++f) scratch.ids[f] = id_in_table(f, *ids++);
-    statistics_->forward(scratch.ids.data(), statistics);
+    statistics_->forward(scratch.ids.data(), joined);
   }
 }
 
-void Network::join_statistics(int batch, NetworkScratch& scratch) const {
-  const float* statistics = scratch.statistics.data();
+void Network::join_features(int batch, NetworkScratch& scratch) const {
   const float* features = scratch.features.data();
   float* joined = scratch.joined.data();
-  for (int sample = 0; sample < batch; ++sample) {
-    joined = std::copy_n(statistics, statistics_->size(), joined);
-    joined = std::copy_n(features, width_, joined);
-    statistics += statistics_->size();
-    features += width_;
+  for (int sample = 0; sample < batch; ++sample, features += width_) {
+    joined = std::copy_n(features, width_, joined + statistics_->size());
   }
 }
 

@@ -66,10 +66,8 @@ class NumericalEmbedding {
 struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
-  std::vector<int64_t> ids;  // [F] of a sample, within their tables; as the next two, of a model
-                             // with statistics of ids
-  AlignedFloats statistics;  // [batch, 2 C]
-  AlignedFloats joined;      // [batch, 2 C + width]
+  std::vector<int64_t> ids;  // [F] of a sample, within their tables; of a model with statistics
+  AlignedFloats joined;      // [batch, 2 C + width], its statistics and the features
   AlignedFloats bottom;
   AlignedFloats vectors;  // [batch, M + F, D]; not if the interaction reads rows of the table alone
   AlignedFloats features;  // [batch, width], of the interaction
@@ -100,9 +98,9 @@ class Network {
   // The table is [R, N * D], and as [R * N, D] holds a row for each network.
   int64_t find_row(int64_t network, size_t feature, int64_t id) const;
   int64_t id_in_table(size_t feature, int64_t id) const;
+  // Write the first columns of `joined`, the same for all networks, and the others.
   void read_statistics(int batch, const int64_t* ids, NetworkScratch& scratch) const;
-  // Puts the statistics before the features.
-  void join_statistics(int batch, NetworkScratch& scratch) const;
+  void join_features(int batch, NetworkScratch& scratch) const;
   void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
   // Whether vectors are copied before they interact.
   bool reads_vectors() const;
