@@ -18,12 +18,16 @@ _FIRST_STEPS, _STEPS = 2, 6
 """Steps that are tried: the first ones, which are slower, and the ones that are measured."""
 _VALIDATED = 0.3
 """Part of the time that validations may take."""
+_SHORTEST = 50
+"""Items of a history that the model sees at least, where fewer would make room for more steps."""
 
 
 def within(
     config: Bert4RecConfig, chosen: Choice, given: Collection[str], budget: int
 ) -> tuple[Bert4RecConfig, str]:
     """Shortens a training that would take longer than a budget.
+
+    Steps count more than the length of histories, so that is halved first.
 
     Args:
         config: settings of the run.
@@ -44,24 +48,68 @@ def within(
         return config, "several processes train all epochs, whatever the `budget`"
     check_before_trials(config)
     began = time.monotonic()
-    result = _tried(config)
-    took_s = time.monotonic() - began
-    per_step = chosen.step_size / result.train_samples_per_s
-    per_validation = chosen.validated / result.test_samples_per_s
-    setup_s = max(took_s - (_FIRST_STEPS + _STEPS) * per_step - per_validation, 0)
-    left_s = max(budget - took_s - setup_s, 0)
-    steps = chosen.steps
-    told = f"{per_step * 1e3:,.0f} ms a step and {per_validation:,.1f} s a validation"
-    assert config.run.test_freq is not None
-    validations = math.ceil(steps / config.run.test_freq)
-    if steps * per_step + validations * per_validation <= left_s:
-        return config, f"{told}: all of about {steps:,} steps fit in `budget` {budget} s"
-    validations = max(min(validations, int(_VALIDATED * left_s / per_validation)), 1)
-    fit = max(int((left_s - validations * per_validation) / per_step), 1)
-    freq = config.run.test_freq if "test_freq" in given else math.ceil(fit / validations)
-    changes = {"max_steps": fit, "test_freq": freq}
+    halved = ""
+    while True:
+        pace = _Pace.of(config, chosen)
+        left_s = max(budget - (time.monotonic() - began) - pace.setup_s, 0)
+        fits = pace.seconds(chosen.steps, config) <= left_s
+        max_len = config.model.max_len // 2
+        if fits or "max_len" in given or max_len < _SHORTEST:
+            break
+        config = Bert4RecConfig.from_dict(config.to_dict() | {"max_len": max_len}, config.explicit)
+        halved = f"`max_len` {max_len}, so that more steps fit; "
+    if fits:
+        return config, (
+            f"{halved}{pace}: all of about {chosen.steps:,} steps fit in `budget` {budget} s"
+        )
+    fit, freq = pace.within(left_s, chosen.steps, config)
+    changes = {"max_steps": fit, **({} if "test_freq" in given else {"test_freq": freq})}
     shorter = Bert4RecConfig.from_dict(config.to_dict() | changes, config.explicit)
-    return shorter, f"{told}: {fit:,} of about {steps:,} steps fit in `budget` {budget} s"
+    return shorter, (
+        f"{halved}{pace}: {fit:,} of about {chosen.steps:,} steps fit in `budget` {budget} s"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pace:
+    """How long parts of a training take on this machine.
+
+    Attributes:
+        step_s: seconds of a step.
+        validation_s: of a validation.
+        setup_s: before the first step.
+    """
+
+    step_s: float
+    validation_s: float
+    setup_s: float
+
+    @classmethod
+    def of(cls, config: Bert4RecConfig, chosen: Choice) -> "_Pace":
+        """Trains a few steps."""
+        began = time.monotonic()
+        result = _tried(config)
+        step_s = chosen.step_size / result.train_samples_per_s
+        validation_s = chosen.validated / result.test_samples_per_s
+        steps_s = (_FIRST_STEPS + _STEPS) * step_s + validation_s
+        return cls(step_s, validation_s, max(time.monotonic() - began - steps_s, 0))
+
+    def seconds(self, steps: int, config: Bert4RecConfig) -> float:
+        """Returns the time of a training with its validations."""
+        assert config.run.test_freq is not None
+        return steps * self.step_s + math.ceil(steps / config.run.test_freq) * self.validation_s
+
+    def within(self, left_s: float, steps: int, config: Bert4RecConfig) -> tuple[int, int]:
+        """Returns the steps that fit into a time, and those between validations."""
+        assert config.run.test_freq is not None
+        most = math.ceil(steps / config.run.test_freq)
+        validations = max(min(most, int(_VALIDATED * left_s / self.validation_s)), 1)
+        fit = max(int((left_s - validations * self.validation_s) / self.step_s), 1)
+        return fit, math.ceil(fit / validations)
+
+    def __str__(self) -> str:
+        """Returns the times in words."""
+        return f"{self.step_s * 1e3:,.0f} ms a step and {self.validation_s:,.1f} s a validation"
 
 
 def _tried(config: Bert4RecConfig) -> FitResult:

@@ -43,6 +43,12 @@ def long(tmp_path_factory):
     return make(tmp_path_factory.mktemp("long"), "ratings", 300, 80, 60)
 
 
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """A dataset of histories twice as long."""
+    return make(tmp_path_factory.mktemp("longer"), "ratings", 300, 240, 120)
+
+
 @pytest.fixture
 def program(tmp_path):
     """The program as a user calls it, but for the baselines, with its log in the test's folder."""
@@ -169,9 +175,16 @@ def test_a_budget_shortens_the_training(program, short, long, capsys):
     small = ("--emb_dim=16", "--num_layers=1", "--patience=1")
     assert auto(program, short, "--budget=1000h", *small)["max_steps"] is None
     capsys.readouterr()
-    chosen = auto(program, long, "--budget=1s")
+    chosen = auto(program, long, "--budget=1s", "--max_len=120")
     assert chosen["max_steps"] < chosen["num_epochs"] * 3  # batches
     assert f"--max_steps={chosen['max_steps']}" in command(capsys)
+    assert chosen["max_len"] == 120  # as given
+
+
+def test_a_budget_too_short_for_long_histories_halves_them(program, long, longer, capsys):
+    assert auto(program, longer, "--budget=1s")["max_len"] == 50
+    assert "--max_len=50" in command(capsys)
+    assert auto(program, long, "--budget=1s")["max_len"] == 80  # forty would be too short
 
 
 def test_what_auto_cannot_choose_is_refused(program, short, tmp_path, capsys):
