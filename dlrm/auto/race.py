@@ -17,6 +17,8 @@ from recsys.train.run import check_before_trials, try_out
 
 _RACED = 0.5
 """Part of the budget that the trials may take, each the same."""
+_MARGIN = 0.005
+"""Part of the criterion by which a later trial must be better: less is luck of one network."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,15 +93,21 @@ def race(
 
     for contender in contenders:
         try_one(contender)
-    ranked = sorted(trials, key=lambda trial: -trial.merit)  # of equals the first
     # Statistics, and the mean of networks, are worth most to those that concatenate.
-    first = ranked[0]
-    dense = next((each for each in ranked if each.concatenates), first)
+    first = _best(trials)
+    dense = _best([each for each in trials if each.concatenates] or [first])
     for trial in (first,) if dense is first else (first, dense):
         if trial.contender.refined is not None:
             try_one(trial.contender.refined)
-    best = max(trials, key=lambda trial: trial.merit)
+    best = _best(trials)
     return best.contender.name, _within(best, given, budget - (time.monotonic() - began))
+
+
+def _best(trials: Sequence[_Trial]) -> _Trial:
+    """Returns the first of the trials that is as good as any, or nearly."""
+    highest = max(trial.merit for trial in trials)
+    least = highest - _MARGIN * abs(highest)
+    return next(trial for trial in trials if trial.merit >= least)
 
 
 def _tried(contender: Contender, most_s: float) -> _Trial:
