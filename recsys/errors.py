@@ -55,6 +55,12 @@ class DivergenceError(RuntimeError):
     exit_code = DIVERGED
 
 
+class ProcessLostError(RuntimeError):
+    """Another process of the run has ended, or stands still."""
+
+    exit_code = FAILED
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tells a failed allocation of Python, NumPy or PyTorch."""
     of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

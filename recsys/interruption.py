@@ -59,6 +59,8 @@ class StopRequest:
         self.signal_name, self._received = signal.Signals(number).name, time.monotonic()
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+        else:
+            send_when_parent_ends(0)  # torchrun does not wait for what is saved now
         if self._notice:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 os.write(2, f"{self.signal_name}: {self._notice}\n".encode())
@@ -95,6 +97,6 @@ def interrupted_after() -> Iterator[None]:
 
 
 def send_when_parent_ends(number: int) -> None:
-    """Has Linux send this process a signal when its parent has ended, however it did."""
+    """Has Linux send this process a signal when its parent has ended, however it did; 0 none."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))

@@ -74,14 +74,12 @@ class PresetFolder:
         sections: whose settings they may hold.
         flag: flag that names a preset.
         theirs: heading of another project's files -> its key below -> our setting.
-        removed: setting of the version before -> what to do instead.
     """
 
     folder: Path
     sections: Sections
     flag: str = "`preset`"
     theirs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
-    removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Returns the names of the files; reads none."""
@@ -132,8 +130,7 @@ class PresetFolder:
         for at, name, value in self._entries(path, document):
             line = f"{path}:{document.line(*at)}"
             if name not in hints:
-                advice = f"; {self.removed[name]}" if name in self.removed else _advice(name, hints)
-                raise UserError(f"{line}: unknown setting {name!r}{advice}")
+                raise UserError(f"{line}: unknown setting {name!r}{_advice(name, hints)}")
             if name in preset.values:
                 raise UserError(f"{line}: {name} stands there twice")
             preset.values[name] = checked(f"{line}: {at[-1]}", hints[name], value)

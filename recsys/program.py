@@ -22,11 +22,12 @@ from recsys.errors import (
     INTERRUPTED,
     MORE_FILES,
     DivergenceError,
+    ProcessLostError,
     UserError,
     as_flags,
     is_out_of_memory,
 )
-from recsys.flags import REMOVED, define_flags, help_text
+from recsys.flags import define_flags, help_text
 
 
 def print_line(line: str) -> None:
@@ -178,9 +179,8 @@ def run_command(
     except BrokenPipeError:  # the reader has gone, as in `| head -1`
         _discard_output()
         return 128 + signal.SIGPIPE
-    except (UserError, DivergenceError, flags.Error, OSError) as error:
+    except (UserError, DivergenceError, ProcessLostError, flags.Error, OSError) as error:
         advice = {errno.EMFILE: MORE_FILES}.get(getattr(error, "errno", 0) or 0, "")
-        advice = advice or REMOVED.get(getattr(error, "flagname", ""), "")
         fail(f"{error}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:

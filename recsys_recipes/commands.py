@@ -234,10 +234,5 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": _single(
         "recsys_recipes.doctor", "Tell what works here, and what adds the rest", "[--json]"
     ),
-    "completion": _single(
-        "recsys_recipes.completion",
-        "Print a script that completes commands and flags",
-        "bash > ~/.local/share/bash-completion/completions/recsys-recipes",
-    ),
 }
 """Command -> its programs, in the order of a first try."""

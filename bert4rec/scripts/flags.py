@@ -45,11 +45,7 @@ _THEIR_KEYS = {
 """Heading in the files of the scaling repository -> key -> setting; other keys are settings."""
 
 PRESETS = PresetFolder(
-    Path(__file__).resolve().parents[1] / "configs",
-    SECTIONS,
-    "`config`",
-    _THEIR_KEYS,
-    settings_flags.REMOVED,
+    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`", _THEIR_KEYS
 )
 
 

@@ -19,11 +19,7 @@ from recsys.presets import Preset, PresetFolder
 from recsys.settings import declared
 
 SECTIONS = DlrmConfig.sections
-PRESETS = PresetFolder(
-    Path(__file__).resolve().parents[1] / "presets",
-    SECTIONS,
-    removed=settings_flags.REMOVED,
-)
+PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 

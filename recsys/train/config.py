@@ -23,6 +23,9 @@ from recsys.train.measure import MeasureConfig
 from recsys.train.optimizers import AmpDtype
 from recsys.train.origin import ignore_fingerprint
 
+PROCESS_TIMEOUT_S = 600.0
+"""Long, since processes wait while one starts or writes a file."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
@@ -43,9 +46,9 @@ class RunSettings:
         None, "CPU threads of a step; by default one per core", resumable=True
     )
     process_timeout: float = setting(
-        60.0,
-        "Seconds without a heartbeat of one of several processes after which the run ends with an "
-        "error that names that process; 0 waits for ever",
+        PROCESS_TIMEOUT_S,
+        "Seconds that one of several processes waits for the others, at the start and in an "
+        "exchange, before the run ends with an error that names those that are missing",
         resumable=True,
     )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
@@ -77,8 +80,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuses numbers out of range."""
-        require_positive(self, "print_freq")
-        require_not_negative(self, "seed", "benchmark_warmup_steps", "process_timeout")
+        require_positive(self, "print_freq", "process_timeout")
+        require_not_negative(self, "seed", "benchmark_warmup_steps")
         require_below(self, "seed", 2**63)
         require_threads(self, "num_threads")
         for name in ("max_steps", "test_freq", "save_freq", "patience"):

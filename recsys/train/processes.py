@@ -11,6 +11,7 @@ import datetime
 import importlib
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -24,14 +25,13 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from recsys.errors import UserError
+from recsys.errors import ProcessLostError, UserError
 from recsys.interruption import StopRequest
 from recsys.resources import available_cores, cores_for
-from recsys.train.heartbeat import Heartbeat
-from recsys.train.launcher import ending_with_launcher
+from recsys.train.config import PROCESS_TIMEOUT_S
+from recsys.train.launcher import end_with_launcher
 from recsys.train.optimizers.rows import RowGradients
 
 logger = logging.getLogger(__name__)
@@ -191,14 +191,8 @@ def _training_file() -> Path | None:
     return attempt.with_name("has_trained") if attempt.name.startswith("attempt_") else None
 
 
-_WAITS_PER_TIMEOUT = 30
-"""Long, since processes wait while one writes a file: 30 minutes by default, as in torch."""
-
-_JOINING_PER_TIMEOUT = 10
-"""10 minutes by default for all processes to start."""
-
-_JOINING_S = 600.0
-"""Seconds to wait for the other processes to start."""
+_ROLL_CALL_S = 60.0
+"""Most seconds in which the others have to answer once an exchange has failed."""
 
 _NOTICE_S = 5.0
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -271,7 +265,7 @@ def join_processes(
     base_device: str,
     num_threads: int | None,
     needs_group: bool = False,
-    process_timeout: float = 0.0,
+    process_timeout: float = PROCESS_TIMEOUT_S,
 ) -> Iterator[Processes]:
     """Joins torchrun's processes; leaves the group at the end.
 
@@ -279,25 +273,13 @@ def join_processes(
         base_device: `auto`, `cuda` or `cpu`; on CUDA each process takes the GPU of its local rank.
         num_threads: CPU threads of a step; None divides the cores that the processes may use.
         needs_group: make a group even for a single process.
-        process_timeout: seconds without a heartbeat after which a process ends the run;
-            collectives wait `_WAITS_PER_TIMEOUT` times as long, and the start
-            `_JOINING_PER_TIMEOUT` times. 0 waits as long as torch does.
+        process_timeout: seconds to wait for the others, at the start and in a collective.
 
     Raises:
         UserError: torchrun's variables are wrong, or not all processes come.
-        ProcessLostError: a running process did not join a collective.
+        ProcessLostError: a process was lost, or did not come to a collective.
     """
-    with (
-        ending_with_launcher(),
-        _joined(base_device, num_threads, needs_group, process_timeout) as here,
-    ):
-        yield here
-
-
-@contextlib.contextmanager
-def _joined(
-    base_device: str, num_threads: int | None, needs_group: bool, process_timeout: float
-) -> Iterator[Processes]:
+    end_with_launcher()
     rank, world_size, local_rank, on_this_machine = _read_environment()
     # torchrun's own count of restarts differs between machines, and leaves out those for a machine
     # that joins.
@@ -317,44 +299,89 @@ def _joined(
     # and its threads alive; a thread that then frees a tensor while the interpreter ends aborts the
     # process, after a successful run.
     importlib.import_module("torch.distributed.nn.functional")
-    if world_size > 1:
-        store = _join(rank, world_size, _JOINING_PER_TIMEOUT * process_timeout or _JOINING_S)
-    else:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-    limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
+    alone = dist.HashStore()  # type: ignore[attr-defined]
+    store = _join(rank, world_size, process_timeout) if world_size > 1 else alone
     backends = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
     with (
-        _heartbeat(store, here, process_timeout) as heartbeat,
-        contextlib.nullcontext(here)
-        if uses_cuda
-        else _with_own_cores(store, num_threads, here) as here,
-    ):
+        contextlib.nullcontext(here) if uses_cuda else _with_own_cores(store, num_threads, here)
+    ) as here:
         dist.init_process_group(
-            backends, store=store, rank=here.rank, world_size=world_size, timeout=limit
+            backends,
+            store=store,
+            rank=here.rank,
+            world_size=world_size,
+            timeout=datetime.timedelta(seconds=process_timeout),
         )
+        if uses_cuda:
+            _let_gloo_time_out_first(process_timeout)
         try:
-            yield dataclasses.replace(here, is_restart=here.any(is_restart))
-        except RuntimeError as error:
-            if heartbeat is not None:
-                heartbeat.name_absent(error)  # over open connections: others wait as well
-            raise
+            with _naming_missing(here, min(process_timeout, _ROLL_CALL_S)):
+                yield dataclasses.replace(here, is_restart=here.any(is_restart))
         finally:
             dist.destroy_process_group()
 
 
+def _let_gloo_time_out_first(process_timeout: float) -> None:
+    """Gives NCCL more time than gloo, which raises an error and can name who is missing.
+
+    NCCL's watchdog ends the process instead.
+    """
+    nccl: Any = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
+    nccl._set_default_timeout(datetime.timedelta(seconds=3 * process_timeout))
+
+
 @contextlib.contextmanager
-def _heartbeat(store: Any, here: Processes, limit_s: float) -> Iterator[Heartbeat | None]:
-    """Ends the run if a process of it is frozen, naming it."""
-    if not limit_s or here.world_size == 1:
-        yield None
-        return
-    heartbeat = Heartbeat(store.clone(), here.rank, here.world_size, limit_s)
-    heartbeat.start()
+def _naming_missing(here: Processes, limit_s: float) -> Iterator[None]:
+    """Names the processes that are lost, or came late, where a collective fails.
+
+    Raises:
+        ProcessLostError: names them.
+    """
+    # Connections of its own: gloo closes those of a collective that fails.
+    group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=limit_s))
+    names = here.gather_values(f"process {os.getpid()} on {socket.gethostname()}")
     try:
-        yield heartbeat
-        heartbeat.wait_for_others()
-    finally:
-        heartbeat.stop()
+        yield
+    except RuntimeError as error:
+        of_collective = isinstance(error, dist.DistError) or "gloo" in str(error)
+        if not of_collective:
+            raise
+        # Others may wait for this process, though it waited for another one.
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()  # type: ignore[union-attr]
+        if not (missing := _missing_ranks(here, group)):
+            raise
+        them = ", ".join(f"rank {rank} ({names[rank]})" for rank in missing)
+        reason = re.sub(r"^\[\S+\] ", "", str(error)).partition(". ")[0]
+        raise ProcessLostError(
+            f"{them} did not come to an exchange and does not answer: it has ended, stands still "
+            f"or waits for something else, or its machine is lost ({reason}; `process_timeout` "
+            "says how long to wait)"
+        ) from error
+
+
+def _missing_ranks(here: Processes, group: Any) -> list[int]:
+    """Returns the ranks that send and take no word over a group's connections.
+
+    Not by `monitored_barrier`: it names nobody where a connection is closed, nor on other ranks
+    than the first.
+    """
+    others = [rank for rank in range(here.world_size) if rank != here.rank]
+    words = {rank: torch.zeros(1) for rank in others}
+    calls: dict[int, list[Any]] = {rank: [] for rank in others}
+    missing = set()
+    for call in (dist.isend, dist.irecv):
+        for rank in others:
+            try:
+                calls[rank].append(call(words[rank], rank, group))
+            except RuntimeError:
+                missing.add(rank)
+    for rank in others:
+        try:
+            for work in calls[rank]:
+                work.wait()
+        except RuntimeError:
+            missing.add(rank)
+    return sorted(missing)
 
 
 def _read_environment() -> tuple[int, int, int, int]:
@@ -439,7 +466,6 @@ def _join(rank: int, world_size: int, limit_s: float) -> Any:
         thread.join(0.2)  # in short waits, between which Ctrl-C is heard
     outcome = outcomes[0] if outcomes else TimeoutError("no answer")
     if not isinstance(outcome, Exception):
-        outcome.set_timeout(default_pg_timeout)
         return outcome
     waited = f"rank {rank} waited {time.monotonic() - began:.0f} s for {whom}"
     cause = str(outcome).splitlines()[0].rstrip(".")

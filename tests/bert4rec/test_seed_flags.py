@@ -78,7 +78,7 @@ def test_a_file_of_theirs_is_read_as_it_is(their_file):
     ("line", "message"),
     [
         ("  hidden_sizes: 384", "bert4rec_130m.yaml:2: unknown setting 'hidden_sizes'"),
-        ("  init_std: 0.1", "bert4rec_130m.yaml:2: unknown setting 'init_std'; BERT4Rec starts at"),
+        ("  init_std: 0.1", "bert4rec_130m.yaml:2: unknown setting 'init_std'"),
         ("  hidden_size: wide", "bert4rec_130m.yaml:2: hidden_size must be an integer"),
         ("  emb_dim: 384\n  hidden_size: 384", "bert4rec_130m.yaml:3: emb_dim stands there twice"),
         ("  - 384", "bert4rec_130m.yaml:1: expected `setting: value` lines below model"),

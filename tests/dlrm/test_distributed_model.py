@@ -17,9 +17,7 @@ from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
-from recsys.train import processes as distributed_processes
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
-from recsys.train.heartbeat import ProcessLostError
 from recsys.train.loop import LoopState
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
@@ -37,7 +35,7 @@ from tests.dlrm.ranks import (
     placement_of,
     single,
 )
-from tests.harness import run_ranks, wait_for
+from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
 
@@ -249,29 +247,6 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
         assert torch.equal(plain.rows, hashed.rows)
         assert plain.send_counts == hashed.send_counts
         assert torch.equal(plain.replicated, hashed.replicated)
-
-
-def keep_waiting(rank, told):
-    """Rank 1 lives, but is busy for longer than the other one waits for it."""
-    distributed_processes._WAITS_PER_TIMEOUT = 1
-    if rank == 1:
-        with distributed_processes.join_processes("cpu", 1, process_timeout=10):
-            wait_for(told.exists, "the other rank to give up")
-        return
-
-    def wait_in_vain():
-        with distributed_processes.join_processes("cpu", 1, process_timeout=10) as processes:
-            processes.barrier()
-
-    try:
-        with pytest.raises(ProcessLostError, match=r"rank 1 \(process \d+ on .*\) did not come"):
-            wait_in_vain()
-    finally:
-        told.touch()
-
-
-def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named(tmp_path):
-    run_ranks(2, keep_waiting, tmp_path / "told", joined=False)
 
 
 def config():

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from recsys import is_own_program
-from recsys.flags import REMOVED
 from recsys.program import new_flags, run_command
 from recsys_recipes.commands import COMMANDS
 from tests import harness
@@ -37,13 +36,6 @@ def failing_class(_values):
 def test_ctrl_c_while_a_class_is_made_is_ctrl_c(capsys):
     assert run_command(interrupted_class, new_flags(), ["program"], None, "nothing is left") == 130
     assert capsys.readouterr().err == "nothing is left\n"
-
-
-@pytest.mark.parametrize("flag", REMOVED)
-def test_a_flag_that_went_says_what_to_do_instead(flag, capsys):
-    assert run_command(failing_class, new_flags(), ["program", f"--{flag}=x"], None) == 2
-    assert f"'{flag}'" in (message := capsys.readouterr().err)
-    assert message.endswith(f"; {REMOVED[flag]}\n")
 
 
 def test_another_error_of_a_class_is_shown():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `recsys-recipes`, as a user types it: words, help, completion, what it starts."""
+"""The command `recsys-recipes`, as a user types it: words, help, what it starts."""
 
 import json
 import re
@@ -11,8 +11,6 @@ import recsys.program
 from recsys_recipes import __version__
 from recsys_recipes.command import main
 from recsys_recipes.commands import COMMANDS
-from recsys_recipes.completion import script
-from recsys_recipes.program_flags import flag_names
 from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
 from tests.recsys.train.tiny import TINY_DLRM
@@ -101,7 +99,6 @@ def test_a_typo_is_refused_before_torch_is_imported():
     """By every program, in one process: torch takes six seconds of a processor."""
     lines = [" ".join((*param.values[0], "--fodler=x")) for param in PROGRAMS]
     lines += [
-        "completion fish",
         "train dlrm --lr=-1",
         "train bert4rec --lr=-1",
         "ask --url=x --p99_ms=1",
@@ -114,10 +111,10 @@ def test_a_typo_is_refused_before_torch_is_imported():
 @pytest.mark.parametrize(("words", "program"), PROGRAMS)
 def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here):
     with_absl = program.module in ABSL
-    screen = first_screen(
-        recipes(*words, "--help").stdout if with_absl else here(*words, "--help")[1]
-    )
-    names = set(flag_names(program.module)) - {"help"}
+    text = recipes(*words, "--help").stdout if with_absl else here(*words, "--help")[1]
+    screen = first_screen(text)
+    listed = re.findall(r"^  (?:-\w+,|--\[no\]\w+,)?--(?:\[no\])?(\w+)", text, re.MULTILINE)
+    names = set(listed) - {"help"}
     assert set(program.most_used) <= names
     shown = set(re.findall(r"--(?:\[no\])?(\w+)", screen)) & names
     wanted = program.most_used or names
@@ -145,7 +142,7 @@ def test_a_command_of_several_programs_lists_them(word, here):
     ("words", "message"),
     [
         (["trian"], "there is no command 'trian', only: demo, generate, prepare,"),
-        (["trian"], "doctor, completion. Did you mean train? (recsys-recipes --help)"),
+        (["trian"], "bench, doctor. Did you mean train? (recsys-recipes --help)"),
         (["prepare", "moveilens"], "movielens, amazon. Did you mean movielens? (recsys-"),
         (["train"], "say what to train: dlrm, bert4rec"),
         (["train", "--dataset=x"], "say what to train: dlrm, bert4rec"),
@@ -153,9 +150,8 @@ def test_a_command_of_several_programs_lists_them(word, here):
             ["prepare", "netflix"],
             "there is no 'netflix' to prepare, only: criteo, clicks, movielens",
         ),
-        (["completion", "fish"], "name the shell: recsys-recipes completion bash|zsh"),
         (["demo", "--rows=0"], "--rows must be at least 1, got 0"),
-        (["prepare", "criteo", "--inputt=3"], "Unknown command line flag 'inputt'"),
+        (["prepare", "criteo", "--inputt=3"], "flag 'inputt'. Did you mean: input ?"),
         (["verify"], "one folder is needed: recsys-recipes verify DIR"),
         (["test", "dlrm", "--dataset=x"], "test dlrm needs --load_checkpoint_path, a trained"),
         (["test", "bert4rec"], "test bert4rec needs --load_checkpoint_path, a trained model"),
@@ -167,31 +163,13 @@ def test_what_cannot_be_run_is_refused_with_the_choices(words, message, here):
     assert message in err
 
 
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("recsys-recipes de", "demo deploy"),
-        ("recsys-recipes train ", "dlrm bert4rec"),
-        ("recsys-recipes prepare m", "movielens"),
-        ("recsys-recipes train dlrm --embedding_d", "--embedding_dim"),
-        ("recsys-recipes deploy --roll", "--rollback"),
-        ("recsys-recipes completion z", "zsh"),
-        ("recsys-recipes verify data", ""),
-    ],
-)
-def test_bash_completes_commands_and_flags(completion, line, completed):
-    words = " ".join(f"'{word}'" for word in line.split(" "))
-    asked = f"COMP_WORDS=({words}); COMP_CWORD={line.count(' ')}; _recsys_recipes"
-    done = harness.run("bash", "-c", f'source "$0"; {asked}; echo "${{COMPREPLY[*]}}"', completion)
-    assert (done.stdout, done.stderr) == (f"{completed}\n", "")
-
-
-@pytest.fixture(scope="module")
-def completion(tmp_path_factory):
-    """The script of this installation, in a file."""
-    file = tmp_path_factory.mktemp("completion") / "recsys-recipes"
-    file.write_text(script("bash"))
-    return file
+@pytest.mark.parametrize("words", [["train", "dlrm", "--split=test"], ["serve", "--epochs=3"]])
+def test_a_flag_of_another_program_is_unknown(words):
+    done = recipes(*words, status=2)
+    (name,) = re.findall(r"--(\w+)=", words[-1])
+    assert f"Unknown command line flag '{name}'" in done.stderr
+    assert "BERT4Rec" not in done.stderr
+    assert "num_epochs" not in done.stderr
 
 
 def test_the_command_trains_and_tests_a_model(tmp_path):

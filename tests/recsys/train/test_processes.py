@@ -226,8 +226,8 @@ def test_a_wait_for_other_processes_is_explained_and_ends_in_time_or_by_ctrl_c(t
                 harness.started_forked(*train(tmp_path / str(port), *flags), **stale(rank, port))
             )
             for rank, port, *flags in (
-                ("0", ports[0], "--process_timeout=1"),
-                ("1", ports[1], "--process_timeout=1"),
+                ("0", ports[0], "--process_timeout=10"),
+                ("1", ports[1], "--process_timeout=10"),
                 ("0", ports[2]),
             )
         )
