@@ -188,9 +188,10 @@ class Models:
     ) -> dict[Version, str]:
         """Returns the versions that are missed, and why they do not load."""
         newest: dict[str, int] = {}
+        unloaded: dict[Version, str] = {}
+        known: set[str] = set()
         for name, number in ready:
             newest[name] = max(newest.get(name, 0), int(number))
-        unloaded, known = {}, set()
         for model in index:
             name, number, state = model["name"], model.get("version", ""), model.get("state")
             reason = model.get("reason", "") if state == "UNAVAILABLE" else ""
