@@ -259,12 +259,12 @@ UNIT = OPERATIONS / "recsys-serving.service"
 
 @needs("systemd")
 def test_the_unit_is_one_by_systemd(tmp_path):
-    """Which says what is wrong, and exits with 0."""
+    """Which says what is wrong, of other units too, and exits with 0."""
     text, program = UNIT.read_text(), "/opt/recsys-recipes/bin/recsys-recipes"
     assert program in text
     (tmp_path / UNIT.name).write_text(text.replace(program, sys.executable))
     done = harness.run("systemd-analyze", "verify", tmp_path / UNIT.name)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
 
 
 def test_the_unit_starts_a_server_again_at_the_ports_of_the_image():
