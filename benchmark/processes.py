@@ -159,3 +159,25 @@ def anonymous_kib(pid: int) -> int:
                 total += int(line.split()[1])
         waiting += children
     return total
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory of a process, such as a server or one of its instances, in bytes.
+
+    Attributes:
+        pss: proportional set size: a page that n processes map counts 1/n.
+        rss: resident set size: all mapped pages in memory.
+        anonymous: pages that no file backs, such as a copied table.
+    """
+
+    pss: int
+    rss: int
+    anonymous: int
+
+
+def process_memory(pid: int) -> ProcessMemory:
+    """Returns the memory of a process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.partition(":")[0]: line.split()[1] for line in lines}
+    return ProcessMemory(*(int(sizes[key]) << 10 for key in ("Pss", "Rss", "Anonymous")))

@@ -36,7 +36,7 @@ from recsys_recipes.command import NAME
 
 _FIND_SERVER = (
     "import pathlib, sys; from recsys.serve.server.install import find_server; "
-    "print(find_server(pathlib.Path(sys.argv[1])).binary)"
+    "print(find_server(pathlib.Path(sys.argv[1])).command[0])"
 )
 State = Literal["ok", "slow", "missing", "broken"]
 """A part that is slow is replaced by a slower one; only a broken one stops commands."""
@@ -151,7 +151,7 @@ def _server() -> str:
     """Returns the binary that `serve` starts, of another environment too."""
     with tempfile.TemporaryDirectory() as folder:
         if (python := python_with_server()) is None:
-            return str(find_server(Path(folder)).binary)
+            return find_server(Path(folder)).command[0]
         done = subprocess.run(
             [python, "-P", "-c", _FIND_SERVER, folder], capture_output=True, text=True, check=False
         )

@@ -115,6 +115,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "node": _programs("node"),
     "perf_analyzer": _perf_analyzer,
     "promtool": _programs("promtool"),
+    "systemd": _programs("systemd-analyze"),
     "second core": lambda: len(os.sched_getaffinity(0)) > 1,
     "control group": lambda: os.geteuid() == 0,
     "right to mount": lambda: os.geteuid() == 0,

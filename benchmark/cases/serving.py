@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 from benchmark.case import Case, Group, Key, Values
 from benchmark.peers import perf_analyzer
 from benchmark.peers.served_dlrm import NAME, DeployedDlrm
+from benchmark.processes import ProcessMemory, process_memory
 from benchmark.record import Record
 from recsys.resources import available_cores
 from recsys.serve.client import load
@@ -34,7 +35,7 @@ from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
-from recsys.serve.server.instances import InstanceMemory, instance_memory, process_memory
+from recsys.serve.server.instances import find_instances
 from recsys.serve.server.process import TritonServer
 from recsys.settings import setting
 from recsys.train.measure.timing import LatencySummary
@@ -230,7 +231,7 @@ def measure_memory(deployed: DeployedDlrm, backend: Backend, instances: int, _se
     }
 
 
-def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[InstanceMemory]:
+def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[ProcessMemory]:
     """Returns the memory of the instances once they read their tables."""
     threads = max(1, available_cores() // instances)
     serving = ServingSettings(
@@ -242,7 +243,8 @@ def _memory(deployed: DeployedDlrm, backend: Backend, instances: int) -> list[In
             for _ in predict_in_order(endpoint, requests, concurrency=8):
                 pass
             native = backend == "native"
-            now = [process_memory(server.pid)] if native else instance_memory(server.pid)
+            pids = [server.pid] if native else [i.pid for i in find_instances(server.pid)]
+            now = [process_memory(pid) for pid in pids]
             if all(instance.rss > 0.95 * deployed.table_bytes for instance in now):
                 return now
     raise RuntimeError("an instance has not read its tables; repeat on a machine with idle cores")

@@ -22,6 +22,7 @@ from absl import flags
 from recsys import program
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
+from recsys.serve.server.health import HealthEndpoint
 from recsys.serve.server.install import python_with_server
 from recsys.serve.server.ports import url_host
 from recsys.serve.server.process import (
@@ -30,9 +31,7 @@ from recsys.serve.server.process import (
     TritonServer,
     raise_file_limit,
 )
-from recsys.serve.supervision.guard import Restarts, fork_watcher
-from recsys.serve.supervision.health import HealthEndpoint
-from recsys.serve.supervision.supervisor import Supervisor, SupervisorSettings
+from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
 from recsys.settings import section_from_dict, setting
 
 
@@ -75,37 +74,30 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
     if log_file is None:
         temporary = Path(tempfile.mkdtemp(prefix=LOG_FOLDER_NAME.format(pid=os.getpid())))
         log_file = temporary / "server.log"
-    guard = os.getpid()
-    with StopRequest() as stop:
+    health_url = f"http://{url_host(settings.host)}:{health.port}/healthz"
 
-        def stopped() -> bool:
-            return bool(stop.signal_name) or guard not in (os.getpid(), os.getppid())
+    def print_addresses(server: TritonServer) -> None:
+        http = f"HTTP http://{server.http_url}  " if server.http_url else ""
+        grpc = f"gRPC {server.grpc_url}  " if server.grpc_url else ""
+        program.print_line(
+            f"{http}{grpc}metrics http://{server.metrics_url}/metrics  health {health_url}"
+        )
+        if grpc and is_ended_by_cancelled_calls(core := server.core()):
+            program.print_line(
+                "warning: clients of gRPC that cancel calls, by a deadline say, can end this "
+                f"server (core {core}; mended in 2.58, release 25.05); those of HTTP cannot"
+            )
+        program.print_line(f"log {server.log.file}\nReady. Ctrl-C stops it.")
 
-        health_url = f"http://{url_host(settings.host)}:{health.port}/healthz"
+    with StopRequest() as stop, health:
         program.print_line(f"Loading {settings.repository} (health {health_url}) ...")
         say = program.print_with_flags
-        restarts = Restarts(options.max_restarts, say, stopped)
-        if (status := fork_watcher(restarts, stop)) is not None:
-            if temporary is not None and not status:
-                shutil.rmtree(temporary, ignore_errors=True)
-            return status
-
-        def print_addresses(server: TritonServer) -> None:
-            http = f"HTTP http://{server.http_url}  " if server.http_url else ""
-            grpc = f"gRPC {server.grpc_url}  " if server.grpc_url else ""
-            program.print_line(
-                f"{http}{grpc}metrics http://{server.metrics_url}/metrics  health {health_url}"
-            )
-            if grpc and is_ended_by_cancelled_calls(core := server.core()):
-                program.print_line(
-                    "warning: clients of gRPC that cancel calls, by a deadline say, can end this "
-                    f"server (core {core}; mended in 2.58, release 25.05); those of HTTP cannot"
-                )
-            program.print_line(f"log {server.log.file}\nReady. Ctrl-C stops it.")
-
-        with health:
-            supervisor = Supervisor(settings, options, log_file, health, restarts, say, stopped)
-            supervisor.run(print_addresses)
+        supervisor = Supervisor(
+            settings, options, log_file, health, say, lambda: bool(stop.signal_name)
+        )
+        supervisor.run(print_addresses)
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
     return 0
 
 

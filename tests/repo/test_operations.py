@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files for operations by the schemas of those who read them, and beside one another."""
 
+import configparser
 import importlib
 import itertools
 import json
 import re
 import shlex
+import sys
 
 import msgspec
 import pytest
 import yaml
 
-from recsys.serve.supervision.supervisor import SupervisorSettings
+from recsys.program import new_flags
+from recsys.serve.server.supervisor import SupervisorSettings
 from recsys.settings import declared
+from recsys_recipes.serving.serve import SECTIONS
 from tests import harness
 from tests.harness import REPOSITORY
 from tests.tools import needs
@@ -250,10 +254,38 @@ def test_the_rules_raise_what_they_should():
     harness.run("promtool", "test", "rules", "alerts_test.yaml", folder=REPOSITORY / "tests/triton")
 
 
+UNIT = OPERATIONS / "recsys-serving.service"
+
+
+@needs("systemd")
+def test_the_unit_is_one_by_systemd(tmp_path):
+    """Which says what is wrong, of other units too, and exits with 0."""
+    text, program = UNIT.read_text(), "/opt/recsys-recipes/bin/recsys-recipes"
+    assert program in text
+    (tmp_path / UNIT.name).write_text(text.replace(program, sys.executable))
+    done = harness.run("systemd-analyze", "verify", tmp_path / UNIT.name)
+    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
+
+
+def test_the_unit_starts_a_server_again_at_the_ports_of_the_image():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(UNIT)
+    service = unit["Service"]
+    program, word, *flags = shlex.split(service["ExecStart"])
+    assert (program.rpartition("/")[2], word) == ("recsys-recipes", "serve")
+    assert new_flags(SECTIONS)(["serve", *flags])[1:] == []
+    ports = {name: value for name, value in values(flags).items() if name.endswith("_port")}
+    assert ports == {name: value for name, value in entry_point().items() if name in ports}
+    assert service["Restart"] == "always"
+    # Of all processes the program alone is told to stop: it ends its server in order.
+    assert service["KillMode"] == "mixed"
+
+
 def test_the_commands_of_the_files_name_files_that_are_there():
-    for path in OPERATIONS.glob("*.yaml"):
+    for path in (*OPERATIONS.glob("*.yaml"), UNIT):
         for command in re.findall(
-            r"^#   ((?:docker|kubectl|promtool) .*)$", path.read_text(), re.M
+            r"^#   ((?:docker|kubectl|promtool|systemd-analyze) .*)$", path.read_text(), re.M
         ):
             named = [word for word in shlex.split(command) if "/" in word]
             assert named

@@ -16,9 +16,8 @@ from dlrm.serve.export import DlrmExport
 from preproc.clicks.rules import ClicksSemantics
 from recsys.data.sequences.titles import write_titles
 from recsys.serve.client.connection import Endpoint
-from recsys.serve.server.instances import processes
+from recsys.serve.server.models import Models
 from recsys.serve.server.process import ServerSettings, TritonServer
-from recsys.serve.supervision.loads import Loads
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
@@ -112,11 +111,6 @@ def replay(endpoint, file):
         yield request, endpoint.predict(request)
 
 
-def supervisor_of(program):
-    """Returns the process id of the supervisor of a running triton/serve.py, its guard."""
-    return next(p.pid for p in processes() if p.parent == program.pid and p.state != "Z")
-
-
 class Server(TritonServer):
     """A ready server whose models come and go by explicit calls; it speaks both protocols.
 
@@ -170,10 +164,10 @@ def polled(tmp_path_factory):
     stopped = threading.Event()
 
     def look():
-        loads = Loads(server)
+        models = Models(server)
         while not stopped.wait(0.1):
-            loads.look(1)
-            list(loads.ended())
+            models.look(1)
+            models.end_loads()
 
     with Server(folder, poll_secs=1, threads=1) as server:
         looking = threading.Thread(target=look)

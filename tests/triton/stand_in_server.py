@@ -23,10 +23,14 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         return service_pb2.ServerReadyResponse(ready=True)
 
     def RepositoryIndex(self, request, context):  # noqa: N802
-        if Path(os.environ[SILENT]).exists():
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
         model = {"name": "tiny", "version": "1", "state": "READY"}
         return service_pb2.RepositoryIndexResponse(models=[model])
+
+    def ModelStatistics(self, request, context):  # noqa: N802
+        if Path(os.environ[SILENT]).exists():
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
+        model = {"name": "tiny", "version": "1"}
+        return service_pb2.ModelStatisticsResponse(model_stats=[model])
 
 
 class _Http(http.server.BaseHTTPRequestHandler):

@@ -14,7 +14,7 @@ import pytest
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import EndpointError
-from recsys.serve.supervision.probe import Prober
+from recsys.serve.server.probe import Prober
 from tests import harness
 
 pytestmark = [pytest.mark.triton_server, pytest.mark.usefixtures("recommenders")]

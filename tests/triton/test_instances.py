@@ -11,7 +11,7 @@ import pytest
 
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.instances import find_instances
-from recsys.serve.supervision.loads import Loads
+from recsys.serve.server.models import Models
 from recsys.serve.version_policy import with_policy
 from tests import harness
 from tests.tools import needs
@@ -127,15 +127,15 @@ def test_a_model_that_is_being_copied_is_loaded_once_the_copy_has_ended(tmp_path
     made, served = tmp_path / "made" / "copied", tmp_path / "models" / "copied"
     served.parent.mkdir()
     with Server(tmp_path, poll_secs=1, threads=1) as server:
-        loads = Loads(server)
+        models = Models(server)
 
         def look():
-            loads.look(1e-9)
-            return list(loads.models)
+            models.look(1e-9)
+            return list(models.loading)
 
         def is_loaded():
-            list(loads.ended())
-            return not loads.models and server.is_ready("copied")
+            models.end_loads()
+            return not models.loading and server.is_ready("copied")
 
         for version, factor in ((1, 2.0), (2, 3.0)):
             write_version(tmp_path / "made", "copied", version, factor)
@@ -155,4 +155,5 @@ def test_a_model_that_is_being_copied_is_loaded_once_the_copy_has_ended(tmp_path
                 answer = endpoint.predict({"x": np.ones((1, 2), np.float32)})
             assert answer["y"].tolist() == [[factor, factor]]
         assert look() == []
-        assert loads.refused == {}
+        models.observe({})
+        assert models.failures == {}

@@ -118,12 +118,6 @@ class Life:
     def stop_server(self):
         os.kill(self._served.server_pid, signal.SIGSTOP)
 
-    def kill_supervisor(self):
-        os.kill(self._served.pid, signal.SIGKILL)
-
-    def stop_supervisor(self):
-        os.kill(self._served.pid, signal.SIGSTOP)
-
     def _instance(self):
         """Returns the process id of one that serves."""
         instances = find_instances(self._served.server_pid)
@@ -170,15 +164,12 @@ class Life:
         supervisor = self._served.pid
         normal = resource.prlimit(supervisor, what)
         resource.prlimit(supervisor, what, (most, normal[1]))
-        said = ("cannot watch the server at the moment", f"the supervisor (process {supervisor})")
-        harness.wait_for(lambda: any(s in "".join(self._served.said) for s in said), "a fault", 200)
-        with contextlib.suppress(ProcessLookupError):  # it was replaced
-            resource.prlimit(supervisor, what, normal)
+        self._served.wait_for("cannot watch the server at the moment")
+        resource.prlimit(supervisor, what, normal)
 
 
 RESTARTING = {
-    Life.kill_server, Life.stop_server, Life.kill_supervisor, Life.stop_supervisor,
-    Life.hold_port, Life.take_repository_away,
+    Life.kill_server, Life.stop_server, Life.hold_port, Life.take_repository_away,
 }  # fmt: skip
 OTHERS = {
     Life.kill_instance, Life.stop_instance,

@@ -4,8 +4,9 @@
 import numpy as np
 import pytest
 
+from benchmark.processes import process_memory
 from recsys.serve.client.connection import predict_in_order
-from recsys.serve.server.instances import find_instances, process_memory
+from recsys.serve.server.instances import find_instances
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
 
 pytestmark = pytest.mark.triton_server

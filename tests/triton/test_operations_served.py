@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmark.processes import process_memory
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint
-from recsys.serve.server.instances import process_memory
 from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
 from tests.tools import needs, require

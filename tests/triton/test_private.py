@@ -3,6 +3,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import urllib.error
 import urllib.request
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from recsys.serve.client.connection import Endpoint
+from recsys.serve.server import native_backend
 from tests import harness
 from tests.tools import needs
 from tests.triton.test_supervisor import serving
@@ -54,6 +56,14 @@ def status(served, path, key=None, body=None):
             return response.status
     except urllib.error.HTTPError as error:
         return error.code
+
+
+@pytest.mark.parametrize(("supervisor", "status"), [(os.getpid, 0), (os.getppid, 1)])
+def test_a_server_does_not_start_without_its_supervisor(supervisor, status):
+    """Which may have ended before the server asked the kernel for a signal at that moment."""
+    library = native_backend.LIBRARY.with_name("libprivate.so")
+    own = {"LD_PRELOAD": str(library), "RECIPES_SUPERVISOR": str(supervisor())}
+    assert subprocess.run(["true"], env=os.environ | own, check=False).returncode == status
 
 
 def test_no_argument_of_any_process_holds_the_key(served):

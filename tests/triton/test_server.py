@@ -29,7 +29,7 @@ from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
 from tests.tools import MAIN_PYTHON, needs
-from tests.triton.conftest import Server, client, supervisor_of
+from tests.triton.conftest import Server, client
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
@@ -56,8 +56,7 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
         url = re.search(r"HTTP (http://127\.0\.0\.1:\d+) ", said)[1]
         with urllib.request.urlopen(f"{url}/v2/models/tiny/ready") as response:
             assert response.status == 200
-        supervisor = supervisor_of(program)
-        assert shared_memory(supervisor)
+        assert shared_memory(program.pid)
         # What runs uploaded code, writes files or maps memory is closed to whoever has no key.
         for path in ("repository/index", "repository/models/tiny/unload"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -71,7 +70,7 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
         program.send_signal(signal.SIGINT)
         assert program.wait(harness.PATIENCE_S) == 0
     idle.close()
-    assert not shared_memory(supervisor)
+    assert not shared_memory(program.pid)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
 
@@ -96,7 +95,7 @@ def test_the_command_of_an_environment_without_a_server_starts_that_of_the_check
             server = next(
                 p.pid
                 for p in processes()
-                if p.command == "tritonserver" and p.parent == supervisor_of(program)
+                if p.command == "tritonserver" and p.parent == program.pid
             )
             started = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
             assert b"OMP_NUM_THREADS=2" in started
@@ -315,7 +314,7 @@ def test_a_port_taken_while_the_server_starts_is_named(repository, tmp_path, fla
         settings = ServerSettings(repository=repository, **{flag: port})
         with TritonServer(settings, tmp_path / "log") as server:
             other.listen()
-            with pytest.raises(ServerError, match=f"`{flag}` {port}: cannot listen on .*{port}"):
+            with pytest.raises(ServerError, match=rf"127\.0\.0\.1:{port}' already in use"):
                 server.wait_ready()
 
 
@@ -323,7 +322,7 @@ def test_a_temporary_folder_that_the_python_backend_cannot_take_is_named(
     repository, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/a b")
-    with pytest.raises(ServerError, match=r"TMPDIR .*/a b: .* takes no path .* set another one"):
+    with pytest.raises(ServerError, match=r"TMPDIR .*/a b: .* set another one"):
         TritonServer(ServerSettings(repository=repository), tmp_path / "log")
 
 

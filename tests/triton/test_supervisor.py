@@ -21,16 +21,16 @@ import numpy as np
 import pytest
 
 from recsys.serve.client.connection import Endpoint
+from recsys.serve.server import probe
+from recsys.serve.server.health import HealthEndpoint
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import find_instances, processes
+from recsys.serve.server.probe import Prober, write_probe
 from recsys.serve.server.process import remove_leftovers
-from recsys.serve.supervision import probe
-from recsys.serve.supervision.health import HealthEndpoint
-from recsys.serve.supervision.probe import Prober, write_probe
 from recsys.serve.version_policy import with_policy
 from tests import harness
 from tests.triton import stand_in_server
-from tests.triton.conftest import client, supervisor_of
+from tests.triton.conftest import client
 from tests.triton.tiny_model import wait_while, write_version
 
 pytestmark = [pytest.mark.triton_server, pytest.mark.slow]
@@ -70,7 +70,7 @@ class Served:
     @property
     def pid(self):
         """Process id of the supervisor."""
-        return supervisor_of(self.process)
+        return self.process.pid
 
     def health(self, model=""):
         """Returns status code and body."""
@@ -166,59 +166,38 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         served.wait_for("started again 3 times within ten minutes (--max_restarts)")
 
 
-@pytest.mark.parametrize("killed", [["program"], ["supervisor", "program"]], ids="-".join)
-def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path, killed):
+def test_nothing_is_left_when_the_program_itself_is_killed(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     with serving(tmp_path / "models") as served:
-        left = [served.pid, served.server_pid, *(i.pid for i in find_instances(served.server_pid))]
-        assert len(left) == 3
+        left = [served.server_pid, *(i.pid for i in find_instances(served.server_pid))]
+        assert len(left) == 2
 
         def files():
-            names = {"/dev/shm": f"recipes_{pid}_*", "/tmp": f"recipes-triton-{pid}-*"}
-            return [list(Path(folder).glob(name)) for folder, name in names.items()]
+            names = {"/dev/shm": "recipes_{}_*", "/tmp": "recipes-*-{}-*"}
+            return [[*Path(where).glob(n.format(served.pid))] for where, n in names.items()]
 
-        pid = served.pid
         assert all(files())
-        pids = {"program": served.process.pid, "supervisor": pid}
-        for process in killed:
-            os.kill(pids[process], signal.SIGKILL)
+        os.kill(served.pid, signal.SIGKILL)
         harness.wait_for(lambda: not any(map(_name, left)), "the end of all")
-
-        def removed():
-            if len(killed) > 1:  # the next server removes what nobody could
-                remove_leftovers()
-            return not any(files())
-
-        harness.wait_for(removed, "removal")
-        logs = f"recipes-serve-{served.process.pid}-*"
-        assert list(Path("/tmp").glob(logs))
         served.process.wait()
         remove_leftovers()  # as the next server does
-        assert not list(Path("/tmp").glob(logs))
+        assert not any(files())
 
 
-def test_a_supervisor_that_dies_or_stands_still_is_replaced(tmp_path):
-    """The alarm is what it sets itself, before each look at the server. None listens for HTTP."""
+def test_a_signal_to_all_processes_ends_a_server_that_listens_for_grpc_alone(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
     port = harness.free_port()
     arguments = ("--no_http", "--grpc_port=0", f"--http_port={port}")
     with serving(tmp_path / "models", *arguments) as served:
         assert served.http is None
-        for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM), 1):
-            supervisor, before = served.pid, served.server_pid
-            os.kill(supervisor, number)
-            served.wait_for(f"restart {restarts}: the supervisor (process {supervisor}) ")
-            served.wait_for_restart(restarts)
-            assert served.server_pid != before
-            assert _name(before) is None
-            served.answers()
+        served.answers()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
-        last = served.server_pid
-        os.kill(served.pid, signal.SIGTERM)  # to all processes, as systemd does
+        server = served.server_pid
         served.process.terminate()
+        os.kill(server, signal.SIGTERM)  # to all processes, as some managers do
         assert served.process.wait(harness.PATIENCE_S) == 0
-    assert _name(last) is None
+    assert _name(server) is None
 
 
 def test_faults_of_the_surroundings_are_waited_out(tmp_path):
@@ -299,7 +278,7 @@ def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, mon
     held.unlink()
 
 
-def test_connections_to_the_health_port_are_few_and_short():
+def test_connections_to_the_health_port_are_short():
     with HealthEndpoint("127.0.0.1", 0) as endpoint, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", endpoint.port)
         trickling = []
@@ -317,7 +296,6 @@ def test_connections_to_the_health_port_are_few_and_short():
                 stack.enter_context(socket.create_connection(address, timeout=harness.PATIENCE_S))
             )
             ended()
-        harness.wait_for(lambda: ended() >= 200 - 64, "the oldest to be ended")
         request = http.client.HTTPConnection(*address, timeout=harness.PATIENCE_S)
         request.request("HEAD", "/healthz")
         with request.getresponse() as response:

@@ -7,15 +7,14 @@ are in a folder per Python version, so the backend is copied to a folder of our 
 native one where that is built.
 """
 
-import dataclasses
 import importlib.util
 import os
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from recsys.errors import FAILED, UserError
 from recsys.installation import IS_CHECKOUT, ROOT, command_for
@@ -24,7 +23,7 @@ from recsys.serve.server import native_backend
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 _PRIVATE = Path(__file__).with_name("libprivate.so")
-"""Keeps a server's key and shared memory from other users; setup.py builds it."""
+"""Keeps a server's key and shared memory from other users, and ends it with its supervisor."""
 
 _ENVIRONMENT = ROOT / ".venv-triton"
 """Environment of a checkout with a server, which `make triton-env` makes."""
@@ -36,18 +35,11 @@ class ServerError(UserError):
     exit_code = FAILED
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ServerInstall:
-    """A Triton server that can be started.
+class ServerInstall(NamedTuple):
+    """A Triton server: its command, and variables to add to those of this process."""
 
-    Attributes:
-        arguments: flags that name its folders.
-        environment: variables to add to those of this process.
-    """
-
-    binary: Path
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    command: list[str]
+    environment: dict[str, str]
 
 
 def python_with_server() -> Path | None:
@@ -69,10 +61,10 @@ def find_server(backends: Path) -> ServerInstall:
     Raises:
         ServerError: there is none, or it does not fit this Python.
     """
-    loaded = {"LD_PRELOAD": _preloaded(backends)}
+    loaded = {"LD_PRELOAD": _joined(_preloaded(backends), os.getenv("LD_PRELOAD"))}
     on_path = shutil.which("tritonserver")
     if on_path is not None:
-        return ServerInstall(binary=Path(on_path), environment=loaded)
+        return ServerInstall([on_path], loaded)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         python = python_with_server()
@@ -84,36 +76,25 @@ def find_server(backends: Path) -> ServerInstall:
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"
     _fill_backends(root, backends)
-    return ServerInstall(
-        binary=root / "bin" / "tritonserver",
-        arguments=(f"--backend-directory={backends}",),
-        environment=loaded
-        | {
-            # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
-            "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),
-            "LD_LIBRARY_PATH": os.pathsep.join(
-                filter(None, (libpython_folder(), str(libraries), os.getenv("LD_LIBRARY_PATH")))
-            ),
-        },
-    )
+    # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
+    loaded["PATH"] = _joined(Path(sys.prefix) / "bin", os.getenv("PATH"))
+    loaded["LD_LIBRARY_PATH"] = _joined(libpython_folder(), libraries, os.getenv("LD_LIBRARY_PATH"))
+    binary = root / "bin" / "tritonserver"
+    return ServerInstall([str(binary), f"--backend-directory={backends}"], loaded)
 
 
-def from_environment(name: str) -> str:
-    """Returns the end of an argument of a server that stands for a variable's value."""
-    return f"\n{name}"
+def _joined(*paths: object) -> str:
+    return ":".join(str(path) for path in paths if path)
 
 
-def _preloaded(folder: Path) -> str:
-    """Returns the value of LD_PRELOAD: our library, or a copy if its path has a blank or colon."""
+def _preloaded(folder: Path) -> Path:
+    """Returns our library for LD_PRELOAD, or a copy if its path has a blank or colon."""
     if not _PRIVATE.is_file():
         raise ServerError(
             f"{_PRIVATE}, which keeps requests and the server's key from other users of "
             f"this machine, was not built: {command_for('kernels')}"
         )
-    library = _PRIVATE
-    if re.search(r"[\s:]", str(library)):
-        library = Path(shutil.copy2(library, folder))
-    return ":".join(filter(None, (str(library), os.getenv("LD_PRELOAD"))))
+    return Path(shutil.copy2(_PRIVATE, folder)) if re.search(r"[\s:]", str(_PRIVATE)) else _PRIVATE
 
 
 def _fill_backends(root: Path, backends: Path) -> None:
@@ -129,28 +110,27 @@ def _fill_backends(root: Path, backends: Path) -> None:
     folder.mkdir()
     # Copies, since the server refuses links that lead out of the folder of backends.
     for file in (*(root / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
-        shutil.copy2(file, folder / file.name)
+        shutil.copy2(file, folder)
     if native_backend.is_built():
         (backends / native_backend.NAME).mkdir()
         shutil.copy2(native_backend.LIBRARY, backends / native_backend.NAME)
 
 
-def libpython_folder() -> str:
+def libpython_folder() -> Path:
     """Returns the folder of this Python's shared library, for the stub.
 
     Raises:
         ServerError: this Python has none.
     """
     name = sysconfig.get_config_var("INSTSONAME") or ""
-    for variable in ("LIBDIR", "LIBPL"):
-        folder = sysconfig.get_config_var(variable)
-        if folder and ".so" in name and (Path(folder) / name).is_file():
-            return str(folder)
-    multiarch = sysconfig.get_config_var("MULTIARCH")
-    for folder in (f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib"):
-        soname = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-        if (Path(folder) / soname).is_file():
-            return folder
+    of_python = map(sysconfig.get_config_var, ("LIBDIR", "LIBPL"))
+    found = [Path(folder) / name for folder in of_python if folder and ".so" in name]
+    soname = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    of_system = ("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""), ("/usr/lib64",)
+    found += [Path(*folder, soname) for folder in (*of_system, ("/usr/lib",))]
+    for library in found:
+        if library.is_file():
+            return library.parent
     raise ServerError(
         f"{sys.executable} was built without a shared libpython, which Triton's Python backend "
         "embeds; install it (Debian and Ubuntu: apt install libpython3-dev), or make the "

@@ -31,32 +31,34 @@ class ServerLog:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._earlier = file.with_name(file.name + ".1")
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
             file.replace(self._earlier)
         self._opened = open(file, "a+b", opener=_for_this_user)  # noqa: SIM115
         self.writer = self._opened.fileno()
 
-    @property
-    def _earlier(self) -> Path:
-        return self.file.with_name(self.file.name + ".1")
-
     def close(self) -> None:
         """Closes the log, which can still be read by its path."""
         self._opened.close()
 
-    def is_in_place(self) -> bool:
-        """Tells if the path still names what the server writes to."""
-        return self.file.exists() and os.path.samestat(self.file.stat(), os.fstat(self.writer))
-
-    def limit(self, most_bytes: int) -> None:
-        """Moves a log that is too large to FILE.1, under its writer."""
-        if os.fstat(self.writer).st_size > most_bytes:
-            self._opened.seek(0)
-            self._earlier.unlink(missing_ok=True)
-            with open(self._earlier, "wb", opener=_for_this_user) as earlier:
-                shutil.copyfileobj(self._opened, earlier)
-            self._opened.truncate(0)
+    def limit(self, most_bytes: int) -> str:
+        """Moves a log that is too large to FILE.1, under its writer; returns what is wrong."""
+        try:
+            if os.fstat(self.writer).st_size > most_bytes:
+                self._opened.seek(0)
+                self._earlier.unlink(missing_ok=True)
+                with open(self._earlier, "wb", opener=_for_this_user) as earlier:
+                    shutil.copyfileobj(self._opened, earlier)
+                self._opened.truncate(0)
+        except OSError as error:
+            return f"the log cannot be kept small: {error}"
+        if self.file.exists() and os.path.samestat(self.file.stat(), os.fstat(self.writer)):
+            return ""
+        return (
+            f"{self.file} was moved or deleted: it stays the server's log until the next start "
+            "(logrotate: copytruncate)"
+        )
 
     def text(self) -> str:
         """Returns the whole log."""
@@ -80,10 +82,6 @@ class ServerLog:
         if usages:
             named = (line.rpartition("tritonserver: ")[2] for line in lines)
             return f"it refuses an argument after --: {' '.join(named)}"
-        errors = [line for line in lines if _ERROR_LINE.match(line)]
-        failed = [line for line in errors if "failed to load" in line]
-        relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
-        messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
-        # The log writes a line break inside a message as backslash and n.
-        shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
+        errors = [line for line in lines if _ERROR_LINE.match(line) and not _NO_GPU.search(line)]
+        shown = [line.partition("] ")[2].strip('"') or line for line in errors or lines[-3:]]
         return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {self.file})"])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports that a server can listen on, at later starts too."""
 
-import contextlib
 import random
 import socket
 from collections.abc import Iterable
@@ -18,28 +17,20 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def address_family(host: str) -> socket.AddressFamily:
+def family_of(host: str) -> socket.AddressFamily:
     """Returns the family of a host's address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def check_port(host: str, name: str, port: int) -> None:
-    """Refuses a port that the server could not listen on.
-
-    Another server there would answer for the new one until that gives up.
-    """
+    """Refuses a port that another program has, which would answer for the new server."""
     try:
-        _bind(host, port, reuse=True)  # closed connections count not
+        _bind(host, port, reuse=True)  # closed connections do not count
     except OSError as error:
-        raise ServerError(port_taken(host, name, port, error)) from error
-
-
-def port_taken(host: str, name: str, port: int, reason: object) -> str:
-    """Returns the message about a port that another program has."""
-    return (
-        f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({reason}); choose "
-        "another port, or end the program that has it"
-    )
+        raise ServerError(
+            f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
+            "another port, or end the program that has it"
+        ) from error
 
 
 def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
@@ -55,19 +46,20 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     except OSError as error:
         raise ServerError(f"`host` {host}: cannot listen there: {error}") from error
     below = int(_CONNECTIONS.read_text().split()[0]) if _CONNECTIONS.exists() else 32_768
-    candidates = range(_LOWEST, below) if below > 2 * _LOWEST else range(_LOWEST, 1 << 16)
-    ports: dict[str, int] = {}
-    tried = iter(random.sample(candidates, len(candidates)))
-    for name in names:
-        for port in tried:
-            with contextlib.suppress(OSError):
-                _bind(host, port)
-                ports[name] = port
-                break
-    return ports
+    candidates = range(_LOWEST, below if below > 2 * _LOWEST else 1 << 16)
+    free = (port for port in random.sample(candidates, len(candidates)) if _is_free(host, port))
+    return dict(zip(names, free, strict=False))
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        _bind(host, port)
+    except OSError:
+        return False
+    return True
 
 
 def _bind(host: str, port: int, *, reuse: bool = False) -> None:
-    with socket.socket(address_family(host), socket.SOCK_STREAM) as probe:
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         probe.bind((host, port))

@@ -28,23 +28,18 @@ from typing import Any, Self, cast
 
 from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
-from recsys.serve.server.install import (
-    ServerError,
-    ServerInstall,
-    find_server,
-    from_environment,
-)
+from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import ServerLog
-from recsys.serve.server.ports import check_port, free_ports, port_taken, url_host
+from recsys.serve.server.ports import check_port, free_ports, url_host
 from recsys.settings import REQUIRED, require_threads, setting
+
+Version = tuple[str, str]
+"""Model and version; the version is empty where a model has none that can be read."""
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
-_KEY_VARIABLE = "RECIPES_ADMIN_KEY"
-_SOCKET = "grpc"
-"""Name of the socket for gRPC that nobody asked for, in the server's folder."""
-_LONGEST_SOCKET = 100
-"""Bytes of the path of a socket; the kernel takes 107."""
+_KEY_VARIABLE, _SUPERVISOR_VARIABLE = "RECIPES_ADMIN_KEY", "RECIPES_SUPERVISOR"
+"""Variables that csrc/private.cpp reads."""
 _OTHERS_MAY_NOTHING = 0o077
 _RENEWED = "recipes_renewed"
 """Parameter of a configuration that differs from the loaded one in it alone."""
@@ -59,9 +54,13 @@ _LEAST_FILES, _MOST_FILES = 256, 65_536
 """Open files without which a server stands still, and with which it has enough."""
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 """Paths that the Python backend can take: it starts an instance by a line of shell."""
+_LONGEST_TMPDIR = 60
+"""The kernel takes sockets whose path has 107 bytes."""
 _EXIT_TIMEOUT_S = 20
 """The server waits this long for open connections; killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
+_ANSWER_S = 5.0
+"""Longest wait for an answer about the server's state."""
 _PORTS = ("http_port", "grpc_port", "metrics_port")
 """Settings of the ports, in the order of the server's arguments."""
 _OF_FLAGS = {
@@ -74,8 +73,11 @@ _OF_FLAGS = {
     "load-model": "models",
 }
 """Arguments of the server -> the setting that they would contradict unseen."""
-_ANSWER_S = 5.0
-"""Longest wait for an answer about the server's state."""
+
+
+def version_text(version: Version) -> str:
+    """Returns a model and version for readers."""
+    return " version ".join(filter(None, version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +148,9 @@ class NotReadyError(ServerError):
 
 
 class TritonServer:
-    """A running server; a context manager that stops it.
+    """A running server, which ends with this process; a context manager that stops it.
+
+    Every question to it raises ServerError where it refuses or does not answer.
 
     Attributes:
         settings: the settings, with the ports that were free.
@@ -171,28 +175,22 @@ class TritonServer:
         self.stamps = ModelRepository(settings.repository).stamps()
         self.names = settings.models or tuple(self.stamps)
         remove_leftovers()
-        if not _PLAIN_PATH.fullmatch(temporary := tempfile.gettempdir()):
+        temporary = tempfile.gettempdir()
+        if not _PLAIN_PATH.fullmatch(temporary) or len(temporary) > _LONGEST_TMPDIR:
             raise ServerError(
-                f"TMPDIR {temporary}: Triton's Python backend takes no path with other characters "
-                "than letters of ASCII, digits and ./+_-; set another one"
+                f"TMPDIR {temporary}: Triton takes no path with other characters than letters of "
+                f"ASCII, digits and ./+_-, or with more than {_LONGEST_TMPDIR} of them; set "
+                "another one"
             )
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER_NAME.format(pid=os.getpid()))
-        if len(os.fsencode(self._socket)) > _LONGEST_SOCKET:
-            raise ServerError(
-                f"TMPDIR {temporary}: its path is too long for a socket; set a shorter one"
-            )
         # The server adds a port to the address, here to the name of the socket.
-        self._control_url = self.grpc_url or f"unix:{self._socket}:1"
+        self._control_url = self.grpc_url or f"unix:{self._folder.name}/grpc:1"
         install = find_server(Path(self._folder.name))
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
             ModelRepository(settings.repository).remove_leftovers()
         self.log = ServerLog(log_file)
         self._process = self._start(install)
         self.pid = self._process.pid
-
-    @property
-    def _socket(self) -> Path:
-        return Path(self._folder.name) / _SOCKET
 
     def _plain_repository(self) -> Path:
         """Returns a path of the repository that the Python backend can take."""
@@ -204,23 +202,21 @@ class TritonServer:
         return link
 
     def _start(self, install: ServerInstall) -> "subprocess.Popen[bytes]":
-        settings = self.settings
-        arguments = [str(install.binary), f"--model-repository={self._plain_repository()}"]
-        if setpriv := shutil.which("setpriv"):  # of util-linux; ends the server with this process
-            arguments = [setpriv, "--pdeathsig=KILL", *arguments]
-        host = settings.host
+        settings, host = self.settings, self.settings.host
         of_http = f"ipv6:{host}" if ":" in host else host  # the spelling of libevent
-        addresses = {"http": of_http, "grpc": url_host(host), "metrics": of_http}
-        ports = {kind: getattr(settings, f"{kind}_port") for kind in addresses}
-        if settings.grpc_port is None:
-            addresses["grpc"], _, ports["grpc"] = self._control_url.rpartition(":")
-        for kind, address in addresses.items():
-            arguments += [f"--{kind}-address={address}", f"--{kind}-port={ports[kind]}"]
-        key = f"{_GUARDED}:{_KEY_NAME}={from_environment(_KEY_VARIABLE)}"
-        arguments += [
+        addresses = {
+            "http": (of_http, settings.http_port),
+            "grpc": self._control_url.rpartition(":")[::2],
+            "metrics": (of_http, settings.metrics_port),
+        }
+        key = f"{_GUARDED}:{_KEY_NAME}=\n{_KEY_VARIABLE}"
+        arguments = [
+            *install.command,
+            f"--model-repository={self._plain_repository()}",
+            *(f"--{kind}-address={address}" for kind, (address, _) in addresses.items()),
+            *(f"--{kind}-port={port}" for kind, (_, port) in addresses.items()),
             f"--allow-http={str(not settings.no_http).lower()}",
             "--exit-on-error=false",  # a model that does not load leaves the others
-            *install.arguments,
             # Polling, the server would load a version that fails again and again, and wait for it.
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.names),
@@ -232,18 +228,17 @@ class TritonServer:
             "--strict-readiness=false",
             *settings.arguments,
         ]
-        threads = str(settings.threads or threads_per_instance(settings.repository))
+        variables = {
+            "OMP_NUM_THREADS": str(settings.threads or threads_per_instance(settings.repository)),
+            _KEY_VARIABLE: self._key,
+            _SUPERVISOR_VARIABLE: str(os.getpid()),
+        }
         return subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=self.log.writer,
             stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": threads,
-                _KEY_VARIABLE: self._key,
-                **install.environment,
-            },
+            env={**os.environ, **variables, **install.environment},
             umask=_OTHERS_MAY_NOTHING,
             process_group=0,  # a Ctrl-C reaches this process, which then stops it
         )
@@ -267,25 +262,15 @@ class TritonServer:
             ServerError: it ended or took too long; with the reason from its log.
         """
         deadline = time.monotonic() + timeout_s
-        while True:
-            if self._process.poll() is not None:
-                raise ServerError(self._reason_of_end())
-            if give_up() or self.responds():
-                return
+        while not give_up() and not self.responds():
+            if (code := self.poll()) is not None:
+                reason = self.log.failure_reason()
+                raise ServerError(f"the server ended with code {code}: {reason}")
             if time.monotonic() > deadline:
                 raise NotReadyError(
                     f"the server is not ready after {timeout_s:.0f} s; its log is {self.log.file}"
                 )
             time.sleep(_POLL_S)
-
-    def _reason_of_end(self) -> str:
-        reason = self.log.failure_reason()
-        for name in _PORTS:
-            port = getattr(self.settings, name)
-            # Another program took it after this one's constructor looked.
-            if re.search(rf"Socket '\S+:{port}' already in use", reason):
-                return port_taken(self.settings.host, name, port, "Address already in use")
-        return f"the server ended with code {self._process.returncode}: {reason}"
 
     def responds(self) -> bool:
         """Tells if the server answers, over every protocol that it speaks."""
@@ -298,11 +283,7 @@ class TritonServer:
             return False
 
     def _ask(
-        self,
-        method: str,
-        *arguments: str,
-        timeout_s: float | None = _ANSWER_S,
-        **options: Any,
+        self, method: str, *arguments: str, timeout_s: float | None = _ANSWER_S, **options: Any
     ) -> Any:
         # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
@@ -318,63 +299,36 @@ class TritonServer:
                 raise ServerError(f"{method}: {error}") from error
 
     def core(self) -> str:
-        """Returns the version of the server.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Returns the version of the server."""
         return str(self._ask("get_server_metadata").version)
 
     def models(self) -> list[dict[str, Any]]:
-        """Lists the versions in the repository: name, version, state and reason.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Lists the versions in the repository: name, version, state and reason."""
         models = self._ask("get_model_repository_index").models
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
-    def ready_versions(self) -> set[tuple[str, str]]:
-        """Returns model and version of all that answer, whatever is in the repository.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+    def ready_versions(self) -> set[Version]:
+        """Returns model and version of all that answer, whatever is in the repository."""
         statistics = self._ask("get_inference_statistics").model_stats
         return {(of_version.name, of_version.version) for of_version in statistics}
 
     def executions(self, model: str, version: str) -> int:
-        """Returns the number of executions that a version has completed.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Returns the number of executions that a version has completed."""
         statistics = self._ask("get_inference_statistics", model, version).model_stats
         return sum(int(of_version.execution_count) for of_version in statistics)
 
     def load(self, model: str) -> None:
-        """Loads a model, as far as its files changed; waits for it.
-
-        Raises:
-            ServerError: a version does not load, or the server does not answer.
-        """
+        """Loads a model, as far as its files changed; waits for it."""
         self._ask("load_model", model, timeout_s=None)
 
     def unload(self, model: str) -> None:
-        """Unloads a model.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Unloads a model."""
         self._ask("unload_model", model, timeout_s=None)
 
     def renew(self, model: str) -> None:
         """Loads a model whose files did not change into new instances; waits for them.
 
         The old ones answer until then.
-
-        Raises:
-            ServerError: a version does not load, or the server does not answer.
         """
         config = self._ask("get_model_config", model, as_json=True)["config"]
         config.setdefault("parameters", {})[_RENEWED] = {"string_value": secrets.token_hex(3)}
@@ -388,8 +342,8 @@ class TritonServer:
         """
         if at_once:
             self._process.kill()
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        if self.poll() is None:
+            self._process.terminate()
             try:
                 self._process.wait(_EXIT_TIMEOUT_S + 10)
             except subprocess.TimeoutExpired:

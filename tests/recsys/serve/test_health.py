@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from recsys.serve.supervision.health import HealthEndpoint, HealthReport
+from recsys.serve.server.health import HealthEndpoint, HealthReport
 
 
 @pytest.fixture

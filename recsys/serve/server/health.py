@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from prometheus_client import (
@@ -20,14 +21,12 @@ from prometheus_client import (
     generate_latest,
 )
 
-from recsys.serve.server.install import ServerError
-from recsys.serve.server.ports import address_family, free_ports, port_taken
+from recsys.serve.server.ports import check_port, family_of, free_ports
+from recsys.serve.server.process import Version, version_text
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # would be metrics of their own
 
 Status = Literal["starting", "ok", "degraded", "restarting", "unknown"]
-Version = tuple[str, str]
-"""Model and version; the version is empty where a model has none that can be read."""
 
 _FRESH_S = 10.0
 """A report older than this does not say that all is well: looks are half a second apart."""
@@ -37,8 +36,6 @@ _METRICS_S = 5.0
 """Longest wait for the server's own metrics; Prometheus waits 10 s by default."""
 _CONNECTION_S = 10.0
 """Longest life of a connection, however slowly its bytes come."""
-_MOST_CONNECTIONS = 64
-"""A further one ends the oldest: who holds connections does not keep probes out."""
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -73,23 +70,19 @@ class HealthReport:
     made: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
-    def age_s(self) -> float:
-        """Seconds since it was made."""
-        return time.monotonic() - self.made
-
-    @property
     def error(self) -> str:
         """Why nobody knows that all is well; empty where the last look is fresh and succeeded."""
-        if self.age_s > _STALE_S:
-            return f"the supervisor stands still for {self.age_s:.0f} s"
-        if self.status in ("ok", "degraded") and self.age_s > _FRESH_S:
-            return f"the last look at the server ended {self.age_s:.0f} s ago"
+        age_s = time.monotonic() - self.made
+        if age_s > _STALE_S:
+            return f"the supervisor stands still for {age_s:.0f} s"
+        if self.status in ("ok", "degraded") and age_s > _FRESH_S:
+            return f"the last look at the server ended {age_s:.0f} s ago"
         return self.fault
 
     @property
     def current_status(self) -> Status:
         """The status at this moment: it is not ok without a fresh look."""
-        if self.age_s > _STALE_S:
+        if time.monotonic() - self.made > _STALE_S:
             return "unknown"
         return "degraded" if self.status == "ok" and self.error else self.status
 
@@ -105,8 +98,7 @@ class HealthEndpoint:
 
     The status of health is 200 while the server, or the model, answers requests, else 503; 404 of a
     model that a server which answers has not. A server none of whose models answers any more does
-    not answer.
-    /metrics are the server's own, if it gives them, and what only its supervisor knows.
+    not answer. /metrics are the server's own, if it gives them, and what only its supervisor knows.
 
     Attributes:
         report: what is answered; replaced as a whole.
@@ -118,6 +110,20 @@ class HealthEndpoint:
         endpoint = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            def setup(self) -> None:
+                super().setup()
+                self._deadline = threading.Timer(_CONNECTION_S, self._end)
+                self._deadline.daemon = True
+                self._deadline.start()
+
+            def _end(self) -> None:
+                with contextlib.suppress(OSError):  # it has ended
+                    self.connection.shutdown(socket.SHUT_RDWR)
+
+            def finish(self) -> None:
+                self._deadline.cancel()
+                super().finish()
+
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] == "/metrics":
                     code, kind, text = 200, _METRICS_TYPE, endpoint.metrics()
@@ -136,11 +142,16 @@ class HealthEndpoint:
             def log_message(self, format: str, *args: object) -> None:
                 """Leaves probes out of the program's output."""
 
+        class Server(http.server.ThreadingHTTPServer):
+            address_family = family_of(host)
+            request_queue_size = 64
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Leaves out connections that broke, or found no thread."""
+
         self.port = port or free_ports(host, ["health_port"])["health_port"]
-        try:
-            self._server = _HealthServer(host, self.port, Handler)
-        except OSError as error:
-            raise ServerError(port_taken(host, "health_port", self.port, error)) from error
+        check_port(host, "health_port", self.port)
+        self._server = Server((host, self.port), Handler)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -184,78 +195,29 @@ class HealthEndpoint:
             return own
 
 
-class _HealthServer(http.server.ThreadingHTTPServer):
-    """Keeps connections few and short, for nobody to use up descriptors."""
-
-    request_queue_size = _MOST_CONNECTIONS
-
-    def __init__(self, host: str, port: int, handler: type[Any]) -> None:
-        self.address_family = address_family(host)
-        self._deadlines: dict[socket.socket, float] = {}
-        super().__init__((host, port), handler)
-
-    def get_request(self) -> Any:
-        try:
-            return super().get_request()
-        except OSError:  # no descriptor is left, and the connection waits for one
-            time.sleep(0.1)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._deadlines) >= _MOST_CONNECTIONS:
-            self._end(next(iter(self._deadlines)))
-        self._deadlines[request] = time.monotonic() + _CONNECTION_S
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._deadlines.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        for request, deadline in list(self._deadlines.items()):
-            if deadline < time.monotonic():
-                self._end(request)
-
-    def _end(self, request: socket.socket) -> None:
-        """Has the thread of a connection end it."""
-        self._deadlines.pop(request, None)
-        with contextlib.suppress(OSError):  # it has ended
-            request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Leaves out connections that broke, or found no thread."""
-
-
-def version_text(version: Version) -> str:
-    """Returns a model and version for readers."""
-    return " version ".join(filter(None, version))
-
-
 def _own_metrics(report: HealthReport) -> bytes:
     """Returns the text of what the server's own metrics do not say."""
+    degraded, starts = report.current_status == "degraded", {(): report.num_restarts}
+    ready = {
+        (model, str(number)): 1
+        for model, numbers in (report.models.items() if report.serves else ())
+        for number in numbers
+    }
+    ages = {version: time.monotonic() - right for version, right in report.probes.items()}
+    failed, unanswered = dict.fromkeys(report.failures, 1), report.failed_probes
     registry = CollectorRegistry()
-    of_version = ("model", "version")
-    serving = ("recsys_serving", "1 while the server answers requests, else 0")
-    degraded = ("recsys_degraded", "1 while /healthz says degraded, else 0")
-    restarts = ("recsys_server_restarts", "Times that the server or a model was started again")
-    ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
-    failed = ("recsys_version_failed", "1 for each version with a failure", of_version)
-    probed = ("recsys_probe_age_seconds", "Time since a right answer to the probe", of_version)
-    missed = ("recsys_probe_failures", "Probes with a wrong answer or none", of_version)
-    Gauge(*serving, registry=registry).set(report.serves)
-    Gauge(*degraded, registry=registry).set(report.current_status == "degraded")
-    Counter(*restarts, registry=registry).inc(report.num_restarts)
-    ready_versions = Gauge(*ready, registry=registry)
-    for model, numbers in report.models.items() if report.serves else ():
-        for number in numbers:
-            ready_versions.labels(model, number).set(1)
-    failed_versions = Gauge(*failed, registry=registry)
-    for version in report.failures:
-        failed_versions.labels(*version).set(1)
-    ages = Gauge(*probed, registry=registry)
-    for version, right in report.probes.items():
-        ages.labels(*version).set(time.monotonic() - right)
-    failures = Counter(*missed, registry=registry)
-    for version, number in report.failed_probes.items():
-        failures.labels(*version).inc(number)
+    kinds: list[tuple[type[Gauge | Counter], str, str, Mapping[Any, float]]] = [
+        (Gauge, "serving", "1 while the server answers requests, else 0", {(): report.serves}),
+        (Gauge, "degraded", "1 while /healthz says degraded, else 0", {(): degraded}),
+        (Counter, "server_restarts", "Times that the server or a model was started again", starts),
+        (Gauge, "version_ready", "1 for each version that answers requests", ready),
+        (Gauge, "version_failed", "1 for each version with a failure", failed),
+        (Gauge, "probe_age_seconds", "Time since a right answer to the probe", ages),
+        (Counter, "probe_failures", "Probes with a wrong answer or none", unanswered),
+    ]
+    for kind, name, text, values in kinds:
+        labels = () if () in values else ("model", "version")
+        metric = kind(f"recsys_{name}", text, labels, registry=registry)
+        for version, value in values.items():
+            (metric.labels(*version) if version else metric).inc(value)
     return generate_latest(registry)

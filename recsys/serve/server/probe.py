@@ -23,8 +23,7 @@ from recsys.serve.client.connection import (
 )
 from recsys.serve.client.requests import Arrays
 from recsys.serve.server.install import ServerError
-from recsys.serve.server.process import TritonServer
-from recsys.serve.supervision.health import Version
+from recsys.serve.server.process import TritonServer, Version, version_text
 
 PROBE_FILE = "probe.json"
 SILENCE_S = 30.0
@@ -53,10 +52,11 @@ class _Probe:
 
     Attributes:
         recorded: what the file holds, read once: the repository may be away later.
-        sent: time of the last one.
-        under_way: whether its thread runs.
+        thread: of the last one.
+        sent: its time.
         asked: time since which none was answered; None if the last one was.
-        executions: of the version at that time.
+        executions: of the version at that time: a busy one answers others.
+        is_silent: it answered nobody for too long.
         right: time of the last answer that was right.
         fault: why the last answer was not right; empty if it was.
         failures: number of questions that got a wrong answer or none.
@@ -64,29 +64,35 @@ class _Probe:
 
     file: Path
     recorded: dict[str, Any] = dataclasses.field(default_factory=dict)
+    thread: threading.Thread | None = None
     sent: float = -math.inf
-    under_way: bool = False
     asked: float | None = None
     executions: int = 0
+    is_silent: bool = False
     right: float = dataclasses.field(default_factory=time.monotonic)
     fault: str = ""
     failures: int = 0
 
-    def ask(self, url: str, version: Version) -> None:
+    def ask(self, server: TritonServer, version: Version) -> None:
         """Sends the recorded row and compares the answer."""
         failed = True
         try:
-            self.recorded = recorded = self.recorded or json.loads(self.file.read_text())
-            inputs = json.dumps(recorded["inputs"])
-            with Endpoint(url, *version, timeout_s=SILENCE_S) as endpoint:
-                request = request_from_json(endpoint.signature, inputs)
-                answer = endpoint.send(request)
-            self.fault = _difference(answer, recorded["outputs"], recorded["tolerance"])
-            if not self.fault:
-                self.right, failed = time.monotonic(), False
-            self.asked = None
+            executions = server.executions(*version)
+            if self.asked is None or executions != self.executions:
+                self.asked, self.executions = time.monotonic(), executions
+            elif time.monotonic() - self.asked > SILENCE_S:
+                self.is_silent = True
+            self.recorded = self.recorded or json.loads(self.file.read_text())
+            with Endpoint(server.url, *version, timeout_s=SILENCE_S) as endpoint:
+                inputs = json.dumps(self.recorded["inputs"])
+                answer = endpoint.send(request_from_json(endpoint.signature, inputs))
+            self.fault = _difference(answer, self.recorded["outputs"], self.recorded["tolerance"])
+            self.asked, failed = None, bool(self.fault)
+            self.right = self.right if failed else time.monotonic()
         except OverloadedError:
             self.asked, failed = None, False  # it answers others
+        except ServerError:
+            pass  # it goes, or the server is slow
         except EndpointError as error:
             if error.status not in _NO_ANSWER:
                 self.fault, self.asked = f"its recorded row is refused: {error}", None
@@ -94,7 +100,6 @@ class _Probe:
             self.fault, self.asked = f"{self.file} cannot be asked: {error}", None
         finally:
             self.failures += failed
-            self.under_way = False
 
 
 class Prober:
@@ -119,32 +124,15 @@ class Prober:
             file = server.settings.repository.joinpath(*version, PROBE_FILE)
             if version in known or file.is_file():
                 self._probes[version] = known.get(version) or _Probe(file)
-        now = time.monotonic()
         for version, probe in self._probes.items():
-            due = not probe.under_way and now - probe.sent >= self._every_s
-            overdue = probe.asked is not None and now - probe.asked > SILENCE_S
-            if not due and not overdue:
-                continue
-            try:
-                executions = server.executions(*version)
-            except ServerError:  # it goes, or the server is slow
-                if due:
-                    probe.sent = now
-                    probe.failures += 1
-                continue
-            if probe.asked is None or executions != probe.executions:
-                probe.asked, probe.executions = now, executions  # a busy one answers others
-            elif overdue:
-                name, number = version
-                raise ServerError(f"{name} version {number} answered nothing for {SILENCE_S:.0f} s")
-            if due:
-                probe.sent, probe.under_way = now, True
-                try:
-                    call = (server.url, version)
-                    threading.Thread(target=probe.ask, args=call, daemon=True).start()
-                except RuntimeError:  # no thread is left
-                    probe.asked, probe.under_way = None, False
-                    raise
+            if probe.is_silent:
+                raise ServerError(f"{version_text(version)} answered nothing for {SILENCE_S:.0f} s")
+            is_asked = probe.thread is not None and probe.thread.is_alive()
+            if not is_asked and time.monotonic() - probe.sent >= self._every_s:
+                call = (server, version)
+                probe.thread = threading.Thread(target=probe.ask, args=call, daemon=True)
+                probe.thread.start()
+                probe.sent = time.monotonic()
 
     @property
     def faults(self) -> dict[Version, str]:
