@@ -28,6 +28,7 @@ from torch import Tensor
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
 from recsys.files.held import HeldPath
+from recsys.files.json_text import parse_json
 from recsys.interruption import interrupted_after
 from recsys.settings import checked, section_from_dict
 from recsys.train.divergence import find_nonfinite
@@ -386,8 +387,8 @@ def _is_installing(run: Path) -> bool:
 def _open(path: Path) -> Checkpoint:
     try:
         held = HeldPath(path, fcntl.LOCK_SH)
-        manifest = json.loads((path / MANIFEST_FILE).read_text())
-    except (ValueError, OSError, RecursionError) as error:
+        manifest = parse_json((path / MANIFEST_FILE).read_text())
+    except (ValueError, OSError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
@@ -462,10 +463,10 @@ def read_pointers(run: Path) -> dict[str, str]:
     """
     file = run / POINTER_FILE
     try:
-        pointers: dict[str, str] = json.loads(file.read_text())
+        pointers: dict[str, str] = parse_json(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
         pointers = {}
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         raise CheckpointError(
             f"{file}: not readable as JSON: {error}; {_what_is_left(run)}"
         ) from error
