@@ -32,7 +32,6 @@ EXTRA_torchrec := --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 iopath==0.1.10
 	tensordict==0.15.3 torchmetrics==1.0.3 typing-inspect==0.9.0
 
 NVTABULAR := .venv-nvtabular/bin
-RECBOLE := .venv-recbole/bin
 TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
@@ -156,18 +155,6 @@ bench-peers: torchrec  ## kernels and training steps beside TorchRec and FBGEMM 
 		$(BIN)/python -m benchmark.run $$case || exit 1; done
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
-# RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
-.venv-recbole/.installed: requirements.txt
-	$(PYTHON) -m venv .venv-recbole
-	$(RECBOLE)/python $(PIP_INSTALL) "$$(grep '^torch==' requirements.txt)" "setuptools<81" \
-		"numpy==1.26.4" "pandas==2.3.3" "scipy==1.17.1" "recbole==1.2.1"
-	@touch $@
-
-recbole: setup .venv-recbole/.installed  ## environment with RecBole, for the benchmark beside its BERT4Rec
-
-bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
-	$(BIN)/python -m benchmark.run bert4rec_recbole
-
 # NVTabular 23.8 stands still: NumPy 2, pandas 2 and Python 3.12 break it.
 FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
 	$$python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && \
@@ -203,7 +190,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 playwright==1.65.2 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== preproc/nvtabular/requirements.txt) \
-		$$(grep -E '^(absl-py|hypothesis|isal|onnx|onnxruntime|onnxscript|prometheus-client|promql-parser|pytest|pytest-randomly|pytest-timeout|pytest-xdist|PyYAML|safetensors|scipy|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|isal|onnx|onnxruntime|onnxscript|prometheus-client|pytest|pytest-randomly|pytest-timeout|pytest-xdist|PyYAML|safetensors|scipy|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 

@@ -245,7 +245,6 @@ class Bert4RecTraining:
     source: TrainBatches
     step: Bert4RecTrainStep
     best: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    layout = None
 
     @property
     def schedule(self) -> Schedule:

@@ -24,13 +24,12 @@ from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
 from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
-from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.baselines.company import Company
 from dlrm.train.checkpoint import (
     ROWS,
-    NvidiaLayout,
     check_position,
     check_same_rows,
     restore_state,
@@ -134,7 +133,7 @@ class DlrmRecipe:
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses to continue on another dataset or other rows."""
-        self._check_dataset(OpenedCheckpoint.from_native(checkpoint))
+        self._check_dataset(OpenedCheckpoint.of(checkpoint))
         if not self.config.run.ignore_fingerprint:
             check_same_rows(checkpoint, self._rows(), self.config.data.dataset)
 
@@ -164,8 +163,8 @@ class DlrmRecipe:
 
     def training(self) -> Training[Batch[Any]]:
         """Opens the training batches and builds the training step."""
-        folder, layout = self.config.checkpoint_folder, self.config.run.checkpoint_format
-        if layout == "native" and folder and nvidia_checkpoint.is_nvidia_checkpoint(folder):
+        folder = self.config.checkpoint_folder
+        if folder and is_nvidia_checkpoint(folder):
             raise UserError(
                 f"`save_checkpoint_path`: {folder} holds a checkpoint in NVIDIA's layout, which "
                 "would be taken for that of this run; name another folder"
@@ -519,15 +518,6 @@ class DlrmTraining:
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
         )
-
-    @property
-    def layout(self) -> NvidiaLayout | None:
-        """Writer of NVIDIA's checkpoints; None for native ones."""
-        recipe = self.recipe
-        if recipe.config.run.checkpoint_format == "native":
-            return None
-        settings = recipe.config.to_dict() | recipe.origin.values()
-        return NvidiaLayout(recipe.model, settings, recipe.machine.processes)
 
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""

@@ -215,7 +215,6 @@ def print_how_to_continue(
     module: str,
     *,
     folder_flag: str = "--save_checkpoint_path",
-    resumable: bool = True,
 ) -> None:
     """Prints the command that continues a run after a signal.
 
@@ -225,7 +224,6 @@ def print_how_to_continue(
         checkpoint_folder: folder of the checkpoints; None exits 130.
         module: module of the program, as in `python -m`.
         folder_flag: flag that names the folder.
-        resumable: the checkpoints have optimizer states, not only weights.
     """
     if not reason.startswith("SIG"):
         return
@@ -233,9 +231,6 @@ def print_how_to_continue(
     if checkpoint_folder is None:
         print(f"{stopped}; nothing is saved without {folder_flag}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    if not resumable:
-        print_line(f"{stopped}; {checkpoint_folder} holds weights, such a run cannot be resumed")
-        return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         print_line(
             f"{stopped}. To continue, repeat the command that started the processes with --resume"

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from recsys.files.json_text import parse_json
 from recsys.serve.manifest import DeploymentError
 
 RAW_IDS_FILE = "raw_ids.json"
@@ -83,8 +84,8 @@ def _encoded(texts: Sequence[str]) -> npt.NDArray[np.object_]:
 
 def _read_strings(file: Path) -> list[str]:
     try:
-        texts = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        texts = parse_json(file.read_text())
+    except (OSError, ValueError) as error:
         raise DeploymentError(
             f"{file}: not readable: {error}; deploy the checkpoint again"
         ) from error

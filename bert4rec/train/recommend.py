@@ -35,6 +35,7 @@ from cuda_ext import ops
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
+from recsys.files.json_text import parse_json
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.recipe import adopt
@@ -239,11 +240,11 @@ def _words(line: bytes, numbers: Container[str]) -> list[str]:
     if not words or words[0][0] not in "[{":
         return words
     try:
-        ids = json.loads(line)
+        ids = parse_json(line)
         if isinstance(ids, list):
             return [str(word) for word in ids]
         reason = f"a JSON {type(ids).__name__}"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         reason = str(error)
     if any(word in numbers for word in words):  # ids that begin so
         return words

@@ -94,10 +94,6 @@ class RunConfig(RunSettings):
         "relative --save_checkpoint_path is taken inside it",
         resumable=True,
     )
-    checkpoint_format: Literal["native", "nvidia"] = setting(
-        "native",
-        "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
-    )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
         (1, 64, 4096),
         "Batch sizes for inference throughput and latency measurements",

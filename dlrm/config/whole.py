@@ -36,20 +36,6 @@ class DlrmConfig(Config):
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         Config.__post_init__(self)
-        if self.run.resume and self.run.checkpoint_format == "nvidia":
-            raise UserError(
-                "`resume` needs `checkpoint_format` native: NVIDIA's layout holds no optimizer, "
-                "schedule or loader state"
-            )
-        if self.run.checkpoint_format == "nvidia" and self.model.interaction_op == "dcnv2":
-            raise UserError(
-                "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` "
-                "dcnv2"
-            )
-        if self.run.checkpoint_format == "nvidia" and self.model.batch_norm:
-            raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
-        if self.run.checkpoint_format == "nvidia" and self.model.seeds > 1:
-            raise UserError("`checkpoint_format` nvidia has tensors of one network: `seeds` 1")
         if self.precision.quantize != "none":
             self._check_quantization()
         if self.run.mode == "predict":

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from recsys.errors import UserError
 from recsys.files.durable import write_whole_file
+from recsys.files.json_text import parse_json
 from recsys.settings import checked
 
 FORMAT = "recsys-recipes placement"
@@ -147,8 +148,8 @@ class Placement:
             PlacementError: the file is not readable, or is for other tables or ranks.
         """
         try:
-            values = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError) as error:
+            values = parse_json(path.read_text())
+        except (OSError, ValueError) as error:
             raise PlacementError(f"{path}: not readable as JSON: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")')

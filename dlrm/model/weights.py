@@ -16,9 +16,10 @@ from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DataConfig, ModelConfig, current_settings
-from dlrm.model import nvidia_checkpoint
+from dlrm.model.groups import MLP_GROUP, MLP_OPTIMIZER_GROUP, WEIGHT, table_group
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint, open_nvidia_checkpoint
 from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
@@ -34,20 +35,12 @@ from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
 
-MLP_GROUP = "mlp"
-MLP_OPTIMIZER_GROUP = "mlp_optimizer"
-WEIGHT = "weight"
 _SIZES = "num_embeddings_per_feature"
 
 _ROW_STATE = frozenset(
     name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
 )
 """Tensors that training leaves beside the weight of a table."""
-
-
-def table_group(index: int) -> str:
-    """Names the group of a feature's table in a checkpoint."""
-    return f"embedding_{index}"
 
 
 def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
@@ -92,7 +85,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OpenedCheckpoint:
-    """A DLRM's checkpoint in either layout; weights are read later.
+    """A DLRM's checkpoint; weights are read later.
 
     Attributes:
         path: folder of the checkpoint itself.
@@ -100,7 +93,7 @@ class OpenedCheckpoint:
         settings: stored settings of the model.
         table_sizes: rows of each stored table.
         values: plain values beside the weights.
-        native: the checkpoint in this project's layout; None in NVIDIA's.
+        checkpoint: the checkpoint itself.
     """
 
     path: Path
@@ -108,7 +101,7 @@ class OpenedCheckpoint:
     settings: Mapping[str, Any]
     table_sizes: tuple[int, ...]
     values: Mapping[str, Any]
-    native: Checkpoint | None
+    checkpoint: Checkpoint
 
     @classmethod
     def open(cls, path: Path) -> "OpenedCheckpoint":
@@ -118,21 +111,12 @@ class OpenedCheckpoint:
             CheckpointError: the checkpoint is missing or damaged.
             UserError: a setting is of another type.
         """
-        if not nvidia_checkpoint.is_nvidia_checkpoint(path):
-            return cls.from_native(read_checkpoint(path))
-        settings, step, values = nvidia_checkpoint.read_settings(path)
-        return cls(
-            path=path,
-            step=step,
-            settings=settings,
-            table_sizes=nvidia_checkpoint.table_sizes(path),
-            values=values,
-            native=None,
-        )
+        is_nvidia = is_nvidia_checkpoint(path)
+        return cls.of(open_nvidia_checkpoint(path) if is_nvidia else read_checkpoint(path))
 
     @classmethod
-    def from_native(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
-        """Reads the model of a checkpoint in this project's layout.
+    def of(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
+        """Reads the model of a checkpoint.
 
         Raises:
             CheckpointError: it is of another model, or a file is missing or damaged.
@@ -151,7 +135,7 @@ class OpenedCheckpoint:
             settings=checkpoint.settings(ModelConfig),
             table_sizes=tuple(checkpoint.shape_of(table_group(i), WEIGHT)[0] for i in tables),
             values=checkpoint.state,
-            native=checkpoint,
+            checkpoint=checkpoint,
         )
 
     @property
@@ -173,9 +157,8 @@ class OpenedCheckpoint:
     @property
     def given_sizes(self) -> Sequence[int]:
         """Rows of the tables, where the run was given them."""
-        stored = (self.values if self.native is None else self.native.config).get(_SIZES, [])
-        stored = list(stored) if isinstance(stored, tuple) else stored
-        sizes: list[int] = stored_settings(self.path, {_SIZES: stored}, DataConfig)[_SIZES]
+        stored = {_SIZES: self.checkpoint.config.get(_SIZES, [])}
+        sizes: list[int] = stored_settings(self.path, stored, DataConfig)[_SIZES]
         return sizes
 
     def check_dataset(self, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
@@ -211,10 +194,7 @@ class OpenedCheckpoint:
             CheckpointError: a file is missing or damaged, or a shape differs.
         """
         logger.info("Loading %s", self.path)
-        if self.native is None:
-            nvidia_checkpoint.load(self.path, model)
-        else:
-            load_model(self.native, model)
+        load_model(self.checkpoint, model)
 
     def load(self, *, has_lists: bool = False) -> Dlrm:
         """Loads the model with its weights, in evaluation mode on the CPU.

@@ -50,7 +50,6 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
             result.state.step,
             config.checkpoint_folder,
             "dlrm.scripts.main",
-            resumable=config.run.checkpoint_format == "native",
         )
 
 

@@ -238,7 +238,6 @@ def run(flag_values: flags.FlagValues) -> None:
                 result.state.step,
                 config.checkpoint_folder,
                 "dlrm.scripts.train_torchrec",
-                resumable=config.run.checkpoint_format == "native",
             )
         if result.reason.startswith("SIG"):
             return

@@ -85,7 +85,7 @@ class DlrmExport(CheckpointExport):
     @property
     def training(self) -> dict[str, Any]:
         """Dataset and best evaluation; of a checkpoint in NVIDIA's layout nothing."""
-        return {} if self.stored.native is None else recorded_training(self.stored.native)
+        return recorded_training(self.stored.checkpoint)
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""

@@ -5,23 +5,11 @@ Groups of tensors are those of `dlrm.model.weights`, with each table's optimizer
 and one group for the dense optimizer. Random draws need no state: each step seeds its own.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 from torch import Tensor
 
-from dlrm.model import nvidia_checkpoint
+from dlrm.model.groups import MLP_OPTIMIZER_GROUP, WEIGHT, table_group
 from dlrm.model.network import DlrmNetwork
-from dlrm.model.weights import (
-    MLP_OPTIMIZER_GROUP,
-    WEIGHT,
-    load_model,
-    row_shards,
-    table_group,
-    weights_of,
-)
+from dlrm.model.weights import load_model, row_shards, weights_of
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import Checkpoint, CheckpointError
@@ -107,31 +95,4 @@ def check_position(checkpoint: Checkpoint, batches: int, dataset: str | None) ->
             f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
             f"{state.epoch}, which it is not in epochs of {batches} batches, as {dataset} has; "
             f"{_OTHER_ROWS}"
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NvidiaLayout:
-    """Writes checkpoints in the layout of NVIDIA's DLRM.
-
-    Attributes:
-        model: the model, or this rank's shard of it.
-        settings: those of the run and of its dataset, to keep beside the weights.
-        processes: of the run.
-    """
-
-    model: DlrmNetwork[Any]
-    settings: Mapping[str, Any]
-    processes: Processes
-
-    def check_unused(self, folder: Path) -> None:
-        """Refuses a folder with files."""
-        nvidia_checkpoint.check_unused(folder)
-
-    def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
-        """Saves the best checkpoint; the layout keeps only one."""
-        if state.best_epoch and not is_best:
-            return
-        nvidia_checkpoint.save(
-            folder, self.model, state.epoch, state.step, self.settings, self.processes
         )

@@ -6,13 +6,13 @@ that multiply) prints one short line.
 """
 
 import dataclasses
-import json
 import reprlib
 from pathlib import Path
 from typing import Any
 
 from recsys.data.errors import DatasetError
 from recsys.files import strict_yaml
+from recsys.files.json_text import parse_json
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
@@ -54,8 +54,8 @@ def read_json(path: Path) -> object:
         DatasetError: it is not readable, or a key stands twice.
     """
     try:
-        return json.loads(path.read_text(), object_pairs_hook=_unique_keys)
-    except (ValueError, OSError, RecursionError) as error:
+        return parse_json(path.read_text(), object_pairs_hook=_unique_keys)
+    except (ValueError, OSError) as error:
         raise DatasetError(
             f"{path}: not readable as JSON: {error}; restore the file, or prepare the dataset again"
         ) from error

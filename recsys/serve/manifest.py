@@ -14,6 +14,7 @@ import xxhash
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
+from recsys.files.json_text import parse_json
 from recsys.serve.signature import Signature
 
 DEPLOYMENT_FILE = "deployment.json"
@@ -110,8 +111,8 @@ class Deployment:
         file = folder / DEPLOYMENT_FILE
         try:
             text = file.read_text()
-            values = json.loads(text)
-        except (OSError, ValueError, RecursionError) as error:
+            values = parse_json(text)
+        except (OSError, ValueError) as error:
             raise DeploymentError(
                 f"{file}: not readable: {error}; deploy the checkpoint again"
             ) from error

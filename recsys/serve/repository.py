@@ -14,7 +14,6 @@ loaded half-written. So only complete versions are moved into a repository.
 import contextlib
 import os
 import py_compile
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -56,16 +55,8 @@ class ModelRepository:
         Triton would take each folder in it for a model. With `later` there may be no model yet.
 
         Raises:
-            RepositoryError: says what the folder is and what to do, or names a version that is too
-                large.
+            RepositoryError: says what the folder is and what to do.
         """
-        for path in self.root.glob("[!.]*/[0-9]*"):
-            digits = re.match("[0-9]+", path.name)
-            if path.is_dir() and digits and int(digits[0]) > LARGEST_VERSION:
-                raise RepositoryError(
-                    f"{path}: no server starts on a version above {LARGEST_VERSION}; move this "
-                    "folder out of the repository"
-                )
         if self.models():
             return
         if (self.root / CONFIG_FILE).is_file():

@@ -28,6 +28,7 @@ from torch import Tensor
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
 from recsys.files.held import HeldPath
+from recsys.files.json_text import parse_json
 from recsys.interruption import interrupted_after
 from recsys.settings import checked, section_from_dict
 from recsys.train.divergence import find_nonfinite
@@ -76,6 +77,10 @@ class Checkpoint:
         """
         names = self._files_of(group)
         return self._join(names) if "part" in self.files[names[0]] else self._read(names[0])
+
+    def file_of(self, group: str, name: str) -> Path:  # noqa: ARG002  (all of a group's)
+        """Returns the file with a tensor of a group, or one of its shards."""
+        return self.path / self._files_of(group)[0]
 
     def _files_of(self, group: str) -> list[str]:
         """Returns the names of a group's file, or of its shards."""
@@ -161,32 +166,33 @@ class Checkpoint:
             CheckpointError: the group or a tensor is not there or damaged, a shape or dtype
                 differs, the group holds other tensors, or a value is NaN or infinite.
         """
-        stored, file = self.tensors(group), self.path / self._files_of(group)[0]
+        stored = self.tensors(group)
         others = sorted(name for name in stored if name not in expected and not left_out(name))
         if others and expected.keys() <= stored.keys():
             raise CheckpointError(
-                f"{file}: holds tensors that the model has no place for: {show_names(others)}; "
-                "the model flags differ from those of the checkpoint: leave them out"
+                f"{self.file_of(group, others[0])}: holds tensors that the model has no place for: "
+                f"{show_names(others)}; the model flags differ from those of the checkpoint: leave "
+                "them out"
             )
         for name, like in expected.items():
             if name not in stored:
                 raise CheckpointError(
-                    f"{file}: has no tensor {name!r}; it was made by another kind of model or "
-                    "optimizer"
+                    f"{self.file_of(group, name)}: has no tensor {name!r}; it was made by another "
+                    "kind of model or optimizer"
                 )
             found, wanted = describe_tensor(stored[name]), describe_tensor(like)
             if found != wanted:
                 raise CheckpointError(
-                    f"{file}: {name}: the checkpoint has {found}, the model {wanted}; the model "
-                    "flags or the dataset differ from those of the checkpoint, or other software "
-                    "changed the file"
+                    f"{self.file_of(group, name)}: {name}: the checkpoint has {found}, the model "
+                    f"{wanted}; the model flags or the dataset differ from those of the "
+                    "checkpoint, or other software changed the file"
                 )
         tensors = {name: stored[name] for name in expected}
         bad = find_nonfinite(tensors)
         if bad is not None:
             raise CheckpointError(
-                f"{file}: {bad}: holds values that are NaN or infinite, as of a run that diverged; "
-                "use an earlier checkpoint"
+                f"{self.file_of(group, bad)}: {bad}: holds values that are NaN or infinite, as of "
+                "a run that diverged; use an earlier checkpoint"
             )
         return tensors
 
@@ -381,8 +387,8 @@ def _is_installing(run: Path) -> bool:
 def _open(path: Path) -> Checkpoint:
     try:
         held = HeldPath(path, fcntl.LOCK_SH)
-        manifest = json.loads((path / MANIFEST_FILE).read_text())
-    except (ValueError, OSError, RecursionError) as error:
+        manifest = parse_json((path / MANIFEST_FILE).read_text())
+    except (ValueError, OSError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
@@ -457,10 +463,10 @@ def read_pointers(run: Path) -> dict[str, str]:
     """
     file = run / POINTER_FILE
     try:
-        pointers: dict[str, str] = json.loads(file.read_text())
+        pointers: dict[str, str] = parse_json(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
         pointers = {}
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         raise CheckpointError(
             f"{file}: not readable as JSON: {error}; {_what_is_left(run)}"
         ) from error

@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -18,7 +17,6 @@ from recsys.train.loop import (
     Evaluation,
     FitResult,
     LoopConfig,
-    LoopState,
     Metric,
     TrainStep,
 )
@@ -84,20 +82,6 @@ class SavedState:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class WeightsLayout(Protocol):
-    """Another project's checkpoint layout: weights only, not resumable."""
-
-    def check_unused(self, folder: Path) -> None:
-        """Refuses a folder with files.
-
-        Raises:
-            CheckpointError: there are files.
-        """
-
-    def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
-        """Saves the weights; every process must call it."""
-
-
 class Training(Protocol[BatchT]):
     """A model in training."""
 
@@ -120,10 +104,6 @@ class Training(Protocol[BatchT]):
     @property
     def metric(self) -> Metric:
         """The metric that chooses the best checkpoint."""
-
-    @property
-    def layout(self) -> WeightsLayout | None:
-        """Another layout of the checkpoints; None for this project's."""
 
     def summary(self) -> str:
         """Describes the training batches in a line."""

@@ -239,12 +239,9 @@ class Run(Generic[BatchT]):
         """
         config, processes = self.recipe.config, self.machine.processes
         if not config.run.resume and not processes.is_restart:
-            if training.layout is not None:
-                training.layout.check_unused(folder.folder)
-            else:
-                folder.check_unused(f"`{config.folder_setting}`")
+            folder.check_unused(f"`{config.folder_setting}`")
             return LoopState()
-        latest = folder.latest() if training.layout is None else None
+        latest = folder.latest()
         if latest is None:
             return LoopState()
         folder.best()  # refuses a missing one now, not when the training has ended
@@ -272,9 +269,6 @@ class Run(Generic[BatchT]):
         self.log.sync()
         with training.saved() as saved:
             self._require_finite(saved, state)
-            if training.layout is not None:
-                training.layout.save(folder.folder, state, is_best)
-                return
             folder.save(
                 state.step,
                 saved.groups,

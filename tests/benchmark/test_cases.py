@@ -139,16 +139,14 @@ def test_two_processes_train_beside_torchrec(measured):
         assert throughput == pytest.approx(2048 / (by_metric[name].value / 1e3), rel=0.5)
 
 
-def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeypatch, tmp_path):
-    from benchmark.cases import bert4rec_recbole, preprocessing, train_step_distributed
+def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeypatch):
+    from benchmark.cases import preprocessing, train_step_distributed
 
     monkeypatch.setattr(train_step_distributed, "has_torchrec", lambda: False)
     monkeypatch.setattr(preprocessing.importlib.util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(bert4rec_recbole, "RECBOLE_PYTHON", tmp_path / "nowhere")
     for name, flags, target in (
         ("train_step_distributed", (), "make torchrec"),
         ("preprocessing", ("--candidates=native,spark",), "make spark"),
-        ("bert4rec_recbole", (), "make recbole"),
     ):
         assert measured(name, *flags, status=2) == {}
         assert target in capsys.readouterr().err

@@ -2,14 +2,11 @@
 """Peers compute the same as ours, a wrong result is found before it is timed."""
 
 import contextlib
-import time
 
-import numpy as np
 import pytest
 import torch
 
 from benchmark.cases import interaction_kernels
-from benchmark.cases.bert4rec_recbole import write_interactions
 from benchmark.cases.embedding_kernels import EmbeddingKernels
 from benchmark.cases.interaction_kernels import InteractionKernels
 from benchmark.cases.sparse_step_kernels import SparseStepKernels
@@ -24,16 +21,13 @@ from benchmark.peers.dlrm import (
     make_batches,
     training_flops,
 )
-from benchmark.peers.recbole_bert4rec import MeasuredBatches
 from benchmark.peers.tables import IdBatch, TouchedRows, build_tables
 from benchmark.peers.torchrec import has_torchrec, single_process_group
-from benchmark.programs import prepare_movielens
 from benchmark.side_by_side import check_error, id_batches, table_major, torchrec_columns
 from cuda_ext import ops
 from cuda_ext.error_bounds import Bounded
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.network import Dlrm
-from recsys.data.sequences.files import read_sequences
 from recsys.train.processes import join_processes
 from tests.tools import needs
 
@@ -154,38 +148,3 @@ def test_another_start_on_ranks_is_found():
         sides["other"].train(batches[:1])
         with pytest.raises(ArithmeticError, match="losses of the same steps"):
             check_sides(sides, batches, processes)
-
-
-def test_recbole_reads_the_same_histories(tmp_path):
-    ratings = tmp_path / "ratings.txt"
-    histories = {1: [5, 9, 2, 5], 2: [9, 2, 7], 3: [7, 5, 9, 2, 1]}
-    ratings.write_text("".join(f"{u} {i}\n" for u, items in histories.items() for i in items))
-    dataset = prepare_movielens(ratings, tmp_path / "dataset")
-    target = write_interactions(dataset, tmp_path / "recbole")
-    rows = np.loadtxt(target / "ml-100k.inter", dtype=np.int64, skiprows=1)
-    sequences = read_sequences(dataset)
-    assert len(rows) == len(sequences.items) == 12
-    for user in range(sequences.num_users):
-        mine = rows[rows[:, 0] == user + 1]
-        ordered = mine[mine[:, 2].argsort()][:, 1]
-        start, stop = sequences.offsets[user : user + 2]
-        assert ordered.tolist() == sequences.items[start:stop].tolist()
-
-
-def test_measured_batches_count_loading_and_leave_the_first_out():
-    class Slow:
-        shuffle = True
-
-        def __len__(self):
-            return 5
-
-        def __iter__(self):
-            for _ in range(5):
-                time.sleep(0.02)
-                yield [0] * 10
-
-    batches = MeasuredBatches(Slow(), 3)
-    assert len(batches) == 3
-    assert batches.shuffle
-    assert [len(batch) for batch in batches] == [10, 10, 10]
-    assert 20 / batches.samples_per_s(1) >= 0.04

@@ -11,8 +11,6 @@ import torch
 from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, OptimizerConfig
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.model import nvidia_checkpoint
-from dlrm.model.row_blocks import whole_blocks
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
 from dlrm.train.checkpoint import restore_state, saved_state
@@ -24,6 +22,7 @@ from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests.checkpoints import assert_same
 from tests.dlrm import networks
+from tests.dlrm.nvidia_folder import write_nvidia_folder
 from tests.dlrm.ranks import (
     MODEL,
     SIZES,
@@ -323,68 +322,23 @@ def test_a_part_that_is_missing_is_found_out(begun, tmp_path):
         OpenedCheckpoint.open(folder).load_into(single("joint_fused"))
 
 
-NAMES = ("mixed", "all by rows", "all on one", "all copies")
-
-
-def save_on_ranks(rank, world_size, folder):
-    """Saves the same model under several placements, each into a folder of the same name."""
-    processes = Processes(rank, world_size, rank)
-    for name in NAMES:
-        model = distributed("joint_fused", placement(name, world_size), rank)
-        parent = folder / name.replace(" ", "_")
-        if rank == 0:
-            parent.mkdir()
-        processes.barrier()
-        for step in (3, 7):  # the second replaces the first
-            nvidia_checkpoint.save(parent / "saved", model, 1, step, MODEL, processes)
-
-
-def load_and_save_on_ranks(rank, world_size, source, folder):
-    placed = placement("mixed", world_size)
-    model = distributed("joint_fused", placed, rank)
+def load_on_ranks(rank, world_size, folder):
+    model = distributed("joint_fused", placement("mixed", world_size), rank)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(9.0)
-    OpenedCheckpoint.open(source).load_into(model)
-    processes = Processes(rank, world_size, rank)
-    nvidia_checkpoint.save(folder / "saved", model, 1, 7, MODEL, processes)
+    OpenedCheckpoint.open(folder).load_into(model)
+    alone = single("joint_fused")
+    tables, expected = read_tables(model.embeddings), read_tables(alone.embeddings)
+    for i, shard in model.embeddings.shards().items():
+        assert torch.equal(tables[i], expected[i][shard.rows])
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.mlp_parameters(), alone.mlp_parameters(), strict=True)
+    )
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_files_are_those_of_one_process(tmp_path):
-    alone = tmp_path / "alone"
-    nvidia_checkpoint.save(alone / "saved", single("joint_fused"), 1, 7, MODEL)
-    expected = contents(alone / "saved")
-    assert len(expected) == 6 * 2 + 4
-    run_ranks(2, save_on_ranks, 2, tmp_path)
-    for name in NAMES:
-        folder = tmp_path / name.replace(" ", "_")
-        assert [path.name for path in folder.iterdir()] == ["saved"]
-        assert contents(folder / "saved") == expected, name
-    again = tmp_path / "again"
-    again.mkdir()
-    source = tmp_path / "all_by_rows" / "saved"
-    run_ranks(3, load_and_save_on_ranks, 3, source, again)
-    assert contents(again / "saved") == expected
-
-
-def check_blocks(rank, world_size):
-    """Blocks smaller than the table, more ranks than rows, a last block that is cut."""
-    for rows in (1, 2, 5, 29, 64):
-        for table in (0, 1):
-            placed = placement_of(world_size, (rows,) * 2, ("rows",) * 2)
-            whole = torch.arange(rows * 3, dtype=torch.float32).view(rows, 3)
-            shard = slice(placed.first_row(table, rank), rows, world_size)
-            for block_rows in (1, 4, 7, 100):
-                found = dict(whole_blocks(shard, rank, whole[shard], block_rows))
-                mine = range(rank * block_rows, rows, world_size * block_rows)
-                assert list(found) == list(mine)
-                for start, block in found.items():
-                    assert torch.equal(block, whole[start : start + block_rows])
-
-
-def test_blocks_of_a_spread_table():
-    run_ranks(3, check_blocks, 3)
+def test_nvidias_checkpoint_is_spread_over_ranks(tmp_path):
+    folder = tmp_path / "nvidia"
+    write_nvidia_folder(folder, single("joint_fused"), **MODEL)
+    run_ranks(2, load_on_ranks, 2, folder)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.model import nvidia_checkpoint
 from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
@@ -19,6 +18,7 @@ from recsys.serve.config_pbtxt import ConfigError, ServingSettings
 from recsys.serve.deploy import ParityError
 from recsys.serve.manifest import Deployment, DeploymentError
 from tests.dlrm.deployed import deploy_checkpoint, draw
+from tests.dlrm.nvidia_folder import write_nvidia_folder
 from tests.recsys.serve.checkpoints import (
     NUM_NUMERICAL,
     TABLE_SIZES,
@@ -201,7 +201,7 @@ def test_a_version_maps_its_tables_and_does_not_copy_them(checkpoint, tmp_path):
 def test_a_checkpoint_in_nvidias_layout_is_deployed(tmp_path):
     checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", interaction_op="dot")
     stored = DlrmExport(checkpoint).model_values()["config"]
-    nvidia_checkpoint.save(tmp_path / "nvidia", model, 1, 7, stored)
+    write_nvidia_folder(tmp_path / "nvidia", model, **stored)
     found, served = deployed(tmp_path / "nvidia", tmp_path / "models")
     assert Deployment.load(found.folder).step == 7
     assert_answers(served.predict([draw(9)]), model, [draw(9)])

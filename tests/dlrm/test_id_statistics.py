@@ -229,9 +229,6 @@ def test_what_cannot_have_statistics_is_refused(program, dataset, tmp_path):
         write_split(tmp_path, split, spec, columns)
     numbers = ("--numerical_embedding=bins", "--interaction_op=cat", "--id_statistics=64")
     assert "--id_statistics" in program.refused(f"--dataset={tmp_path}", *numbers)
-    flags = ("--id_statistics=64", "--checkpoint_format=nvidia")
-    folder = f"--save_checkpoint_path={tmp_path / 'run'}"
-    assert "--id_statistics" in program.refused(f"--dataset={dataset}", folder, *flags)
     assert "--id_statistics" in program.refused(f"--dataset={dataset}", "--id_statistics=1")
 
 

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig, current_settings
-from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint, weights_of
 from dlrm.nn.embedding import load_table, read_tables
@@ -21,6 +20,7 @@ from dlrm.nn.mlp import Mlp
 from dlrm.scripts.flags import PRESETS
 from recsys.train.saving.write import write_checkpoint
 from tests.dlrm.networks import SIZES, batch, build, copy_of, tables_of, train_step
+from tests.dlrm.nvidia_folder import write_nvidia_folder
 
 EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")
 
@@ -356,9 +356,7 @@ def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(hal
     write_checkpoint(tmp_path / "ours", weights_of(other), {}, {})
     OpenedCheckpoint.open(tmp_path / "ours").load_into(model)
     loaded = check()
-    nvidia_checkpoint.save(
-        tmp_path / "theirs", build(2, top_mlp_sizes=(40, 8, 1), sizes=(50, 60)), 0, 0, {}
-    )
+    write_nvidia_folder(tmp_path / "theirs", build(2, top_mlp_sizes=(40, 8, 1), sizes=(50, 60)))
     OpenedCheckpoint.open(tmp_path / "theirs").load_into(model)
     assert not torch.allclose(loaded, check(), rtol=0.05)
     model = copy.deepcopy(model)

@@ -135,11 +135,6 @@ def test_a_run_without_numbers_has_no_vectors_of_them(program, dataset, tmp_path
     assert "--numerical_embedding" in message
     message = program.refused(f"--dataset={dataset}", "--numerical_bins=1")
     assert "--numerical_bins" in message
-    flags = ("--numerical_embedding=bins", "--checkpoint_format=nvidia")
-    message = program.refused(
-        f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}", *flags
-    )
-    assert "--numerical_embedding" in message
 
 
 def write_dataset(folder, numbers):

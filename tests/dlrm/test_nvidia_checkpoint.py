@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's checkpoint layout, written and read here as its code does, not by our writer.
-
-Followed: dlrm/utils/checkpointing/{model,distributed}.py, dlrm/model/distributed.py and the config
-of dlrm/scripts/main.py in PyTorch/Recommendation/DLRM of NVIDIA's DeepLearningExamples at 729963dd.
-"""
+"""Checkpoints of NVIDIA's DLRM, read as ours."""
 
 import struct
 
 import pytest
 import torch
-from torch.nn.functional import linear
 
-from dlrm.model import nvidia_checkpoint
+from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
 from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError
 from tests.dlrm.networks import build
+from tests.dlrm.nvidia_folder import their_config, their_logits, write_nvidia_folder
 
 SIZES = (3, 2)
 DIM = 2
@@ -25,52 +21,16 @@ BOTTOM = ([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]], [0.5, 0.25])
 HIDDEN_IN = 8  # 2 + 3 dot products = 5, padded to 8
 TOP = ([[float(10 * i + j) / 64 for j in range(HIDDEN_IN)] for i in range(4)], [0.0, 1.0, 2.0, 3.0])
 OUT = ([[1.0, -1.0, 0.5, 0.25]], [0.125])
-
-
 MAPPING = {"bottom_mlp": 0, "embedding": [[0, 1]], "vectors_per_gpu": [3]}
-
-
-def their_config(**changes):
-    return {
-        "mode": "train", "embedding_type": "custom_cuda", "embedding_dim": DIM, "?": False,
-        "bottom_mlp_sizes": [DIM], "top_mlp_sizes": [4, 1], "interaction_op": "dot",
-        "hash_indices": False, "max_table_size": None, "bottom_features_ordered": False,
-        "optimized_mlp": True, "auc_device": "GPU", "dataset_type": "parametric", "verbosity": -1,
-    } | changes  # fmt: skip
-
-
-def their_logits(folder, order, interaction_op, numerical, ids):
-    """Runs the files of a folder as NVIDIA's network does, its tables in the order of a run."""
-
-    def read(name):
-        return torch.load(folder / name, weights_only=True)
-
-    def mlp(name, x):
-        layers = read(name)
-        for weight, bias in zip(layers["weights"], layers["biases"], strict=True):
-            x = linear(x, weight, bias).relu()
-        return x
-
-    bottom = mlp("bottom_model.mlp.pt", numerical)
-    vectors = [bottom]
-    for i in order:
-        rows, dim = read(f"embeddings.{i}.meta.pt")["shape"]
-        raw = (folder / f"bottom_model.embeddings.{i}.bin").read_bytes()
-        table = torch.tensor(struct.unpack(f"<{rows * dim}f", raw)).view(rows, dim)
-        vectors.append(table[ids[:, i]])
-    if interaction_op == "cat":
-        x = torch.cat(vectors, 1)
-    else:
-        pairs = [(vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)]
-        x = torch.cat([bottom, torch.stack(pairs, 1)], 1)
-        x = torch.nn.functional.pad(x, (0, -x.shape[1] % 8))
-    out = read("top_model.out.pt")
-    return linear(mlp("top_model.mlp.pt", x), out["weight"], out["bias"]).squeeze(1)
 
 
 def model(embedding_type="joint_fused", sizes=SIZES, **more):
     shape = {"embedding_dim": DIM, "bottom_mlp_sizes": (DIM,), "top_mlp_sizes": (4, 1)}
     return build(1, sizes, num_numerical_features=3, embedding_type=embedding_type, **shape, **more)
+
+
+def load(folder, found):
+    OpenedCheckpoint.open(folder).load_into(found)
 
 
 @pytest.fixture
@@ -98,9 +58,9 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("embedding_type", ["joint_fused", "multi_table"])
 def test_every_number_lands_in_its_place(folder, embedding_type):
-    assert nvidia_checkpoint.is_nvidia_checkpoint(folder)
+    assert is_nvidia_checkpoint(folder)
     found = model(embedding_type)
-    nvidia_checkpoint.load(folder, found)
+    load(folder, found)
     for table, rows, values in zip(
         read_tables(found.embeddings).values(), SIZES, TABLES, strict=True
     ):
@@ -112,21 +72,6 @@ def test_every_number_lands_in_its_place(folder, embedding_type):
     assert (out.weight.tolist(), out.bias.tolist()) == OUT
 
 
-def test_our_writer_gives_the_same_bytes_and_tensors(folder, tmp_path):
-    loaded = model()
-    nvidia_checkpoint.load(folder, loaded)
-    ours = tmp_path / "ours"
-    nvidia_checkpoint.save(ours, loaded, 0, 5, {"embedding_dim": DIM})
-    for i in range(2):
-        name = f"bottom_model.embeddings.{i}.bin"
-        assert (ours / name).read_bytes() == (folder / name).read_bytes()
-    assert {p.name for p in ours.iterdir()} == {p.name for p in folder.iterdir()} - {"ours"}
-    for name in ("bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"):
-        a, b = (torch.load(f / name, weights_only=True) for f in (ours, folder))
-        assert str(a) == str(b)
-    assert torch.load(ours / "metadata.pt", weights_only=True)["data"]["step"] == 5
-
-
 def test_the_model_is_described_by_their_metadata(folder):
     described = OpenedCheckpoint.open(folder)
     config = described.config
@@ -136,17 +81,11 @@ def test_the_model_is_described_by_their_metadata(folder):
     assert torch.equal(described.load().top_mlp.linears[0].weight, torch.tensor(TOP[0]))
 
 
-def test_shape_files_of_our_earlier_name_are_read(folder):
-    for i in range(2):
-        (folder / f"embeddings.{i}.meta.pt").rename(folder / f"bottom_model.embeddings.{i}.meta.pt")
-    nvidia_checkpoint.load(folder, model())
-
-
 def test_names_of_a_data_parallel_module_are_read(folder):
     out = {"module.weight": torch.tensor(OUT[0]), "module.bias": torch.tensor(OUT[1])}
     torch.save(out, folder / "top_model.out.pt")
     loaded = model()
-    nvidia_checkpoint.load(folder, loaded)
+    load(folder, loaded)
     assert loaded.top_mlp.linears[1].weight.tolist() == OUT[0]
 
 
@@ -164,13 +103,8 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     sizes = (3, 7, 9, 7)
     saved = model(sizes=sizes, interaction_op=interaction_op)
     folder = tmp_path / "c"
-    nvidia_checkpoint.save(folder, saved, 1, 7, their_config(interaction_op=interaction_op))
+    write_nvidia_folder(folder, saved, mapping[0], interaction_op=interaction_op)
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
-    assert metadata["data"]["device_mapping"]["embedding"] == ORDERS[0][1]
-    if ordered:  # as NVIDIA's runs on several devices store it with their flag
-        nvidia_checkpoint._write_mlps(folder, saved, mapping[0])
-        metadata["data"]["device_mapping"]["embedding"] = mapping
-        torch.save(metadata, folder / "metadata.pt")
     numerical = torch.randn(20, 3)
     ids = torch.stack([torch.randint(size, (20,)) for size in sizes], 1)
     ours = saved(numerical, ids).squeeze(-1)
@@ -224,15 +158,17 @@ class Attack:
         ("bottom_model.mlp.pt", lambda b: b[:50], "not readable as tensors"),
         ("top_model.out.pt", lambda _: b"", "not readable as tensors"),
         ("top_model.mlp.pt", None, "is missing from the checkpoint"),
-        ("embeddings.0.meta.pt", {"shape": (4, 2)}, r"table of shape \[4, 2\]"),
+        ("embeddings.0.meta.pt", {"shape": (4, 2)}, "has 24 bytes, expected 32"),
+        ("embeddings.0.meta.pt", {"shape": (2, 3)}, r"float32 \[2, 3\], the model float32 \[3, 2"),
         ("embeddings.0.meta.pt", {"shape": 4}, "a shape of two numbers, got 4"),
         ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
-        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "0 weights and 0 biases"),
+        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "no tensor 'bottom_mlp.layers.0"),
         ("bottom_model.mlp.pt", {"weights": Attack()}, "not readable as tensors"),
         ("top_model.mlp.pt", one_layer(480), r"float32 \[4, 480\], the model float32 \[4, 8\]"),
         ("top_model.out.pt", out_of(torch.float16), r"weight: the checkpoint has float16 \["),
         ("top_model.out.pt", out_of(torch.float32, torch.nan), "weight: holds values that are NaN"),
-        ("top_model.mlp.pt", one_layer(8, torch.inf), r"weights\[0\]: holds values that are NaN"),
+        ("top_model.mlp.pt", one_layer(8, torch.inf), "weight: holds values that are NaN"),
+        ("top_model.mlp.pt", one_layer(3), "takes 3 numbers, the interaction of 2 tables"),
         ("bottom_model.embeddings.1.bin", lambda b: b[:-4] + NAN, "are NaN or infinite"),
         ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
         ("top_model.out.pt", [1, 2], "expected a dict, got list"),
@@ -249,7 +185,7 @@ def test_damage_is_named(folder, name, content, message):
     else:
         torch.save(content, path)
     with pytest.raises(CheckpointError, match=message) as error:
-        nvidia_checkpoint.load(folder, model())
+        load(folder, model())
     assert name.removesuffix(".meta.pt") in str(error.value)
 
 
@@ -273,19 +209,16 @@ def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
         ({"batch_norm": True}, "top_mlp.norms.0.weight"),
     ],
 )
-def test_what_has_no_place_in_the_layout_is_neither_saved_nor_left_out(
-    folder, tmp_path, more, name
-):
-    other = model(**more)
-    with pytest.raises(CheckpointError, match=f"holds no tensors {name}"):
-        nvidia_checkpoint.save(tmp_path / "c", other, 0, 0, {})
-    assert not (tmp_path / "c").exists()
-    with pytest.raises(CheckpointError, match=f"holds no tensors {name}"):
-        nvidia_checkpoint.load(folder, other)
+def test_what_has_no_place_in_the_layout_is_not_left_out(folder, more, name):
+    with pytest.raises(CheckpointError, match=f"has no tensor '{name}'"):
+        load(folder, model(**more))
 
 
 def test_a_table_more_than_the_models_is_refused(folder):
     (folder / "bottom_model.embeddings.2.bin").write_bytes(bytes(24))
     torch.save({"shape": (3, DIM)}, folder / "embeddings.2.meta.pt")
+    with pytest.raises(CheckpointError, match=ORDER):
+        load(folder, model())
+    write_nvidia_folder(folder / "three", model(sizes=(3, 2, 3)))
     with pytest.raises(CheckpointError, match="holds 3 embedding tables, the model has 2"):
-        nvidia_checkpoint.load(folder, model())
+        load(folder / "three", model())

@@ -21,6 +21,7 @@ from recsys.data.split_binary import SplitBinaryWriter
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from tests.checkpoints import assert_same, latest, tensors
 from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, final, losses
+from tests.dlrm.nvidia_folder import write_nvidia_folder
 from tests.preproc.clicks.rows import good_text, run
 
 
@@ -69,11 +70,10 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tr
     assert "--gauc_by user: no categorical feature" in program.refused(*flags, "--gauc_by=user")
 
 
-@pytest.mark.parametrize("layout", ["native", "nvidia"])
-def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_path, layout):
+def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_path):
     run, report = tmp_path / "run", f"--report={tmp_path / 'page.html'}"
     worse_at_the_end = ("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings")
-    length = ("--epochs=2", "--max_steps=50", f"--checkpoint_format={layout}")
+    length = ("--epochs=2", "--max_steps=50")
     compared = "--baselines=logistic_regression"
     records = program.train(dataset, run, *worse_at_the_end, *length, report, compared)
     explained = next(r["data"] for r in records if "explained_step" in r["data"])
@@ -207,15 +207,13 @@ def test_resumed_run_equals_the_uninterrupted_one(
 
 
 def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path):
-    folder, parametric = tmp_path / "nvidia", "--dataset_type=parametric"
-    records = program.train(dataset, folder, parametric, "--embedding_type=custom_cuda",
-                            "--checkpoint_format=nvidia")  # fmt: skip
+    run, folder, parametric = tmp_path / "run", tmp_path / "nvidia", "--dataset_type=parametric"
+    records = program.train(dataset, run, parametric, "--embedding_type=custom_cuda")
     assert records[0]["data"]["embedding_type"] == "joint_fused"
     assert records[0]["data"]["dataset_type"] == "split"
+    opened = OpenedCheckpoint.open(run)
+    write_nvidia_folder(folder, opened.load(), **opened.settings)
     assert OpenedCheckpoint.open(folder).table_sizes == CARDINALITIES
-    assert (folder / "bottom_model.embeddings.3.bin").stat().st_size == 17 * 8 * 4
-    metadata = torch.load(folder / "metadata.pt", weights_only=True)
-    assert metadata["data"]["device_mapping"]["embedding"] == [[2, 1, 3, 0]]
     tested = program.test(dataset, folder, parametric, model=SMALL_MODEL[3:])
     assert tested["auc"] == final(records)["best_auc"]
 
@@ -277,11 +275,9 @@ def test_shuffled_labels_are_called_guessing(program, tmp_path):
     assert "the model is guessing" in program.stderr
 
 
-@pytest.mark.parametrize("layout", ["native", "nvidia"])
-def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, layout):
+def test_a_diverged_model_is_not_saved(program, dataset, tmp_path):
     folder = tmp_path / "run"
-    layout = f"--checkpoint_format={layout}"
-    program.train(dataset, folder, "--lr=1e38", "--max_steps=1", layout, status=4)
+    program.train(dataset, folder, "--lr=1e38", "--max_steps=1", status=4)
     assert "is NaN or infinite" in program.stderr
     assert not [path for path in folder.rglob("*") if path.is_file()]
 

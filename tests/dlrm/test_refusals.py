@@ -39,7 +39,6 @@ FLAGS = [
     (["--synthetic_dataset_num_entries=1000000000000000"], "--synthetic_dataset_num_entries must"),
     (["--top_mlp_sizes=1000000,10000000,1"], "To change: smaller --bottom_mlp_sizes and --top_mlp"),
     (["--loss_scale=0"], "--loss_scale must be positive"),
-    (["--batch_norm", "--checkpoint_format=nvidia"], "--checkpoint_format nvidia has no tensors"),
     (["--batch_norm", "--batch_size=5999"], "--batch_norm needs two rows .*: use --drop_last"),
     (["--embedding_l2=-1"], "--embedding_l2 must not be negative"),
     (["--embedding_l2=1", "--embedding_weight_decay=1"], "--embedding_l2 shrinks all rows, --embe"),
@@ -63,7 +62,6 @@ FLAGS = [
     (["--warmup_steps=100", "--decay_start_step=50"], "--decay_start_step"),
     (["--batch_size=100000", "--drop_last"], "leaves no whole batch of 6000 rows"),
     (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
-    (["--checkpoint_format=nvidia", "--interaction_op=dcnv2"], "--checkpoint_format nvidia has no"),
     (
         ["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=1,99999"],
         "--inference_benchmark_batch_sizes 99999: the test split has fewer rows",
@@ -182,16 +180,12 @@ def test_another_dataset(program, dataset, trained, tmp_path):
         assert "name the dataset of the training with --dataset" in error
 
 
-@pytest.mark.parametrize(("layout", "status"), [("native", 0), ("nvidia", 2)])
-def test_files_of_others_are_never_removed(program, dataset, tmp_path, layout, status):
+def test_files_of_others_are_never_removed(program, dataset, tmp_path):
     notes = tmp_path / "run" / "step_by_step_notes" / "thesis.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("x")
-    layout = f"--checkpoint_format={layout}"
-    program.train(dataset, tmp_path / "run", layout, "--max_steps=2", status=status)
+    program.train(dataset, tmp_path / "run", "--max_steps=2")
     assert notes.read_text() == "x"
-    if status:
-        assert "holds step_by_step_notes; NVIDIA's layout takes" in program.stderr
 
 
 @pytest.mark.parametrize(

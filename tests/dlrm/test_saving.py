@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrm.model.weights import OpenedCheckpoint
 from tests import harness
 from tests.checkpoints import assert_same, latest
 from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram
+from tests.dlrm.networks import build
+from tests.dlrm.nvidia_folder import write_nvidia_folder
 from tests.mounts import tmpfs
 
 
@@ -153,29 +154,23 @@ def test_a_closed_output_does_not_end_the_training(dataset, tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
-    layout = ("--checkpoint_format=nvidia",)
-    for name, first, seconds in (
-        ("run", (), ((), ("--resume",), layout)),
-        ("nvidia", layout, (layout,)),
-    ):
-        folder = tmp_path / name
-        with harness.started_forked(*command(dataset, folder, "--epochs=1000", *first)) as process:
-            wait_for_step(process, 3)
-            for second in seconds:
-                refused = harness.forked(*command(dataset, folder, *second), status=2)
-                assert re.search(
-                    rf"--save_checkpoint_path: another run saves in .*process {process.pid} on",
-                    refused.stderr,
-                )
-    assert (tmp_path / "run" / ".run.lock").exists()  # of a killed run: nobody holds it
-    harness.forked(*command(dataset, tmp_path / "run", "--resume", "--max_steps=6"))
+    folder = tmp_path / "run"
+    with harness.started_forked(*command(dataset, folder, "--epochs=1000")) as process:
+        wait_for_step(process, 3)
+        for second in ((), ("--resume",)):
+            refused = harness.forked(*command(dataset, folder, *second), status=2)
+            assert re.search(
+                rf"--save_checkpoint_path: another run saves in .*process {process.pid} on",
+                refused.stderr,
+            )
+    assert (folder / ".run.lock").exists()  # of a killed run: nobody holds it
+    harness.forked(*command(dataset, folder, "--resume", "--max_steps=6"))
 
 
-@pytest.mark.parametrize("layout", ["native", "nvidia"])
-def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
     log = tmp_path / "log.json"
     with tmpfs(tmp_path / "disk", "4m") as disk:
-        run = arguments(disk / "run", log, f"--checkpoint_format={layout}", "--max_steps=2")
+        run = arguments(disk / "run", log, "--max_steps=2")
         error = harness.forked(*run, status=2).stderr.strip().splitlines()[-1]
         assert re.match(rf"error: {disk}/run.*: the disk is full \(.*\); a check", error), error
         needed, free = re.findall(r"([\d,]{5,}) (?:bytes|are)", error)
@@ -218,32 +213,13 @@ def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(
     assert modes == {0o640}
 
 
-def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path):
-    with tmpfs(tmp_path / "disk", "20m") as disk:
-        for folder, where in ((disk, disk), (tmp_path / "here", ".")):
-            folder.mkdir(exist_ok=True)
-            run = command(dataset, where, "--checkpoint_format=nvidia", "--max_steps=2",
-                          f"--log_path={tmp_path / 'log'}")  # fmt: skip
-            harness.forked(*run, folder=folder)
-            assert OpenedCheckpoint.open(folder).step == 2
-            assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
-
-
-def test_a_folder_with_another_runs_checkpoint_is_refused(program, dataset, tmp_path):
-    native, nvidia = tmp_path / "native", tmp_path / "nvidia"
-    layout = "--checkpoint_format=nvidia"
-    program.train(dataset, native, "--max_steps=2")
-    program.train(dataset, nvidia, "--max_steps=2", layout)
-    before = {p.name: p.read_bytes() for p in nvidia.iterdir()}
-    for folder, more, message in (
-        (nvidia, (layout,), "holds a checkpoint already"),
-        (nvidia, (), "holds a checkpoint in NVIDIA's layout"),
-        (native, (layout,), "holds latest.json"),
-    ):
-        program.train(dataset, folder, "--max_steps=2", *more, status=2)
-        error = program.stderr
-        assert re.search(f"error: --save_checkpoint_path: .*{message}", error), error
-    assert {p.name: p.read_bytes() for p in nvidia.iterdir()} == before
+def test_a_folder_with_nvidias_checkpoint_is_refused(program, dataset, tmp_path):
+    folder = tmp_path / "nvidia"
+    write_nvidia_folder(folder, build())
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    program.train(dataset, folder, "--max_steps=2", status=2)
+    assert "error: --save_checkpoint_path" in program.stderr
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
 def test_another_evaluation_split_cannot_be_resumed(program, dataset, tmp_path):

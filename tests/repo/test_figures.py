@@ -49,7 +49,6 @@ OBJECTIVES = means("bert4rec_objectives")
 AMONG = ("popular hr@1", "popular hr@5", "popular hr@10", "popular ndcg@5", "popular ndcg@10")
 AMONG += ("full hr@10", "full ndcg@10")
 AT_10 = ("popular hr@10", "popular ndcg@10", "full hr@10", "full ndcg@10")
-RECBOLE = rows("bert4rec_recbole", NEWER)
 
 
 def objectives(candidate, *metrics):
@@ -253,17 +252,6 @@ SENTENCES = [
         objectives("masked, 256 columns, correction 0.3, 16,000 steps of 32", *AT_10)
         + objectives("masked, on a CPU", *AT_10),
     ),
-    (
-        "docs/bert4rec.md",
-        "| RecBole as shipped | {:.0f} | {:.1f}x | {:.0f} | {:.1f}x |",
-        [
-            value
-            for threads in ("1 thread", "2 threads")
-            for metric in (f"train samples/s, {threads}",)
-            for shipped in (RECBOLE["RecBole 1.2.1 as shipped"][metric],)
-            for value in (shipped, RECBOLE["ours, preset recbole"][metric] / shipped)
-        ],
-    ),
 ]
 """Document, sentence with places for figures, the figures from the records."""
 
@@ -304,8 +292,6 @@ SOURCES = {
             f"{RECORDS}bert4rec_objectives.jsonl",
         ),
         "step": f"{RECORDS}bert4rec_quality.jsonl",
-        "samples/s": f"{RECORDS}bert4rec_recbole.jsonl",
-        "test users, all items, seen ones ranked too": f"{RECORDS}bert4rec_recbole.jsonl",
         "HR@10, all": f"{RECORDS}bert4rec_adapters.jsonl",
         **dict.fromkeys(
             ("MovieLens-20M, popular negatives", "published size"),
@@ -320,7 +306,9 @@ SOURCES = {
         "kernel": "tests/fake_cuda/test_budget.py",
         "precision": f"{RECORDS}gpu_training.jsonl",
     },
-    "docs/log.md": {"log": "docs/log.md"},
+    "docs/log.md": dict.fromkeys(
+        ("log", "samples/s", "test users, all items, seen ones ranked too"), "docs/log.md"
+    ),
     "docs/several_devices.md": {
         **dict.fromkeys(("rank", "tables"), "tests/dlrm/test_placement.py"),
         "placement": "docs/log.md",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files for operations by the schemas of those who read them, and beside one another."""
+"""The files for operations by the tools and schemas of their readers, and beside one another."""
 
 import configparser
 import importlib
@@ -20,28 +20,18 @@ from recsys_recipes.serving.serve import SECTIONS
 from tests import harness
 from tests.harness import REPOSITORY
 from tests.tools import needs
-from tests.triton import promql
-from tests.triton.promql import OPERATIONS
+from tests.triton.operations import OPERATIONS, queries
 
 DOCKERFILE = (REPOSITORY / "triton" / "Dockerfile").read_text().replace("\\\n", " ")
-
-
-def compose():
-    return yaml.safe_load((OPERATIONS / "compose.yaml").read_text())
-
-
-def documents_of(*files):
-    """Returns the manifests of files: kind -> manifest."""
-    texts = [file.read_text() for file in files]
-    return {d["kind"]: d for text in texts for d in yaml.safe_load_all(text)}
-
-
-def manifests():
-    return documents_of(OPERATIONS / "kubernetes.yaml", OPERATIONS / "deploy-job.yaml")
-
-
-def spark_manifests():
-    return documents_of(REPOSITORY / "preproc" / "spark" / "kubernetes.yaml")
+COMPOSE = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())
+SERVING, DEPLOYING, SPARK = (
+    {document["kind"]: document for document in yaml.safe_load_all(file.read_text())}
+    for file in (
+        OPERATIONS / "kubernetes.yaml",
+        OPERATIONS / "deploy-job.yaml",
+        REPOSITORY / "preproc" / "spark" / "kubernetes.yaml",
+    )
+)
 
 
 def values(words):
@@ -50,11 +40,9 @@ def values(words):
     return dict(word.removeprefix("--").split("=") for word in flags)
 
 
-def entry_point():
-    """Returns the flags of triton/serve.py in the image: name -> value."""
+def flags_of_server():
     words = json.loads(re.search(r"^ENTRYPOINT (\[.*\])", DOCKERFILE, re.MULTILINE)[1])
-    assert words[:2] == ["python3", "triton/serve.py"]
-    return values(words[2:])
+    return values(words[2:]) | values(COMPOSE["services"]["server"]["command"])
 
 
 def test_the_compose_file_is_one_by_its_specification():
@@ -62,59 +50,8 @@ def test_the_compose_file_is_one_by_its_specification():
     harness.python(*command, OPERATIONS / "compose.yaml")
 
 
-def test_the_services_listen_on_this_machine_alone_at_ports_of_the_image():
-    services = compose()["services"]
-    ports = [port for service in services.values() for port in service["ports"]]
-    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)] == []
-    flags = entry_point() | values(services["server"]["command"])
-    of_server = {port.rpartition(":")[2] for port in services["server"]["ports"]}
-    assert of_server == {flags[name] for name in ("http_port", "grpc_port", "health_port")}
-    assert services["server"]["volumes"][0]["target"] == flags["repository"]
-    (target,) = yaml.safe_load((OPERATIONS / "prometheus.yaml").read_text())["scrape_configs"]
-    assert target["static_configs"][0]["targets"] == [f"server:{flags['health_port']}"]
-
-
-def test_the_services_mount_files_that_are_there():
-    described = compose()
-    for service in described["services"].values():
-        for volume in service.get("volumes", []):
-            if isinstance(volume, str) and volume.startswith("./"):
-                assert (OPERATIONS / volume.split(":")[0]).is_file()
-        for config in service.get("configs", []):
-            assert yaml.safe_load(described["configs"][config["source"]]["content"])
-    build = described["services"]["server"]["build"]
-    assert (OPERATIONS / build["context"] / build["dockerfile"]).is_file()
-
-
-def test_the_health_check_is_that_of_the_image():
-    checked = compose()["services"]["server"]["healthcheck"]["test"]
-    assert checked[0] == "CMD"
-    words = re.search(r"HEALTHCHECK --start-period=5m CMD (\[.*\])", DOCKERFILE)[1]
-    assert checked[1:] == json.loads(words)
-    assert entry_point()["health_port"] in checked[-1]
-
-
-def test_the_image_listens_for_grpc_where_its_base_is_mended_alone():
-    """The slim image is built on other bases, whose server calls that are cancelled end."""
-    release = re.search(
-        r"^ARG BASE_IMAGE=nvcr\.io/.*:(\d\d)\.(\d\d)-py3$", DOCKERFILE, re.MULTILINE
-    )
-    assert tuple(map(int, release.groups())) >= (25, 5)
-    assert "grpc_port" not in entry_point()
-    assert "BASE_IMAGE" not in compose()["services"]["server"]["build"].get("args", {})
-    flags = entry_point() | values(compose()["services"]["server"]["command"])
-    upstreams = re.findall(r"server 127\.0\.0\.1:(\d+);", (OPERATIONS / "nginx.conf").read_text())
-    assert upstreams == [flags["http_port"], flags["grpc_port"]]
-
-
-def test_server_and_pod_have_the_same_arguments():
-    """Those of the compose file start a server in tests/triton/test_operations_served.py."""
-    (container,) = manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == compose()["services"]["server"]["command"]
-
-
 @pytest.mark.parametrize(
-    "document", [*manifests().values(), *spark_manifests().values()], ids=lambda d: d["kind"]
+    "document", [*SERVING.values(), *DEPLOYING.values(), *SPARK.values()], ids=lambda d: d["kind"]
 )
 def test_a_manifest_is_one_by_kubernetes_models(document):
     """Read strictly: a wrong type or a lack is refused, and an unknown field would be lost."""
@@ -125,132 +62,84 @@ def test_a_manifest_is_one_by_kubernetes_models(document):
     assert msgspec.convert(document, model).to_dict() == document
 
 
-def test_the_job_of_spark_is_one_of_the_program_and_its_names_fit():
-    found = spark_manifests()
-    job = found["Job"]["spec"]["template"]
-    (container,) = job["spec"]["containers"]
-    module = importlib.import_module(f"{container['command'][-1]}.__main__")
-    flags = module.define_flags()
-    assert flags(["preproc.clicks", *container["args"]])[1:] == []
-    criteo = module.job_from_flags(flags)
-    assert criteo.spark.master == "k8s://https://kubernetes.default.svc"
-    conf = dict(criteo.spark.spark_conf)
-
-    account = found["ServiceAccount"]["metadata"]["name"]
-    assert found["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": account}]
-    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
-    assert job["spec"]["serviceAccountName"] == account
-    assert conf["spark.kubernetes.authenticate.serviceAccountName"] == account
-
-    service = found["Service"]
-    assert service["spec"]["selector"] == job["metadata"]["labels"]
-    assert conf["spark.driver.host"] == service["metadata"]["name"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    for port in service["spec"]["ports"]:
-        assert port["port"] == ports[port["targetPort"]]
-    of_driver = (conf["spark.driver.port"], conf["spark.driver.blockManager.port"])
-    assert of_driver == (str(ports["driver"]), str(ports["blocks"]))
-
-    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
-    (volume,) = job["spec"]["volumes"]
-    (mount,) = container["volumeMounts"]
-    assert volume == {"name": mount["name"], "persistentVolumeClaim": {"claimName": claim}}
-    of_executor = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{mount['name']}"
-    assert conf[f"{of_executor}.options.claimName"] == claim
-    assert conf[f"{of_executor}.mount.path"] == mount["mountPath"]
-    for folder in (criteo.input, criteo.output):
-        assert folder.is_relative_to(mount["mountPath"])
-    assert conf["spark.kubernetes.container.image"] == container["image"]
-    names = {variable["name"] for variable in container["env"]}
-    assert {w for text in container["args"] for w in re.findall(r"\$\((\w+)\)", text)} == names
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "Job"])
-def test_the_names_within_a_pod_fit(kind):
-    pod = manifests()[kind]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    mounted = [mount["name"] for mount in container["volumeMounts"]]
-    assert sorted(mounted) == sorted(volume["name"] for volume in pod["volumes"])
-    models = next(v for v in pod["volumes"] if v["name"] == "models")["persistentVolumeClaim"]
-    claim = manifests()["PersistentVolumeClaim"]["metadata"]["name"]
-    assert models["claimName"] == claim
-    program = container.get("command", ["python3", "triton/serve.py"])[1]
-    assert (REPOSITORY / program).is_file()
-
-
-def test_labels_ports_and_probes_fit():
-    found = manifests()
-    spec = found["Deployment"]["spec"]
-    labels = spec["template"]["metadata"]["labels"]
-    assert spec["selector"]["matchLabels"] == labels
-    assert found["Service"]["spec"]["selector"] == labels
-    budget = found["PodDisruptionBudget"]["spec"]
-    assert budget["selector"]["matchLabels"] == labels
-    assert 0 < budget["minAvailable"] < spec["replicas"]
-    (container,) = spec["template"]["spec"]["containers"]
-    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    flags = entry_point() | values(container["args"])
-    assert ports == {name: flags[f"{name}_port"] for name in ("http", "grpc", "health")}
-    for port in found["Service"]["spec"]["ports"]:
-        assert str(port["port"]) == ports[port["targetPort"]]
-    scraped = spec["template"]["metadata"]["annotations"]
-    assert scraped["prometheus.io/port"] == ports["health"]
+def test_server_image_pod_and_proxy_agree_on_ports_and_arguments():
+    server, flags = COMPOSE["services"]["server"], flags_of_server()
+    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
+    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)] == []
+    expected = {name: flags[f"{name}_port"] for name in ("http", "grpc", "health")}
+    assert {port.rpartition(":")[2] for port in server["ports"]} == {*expected.values()}
+    assert server["volumes"][0]["target"] == flags["repository"]
+    healthy = json.loads(re.search(r"HEALTHCHECK --start-period=5m CMD (\[.*\])", DOCKERFILE)[1])
+    assert server["healthcheck"]["test"] == ["CMD", *healthy]
+    (job,) = yaml.safe_load((OPERATIONS / "prometheus.yaml").read_text())["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == [f"server:{flags['health_port']}"]
+    upstreams = re.findall(r"server 127\.0\.0\.1:(\d+);", (OPERATIONS / "nginx.conf").read_text())
+    assert upstreams == [expected["http"], expected["grpc"]]
+    (container,) = SERVING["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == server["command"]
+    assert {p["name"]: str(p["containerPort"]) for p in container["ports"]} == expected
     # A version may take as long as the supervisor lets it, at the start and at a restart.
     patience = next(f for f in declared(SupervisorSettings) if f.name == "ready_timeout_s").default
     for probe in (container["startupProbe"], container["livenessProbe"]):
         assert probe["periodSeconds"] * probe["failureThreshold"] > patience
-    claim = found["PersistentVolumeClaim"]["spec"]
-    assert (claim["accessModes"], spec["replicas"]) == (["ReadWriteMany"], 2)
 
 
-def test_rules_and_panels_are_whole():
-    for rule in promql.rules():
-        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert rule["labels"]["severity"] in ("critical", "warning")
-        assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
-        assert set(rule["annotations"]) == {"summary", "description"}
-        named = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-        grouped = promql.grouping_labels(rule["expr"])
-        assert named <= (grouped | {"version"} if grouped else {"instance"})
-    names = [rule["alert"] for rule in promql.rules()]
-    assert len(names) == len(set(names)) >= 10
-    tested = (REPOSITORY / "tests/triton/alerts_test.yaml").read_text()
-    assert [name for name in names if f"alertname: {name}\n" not in tested] == []
+@pytest.mark.parametrize("documents", [SERVING, DEPLOYING, SPARK])
+def test_labels_ports_and_volumes_of_manifests_fit(documents):
+    workload = documents.get("Deployment") or documents["Job"]
+    template = workload["spec"]["template"]
+    pod, labels = template["spec"], template.get("metadata", {}).get("labels")
+    (container,) = pod["containers"]
+    mounted = [mount["name"] for mount in container["volumeMounts"]]
+    assert sorted(mounted) == sorted(volume["name"] for volume in pod["volumes"])
+    claims = [v.get("persistentVolumeClaim", {}).get("claimName") for v in pod["volumes"]]
+    claim = documents.get("PersistentVolumeClaim") or SERVING["PersistentVolumeClaim"]
+    assert claim["metadata"]["name"] in claims
+    if service := documents.get("Service"):
+        assert service["spec"]["selector"] == labels
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert all(port["port"] == ports[port["targetPort"]] for port in service["spec"]["ports"])
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        if found := documents.get(kind):
+            assert found["spec"]["selector"]["matchLabels"] == labels
 
 
-@pytest.mark.parametrize("name", promql.queries())
-def test_a_query_is_promql(name):
-    query = promql.queries()[name]
-    assert "$" not in query
-    assert promql.selectors(query)
-
-
-def test_panels_have_a_place_and_a_unit_of_their_own():
-    board = promql.dashboard()
-    variables = {variable["name"] for variable in board["templating"]["list"]}
-    cells = []
-    for panel in board["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells += [
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        ]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["description"]
-        refs = [target["refId"] for target in panel["targets"]]
-        assert len(refs) == len(set(refs)) >= 1
-        used = set(re.findall(r"\$\{?(\w+)", json.dumps(panel)))
-        assert used - {"__rate_interval", "__range"} <= variables
-    assert len(cells) == len(set(cells))
-    ids = [panel["id"] for panel in board["panels"]]
-    assert len(ids) == len(set(ids))
+def test_the_job_of_spark_is_one_of_the_program_and_its_names_fit():
+    pod = SPARK["Job"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    module = importlib.import_module(f"{container['command'][-1]}.__main__")
+    flags = module.define_flags()
+    assert flags(["preproc.clicks", *container["args"]])[1:] == []
+    conf = dict(module.job_from_flags(flags).spark.spark_conf)
+    names = {kind: document["metadata"]["name"] for kind, document in SPARK.items()}
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    of_executor = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{mount['name']}"
+    expected = {
+        "spark.kubernetes.authenticate.serviceAccountName": names["ServiceAccount"],
+        "spark.kubernetes.container.image": container["image"],
+        "spark.driver.host": names["Service"],
+        "spark.driver.port": ports["driver"],
+        "spark.driver.blockManager.port": ports["blocks"],
+        f"{of_executor}.options.claimName": names["PersistentVolumeClaim"],
+        f"{of_executor}.mount.path": mount["mountPath"],
+    }
+    assert {name: conf.get(name) for name in expected} == expected
+    assert pod["serviceAccountName"] == names["ServiceAccount"]
+    (subject,) = SPARK["RoleBinding"]["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": names["ServiceAccount"]}
+    assert SPARK["RoleBinding"]["roleRef"]["name"] == names["Role"]
+    variables = {variable["name"] for variable in container["env"]}
+    assert {*re.findall(r"\$\((\w+)\)", str(container["args"]))} == variables
 
 
 @needs("promtool")
-def test_the_rules_raise_what_they_should():
-    harness.run("promtool", "check", "rules", OPERATIONS / "alerts.yaml")
+def test_prometheus_takes_rules_and_queries_and_alerts_fire_when_they_should(tmp_path):
+    rules = [{"record": f"query{i}", "expr": query} for i, (query, _) in enumerate(queries())]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    harness.run("promtool", "check", "config", "--syntax-only", OPERATIONS / "prometheus.yaml")
+    harness.run("promtool", "check", "rules", OPERATIONS / "alerts.yaml", file)
     harness.run("promtool", "test", "rules", "alerts_test.yaml", folder=REPOSITORY / "tests/triton")
 
 
@@ -282,11 +171,12 @@ def test_the_unit_starts_a_server_again_at_the_ports_of_the_image():
     assert service["KillMode"] == "mixed"
 
 
-def test_the_commands_of_the_files_name_files_that_are_there():
-    for path in (*OPERATIONS.glob("*.yaml"), UNIT):
-        for command in re.findall(
-            r"^#   ((?:docker|kubectl|promtool|systemd-analyze) .*)$", path.read_text(), re.M
-        ):
-            named = [word for word in shlex.split(command) if "/" in word]
-            assert named
-            assert [word for word in named if not (REPOSITORY / word).is_file()] == []
+def test_panels_show_what_the_dashboard_defines():
+    board = json.loads((OPERATIONS / "dashboard.json").read_text())
+    defined = {variable["name"] for variable in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board["panels"])))
+    assert used - {"__rate_interval", "__range"} <= defined
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(refs) == len(set(refs)) >= 1

@@ -249,19 +249,6 @@ def test_only_a_repository_is_served(deploy, tmp_path, models, capsys):
             assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("folder", ["9223372036854775808", "99999999999999999999.old"])
-@pytest.mark.parametrize("waiting", ["0", "1"])
-def test_a_version_that_no_server_starts_on_is_named(deploy, dlrm, models, capsys, folder, waiting):
-    deploy("--checkpoint", dlrm, "--version", str(2**63 - 1))
-    assert "got 9223372036854775808, the one after" in deploy("--checkpoint", dlrm, status=2)
-    (models / "dlrm" / folder).mkdir()
-    assert script("serve").main(["serve", f"--repository={models}", f"--poll_secs={waiting}"]) == 1
-    assert (
-        f"{models / 'dlrm' / folder}: no server starts on a version above 92"
-        in capsys.readouterr().err
-    )
-
-
 @pytest.fixture
 def full_disk(tmp_path):
     """A file system of 4 MiB."""

@@ -25,9 +25,8 @@ from recsys.serve.client.connection import Endpoint
 from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
 from tests.tools import needs, require
-from tests.triton import promql
 from tests.triton.conftest import deploy
-from tests.triton.promql import OPERATIONS
+from tests.triton.operations import OPERATIONS, queries
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
@@ -35,6 +34,7 @@ pytestmark = [pytest.mark.triton_server, needs("compiled Triton backend")]
 
 OF_THE_SCRAPE = {"instance": "server:8003", "job": "recsys-serving"}
 """Labels that Prometheus adds."""
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def get(url):
@@ -67,31 +67,24 @@ def live(served):
     harness.wait_for(lambda: "recsys_probe_age_seconds{" in served.metrics(), "the first probe")
     kind, text = get(served.health_url.replace("/healthz", "/metrics"))
     assert kind.startswith("text/plain; version=0.0.4")
-    return [(name, labels | OF_THE_SCRAPE) for name, labels in promql.samples(text)]
+    found = re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE)
+    return [(name, dict(LABEL.findall(labels)) | OF_THE_SCRAPE) for name, labels in found]
 
 
-@pytest.mark.parametrize("name", promql.queries())
-def test_every_selector_of_a_query_finds_samples(live, name):
-    query = promql.queries()[name]
-    labels = set()
-    for metric, matchers in promql.selectors(query):
-        taken = [sample for sample in live if promql.selects(metric, matchers, sample)]
-        assert taken, f"{metric} {matchers}"
-        labels.update(*(sample[1] for sample in taken))
-        # A label that the metric lacks would match every sample of a pattern such as .*
-        named = {matcher.name for matcher in matchers}
-        assert named <= {label for _, labels in taken for label in labels}
-    assert promql.grouping_labels(query) <= labels
-
-
-def test_the_labels_of_panels_and_messages_are_those_of_their_queries(live):
-    for panel in promql.dashboard()["panels"]:
-        for target in panel["targets"]:
-            query = promql.queries()[f"{panel['title']} {target['refId']}"]
-            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            metric, matchers = promql.selectors(query)[0]
-            of_sample = next(s[1] for s in live if promql.selects(metric, matchers, s))
-            assert shown <= (promql.grouping_labels(query) or set(of_sample))
+@pytest.mark.parametrize(("query", "shown"), queries())
+def test_a_query_selects_samples_that_have_its_labels(live, query, shown):
+    shown = {*re.findall(r"\$labels\.(\w+)", shown)}
+    grouped = {n for names in re.findall(r"\bby \(([\w, ]+)\)", query) for n in names.split(", ")}
+    matched = {n for names in re.findall(r"\bon \(([\w, ]+)\)", query) for n in names.split(", ")}
+    assert shown <= (grouped or shown)
+    for metric, matchers in re.findall(r"\b((?:nv|recsys)_\w+)(?:\{([^}]*)\})?", query):
+        wanted = re.findall(r'(\w+)=~?"([^"]*)"', matchers)
+        of_metric = [labels for name, labels in live if name == metric]
+        assert any(
+            all(name in labels and re.fullmatch(value, labels[name]) for name, value in wanted)
+            for labels in of_metric
+        ), metric
+        assert shown | grouped | matched <= of_metric[0].keys()
 
 
 def test_the_supervisor_says_what_triton_does_not(live, served):
