@@ -71,7 +71,6 @@ REMOVED = {
     "split": "BERT4Rec reads the split from the dataset: leave it out",
     "synthetic_dataset_numerical_features": "take --num_numerical_features",
     "synthetic_dataset_use_feature_spec": "give --synthetic_dataset_table_sizes",
-    "tensorboard": "--report FILE.html draws the curves of the log",
     "tf32": "BERT4Rec's fast products on a GPU are --amp",
     "warmup_ratio": "BERT4Rec's --warmup_steps below 1 is a fraction of the run",
 }
