@@ -114,7 +114,7 @@ def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
         assert found[name] == pytest.approx(expected[name], abs=1e-5)
     assert_same(two / "run", alone / "run", rtol=1e-5, atol=1e-6)
     (_,) = (two / "events").iterdir()  # one process writes
-    assert scalars(two / "events")["train/loss"] == pytest.approx(losses, rel=1e-6)
+    assert dict(scalars(two / "events")["train/loss"]) == pytest.approx(losses, rel=1e-6)
 
 
 @pytest.mark.parametrize("score", [run_on_two_nodes, functools.partial(run, 4)], ids=["nodes", "4"])

@@ -81,14 +81,12 @@ class Page(HTMLParser):
 
 
 def scalars(folder):
-    """Returns tag -> {step: value}, as TensorBoard's own reader has them."""
+    """Returns tag -> (step, value) of its points, as TensorBoard's own reader has them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder))
     events.Reload()
-    found = {}
-    for tag in events.Tags()["scalars"]:
-        points = events.Scalars(tag)
-        found[tag] = {point.step: point.value for point in points}
-        assert len(found[tag]) == len(points), f"{tag} has a step twice"
-    return found
+    return {
+        tag: [(point.step, point.value) for point in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }

@@ -65,15 +65,15 @@ def test_page_and_events_have_the_numbers_of_the_log(model, flags, split, metric
     assert run.exit_code == 0
     losses, page, events = of_steps(records, "loss"), Page(path), scalars(tmp_path / "events")
     assert 10 <= len(losses) <= 20
-    assert events["train/loss"] == pytest.approx(losses, rel=1e-6)
-    assert events["train/lr"].keys() == losses.keys()
+    assert dict(events["train/loss"]) == pytest.approx(losses, rel=1e-6)
+    assert [step for step, _ in events["train/lr"]] == list(losses)
     assert_drawn(page, "train/loss", losses)
     for name in metrics:
         values = of_steps(records, name)
         assert list(values) == [10, 20, 30]
-        assert events[f"{split}/{name}"] == pytest.approx(values, rel=1e-6)
+        assert dict(events[f"{split}/{name}"]) == pytest.approx(values, rel=1e-6)
         assert_drawn(page, f"{split}/{name}", values)
-    assert list(events["benchmark/samples_per_s"]) == [6]
+    assert [step for step, _ in events["benchmark/samples_per_s"]] == [6]
     assert {name for name, _ in page.tables["Settings"]} >= {"seed", "test_freq"}
     assert [(path.parent / link).is_file() for link in page.links] == [True, True]
     if model is dlrm:
@@ -104,8 +104,9 @@ def test_the_grid_of_a_page_has_every_metric_of_a_test_and_its_interval(tmp_path
     of_test = {tag.removeprefix("test/") for tag in events if tag.startswith("test/")}
     assert {"full_ndcg@10", "popular_mrr"} <= of_test
     assert not [name for name in of_test if re.search("popularity|markov|lead|_low|_high", name)]
-    (step,) = events["test/full_ndcg@10"]
-    assert step == values["tested_step"]
+    assert events["test/full_ndcg@10"] == [
+        (values["tested_step"], pytest.approx(values["test_full_ndcg@10"], rel=1e-6))
+    ]
 
 
 def entries(values, settings):
@@ -115,25 +116,30 @@ def entries(values, settings):
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "unit"),
     [
-        [0.791231, 0.791234, 0.791236],
-        [1e-9, 3e-9],
-        [0.5, 0.9],
-        [123456.7, 123456.8],
-        [0.1 + step * step % 7 / 1000 for step in range(200)],
+        ([0.791231, 0.791234, 0.791236], 1),
+        ([1e-9, 3e-9], 1e-9),  # which stands at the end of the axis
+        ([0.5, 0.9], 1),
+        ([123456.7, 123456.8], 1),
+        ([0.1 + step * step % 7 / 1000 for step in range(200)], 1),
     ],
 )
-def test_marks_of_axes_differ_and_rise(tmp_path, values):
+def test_marks_of_axes_differ_and_say_where_the_values_are(tmp_path, values, unit):
     write_page(tmp_path / "page.html", run_page(entries(values, {"eval_split": "test"}), "run"))
     page = Page(tmp_path / "page.html")
     assert_drawn(page, "test/auc", dict(enumerate(values, 1)))
-    for axis in ("x", "y"):
-        labels = [
-            float(label.replace("\N{MINUS SIGN}", "-")) for label in page.ticks("test/auc", axis)
-        ]
-        assert len(labels) >= 2
-        assert labels == sorted(set(labels))
+    span = max(values) - min(values)
+    for axis, low, high in (
+        ("x", 0, len(values) + 1),
+        ("y", min(values) - span, max(values) + span),
+    ):
+        labels = [label.replace("\N{MINUS SIGN}", "-") for label in page.ticks("test/auc", axis)]
+        marks = [float(label) * (unit if axis == "y" else 1) for label in labels]
+        assert len(marks) >= 2
+        assert low <= marks[0]
+        assert marks[-1] <= high
+        assert marks == sorted(set(marks))
 
 
 def test_names_are_shown_as_they_are_and_a_page_loads_nothing(tmp_path):
