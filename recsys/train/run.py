@@ -155,14 +155,16 @@ class Run(Generic[BatchT]):
             processes.note_training()
             is_resumed = config.run.resume or processes.is_restart
             resumed = Resumed(state.step, config.folder_setting) if is_resumed else None
-            if config.measure.tensorboard is not None and processes.is_first:
-                self.log.events = Events(Path(config.measure.tensorboard), state.step)
             paths = {"log_path": Path(config.run.log_path)}
             if folder is not None:
                 paths[config.folder_setting] = folder.folder
             # Resolved, for the run may be resumed from another working directory.
             resolved = {name: str(path.resolve()) for name, path in paths.items()}
             self.log.begin(config.to_dict() | resolved, resumed)
+            if config.measure.tensorboard is not None and processes.is_first:
+                # Not before: a run that is refused would hide the curves of another.
+                folder_of_events = Path(config.measure.tensorboard)
+                self.log.events = Events(folder_of_events, config.to_dict(), state.step)
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")

@@ -37,7 +37,7 @@ class RunLog:
             one begins: one that is refused leaves it.
 
     Attributes:
-        events: gets what is logged too.
+        events: gets what is logged from now on too.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -62,8 +62,6 @@ class RunLog:
         if self._has_begun:
             return
         self._has_begun = True
-        if self.events is not None:
-            self.events.record(_PARAMETER, config)
         try:
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,7 @@ class Events:
 
     Args:
         folder: gets a file of events; TensorBoard shows each folder as a run.
+        settings: of the run.
         step: the last step of the run's curves in the folder that is kept: that of the checkpoint
             from which it goes on, 0 for a new run.
 
@@ -43,7 +44,7 @@ class Events:
         UserError: TensorBoard is not installed, or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
         self._folder = folder
         self._scalars = Scalars()
         try:
@@ -52,6 +53,7 @@ class Events:
             raise UserError(
                 f"`tensorboard` {folder} cannot be written: {error.strerror}"
             ) from error
+        self.record("PARAMETER", settings)
 
     def record(self, step: object, data: Mapping[str, Any]) -> None:
         """Writes an entry of the log."""
