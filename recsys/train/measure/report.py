@@ -236,8 +236,9 @@ def _axes(title: str, height: float = _HEIGHT) -> "Axes":
 
 def _image(axes: "Axes") -> str:
     """Returns the picture of axes as an element of its own, whose ids clash with no other's."""
-    file = io.BytesIO()
-    axes.get_figure(root=True).savefig(file, format="svg")
+    figure, file = axes.get_figure(root=True), io.BytesIO()
+    assert figure is not None
+    figure.savefig(file, format="svg")
     encoded = base64.b64encode(file.getvalue()).decode()
     title = escape(axes.get_title())
     return f'<img alt="{title}" src="data:image/svg+xml;base64,{encoded}">'
