@@ -190,7 +190,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 playwright==1.65.2 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== preproc/nvtabular/requirements.txt) \
-		$$(grep -E '^(absl-py|hypothesis|isal|onnx|onnxruntime|onnxscript|prometheus-client|pytest|pytest-randomly|pytest-timeout|pytest-xdist|PyYAML|safetensors|scipy|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|isal|matplotlib|onnx|onnxruntime|onnxscript|prometheus-client|pytest|pytest-randomly|pytest-timeout|pytest-xdist|PyYAML|safetensors|scipy|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 

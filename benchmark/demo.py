@@ -23,12 +23,11 @@ from pathlib import Path
 
 from benchmark.door import start
 from benchmark.programs import read_figures
+from recsys.browser import open_in_browser
 from recsys.errors import FAILED
 from recsys.interruption import send_when_parent_ends
-from recsys.pages.browser import open_in_browser
-from recsys.pages.page import write_page
-from recsys.pages.run_page import run_page
 from recsys.settings import require_positive, setting
+from recsys.train.measure.report import require_matplotlib, run_page, write_page
 from recsys.train.run_log import read_run_log
 
 ROWS = 1_500_000
@@ -140,9 +139,9 @@ def missed_goal(problem: str, size: int, default: int, unit: str) -> int:
 
 def show_report(folder: Path, title: str) -> None:
     """Draws the curves and metrics of a demo, and opens the page."""
-    curves, test = (read_run_log(folder / f"{name}_log.json") for name in ("train", "test"))
+    entries = [e for name in ("train", "test") for e in read_run_log(folder / f"{name}_log.json")]
     page = folder / "report.html"
-    write_page(page, run_page([*curves, *(entry for entry in test if not entry["step"])], title))
+    write_page(page, run_page(entries, title))
     print(f"Report: {page}")
     open_in_browser(page.resolve().as_uri())
 
@@ -174,6 +173,8 @@ def run_demo(options: DemoOptions) -> str:
 
 def run(options: DemoOptions, _arguments: list[str]) -> int:
     """Runs the demo; returns 1 if the AUC gap is too large."""
+    if options.report:
+        require_matplotlib()
     started = time.perf_counter()
     problem = run_demo(options)
     print(f"The demo took {time.perf_counter() - started:.0f} s.")

@@ -21,6 +21,7 @@ from benchmark.door import start
 from benchmark.programs import read_figures
 from recsys.data.sequences.files import read_item_map, read_sequences
 from recsys.settings import require_positive, setting
+from recsys.train.measure.report import require_matplotlib
 
 INTERACTIONS = 40_000
 MIN_GAIN = 0.1
@@ -114,6 +115,8 @@ def report(metrics: Mapping[str, Any]) -> str:
 
 def run(options: DemoOptions, _arguments: list[str]) -> int:
     """Runs the demo; returns 1 unless the model clearly beats popularity."""
+    if options.report:
+        require_matplotlib()
     started = time.perf_counter()
     metrics = run_demo(options)
     gain = metrics["test_full_hr@10"] - metrics["test_popularity_hr@10"]

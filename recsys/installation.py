@@ -37,6 +37,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "triton": (_extra("triton"), _extra("triton")),
     "onnx": (_extra("onnx"), _extra("onnx")),
     "benchmark": (_extra("benchmark"), _extra("benchmark")),
+    "report": (_extra("report"), _extra("report")),
+    "tensorboard": (_extra("tensorboard"), _extra("tensorboard")),
 }
 """Component -> (command of a checkout, that of an installed wheel)."""
 

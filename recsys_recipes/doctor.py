@@ -175,6 +175,8 @@ def training() -> Iterator[Finding]:
     """Reports what single flags of trainings need."""
     yield _package("torchrec", "train bert4rec --parallelism dmp", "torchrec")
     yield _package("merlin-dataloader", "train dlrm --loader merlin", "merlin")
+    yield _package("matplotlib", "train --report", "report")
+    yield _package("tensorboard", "train --tensorboard", "tensorboard")
 
 
 def peers() -> Iterator[Finding]:

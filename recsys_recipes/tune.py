@@ -217,7 +217,10 @@ class Search:
 
         recipe = importlib.import_module(f"{self._model}.recipe")
         open_recipe = getattr(recipe, MODELS[self._model]).open
-        config = self._config([f"--log_path={self._settings.study}.{name}.json", *changes])
+        changes = [f"--log_path={self._settings.study}.{name}.json", *changes]
+        if (folder := self._config([]).measure.tensorboard) is not None:
+            changes.append(f"--tensorboard={folder}/{name}")
+        config = self._config(changes)
         return try_out(open_recipe, config, recipe.join_run(config), goes_on)
 
     def _config(self, changes: list[str]) -> Any:

@@ -22,6 +22,8 @@ from recsys.train.config import Config
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopConfig, LoopState
 from recsys.train.measure.observers import step_observers, write_report
+from recsys.train.measure.report import require_matplotlib
+from recsys.train.measure.tensorboard import Events, import_writer
 from recsys.train.measure.timing import TABLE_HEAD, InferenceLatency, measure_latency
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, set_tf32
@@ -41,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 _CURVE_POINTS = 10
-"""Points of the curves that `report` draws of a short run, which prints so often."""
+"""Points of the curves of a short run that is drawn, which prints so often."""
 _NOTICE = (
     "ending after this step or test; Ctrl-C, or another signal more than "
     f"{SAME_REQUEST_S} s later, ends at once, without saving"
@@ -159,6 +161,10 @@ class Run(Generic[BatchT]):
             # Resolved, for the run may be resumed from another working directory.
             resolved = {name: str(path.resolve()) for name, path in paths.items()}
             self.log.begin(config.to_dict() | resolved, resumed)
+            if config.measure.tensorboard is not None and processes.is_first:
+                # Not before: a run that is refused would hide the curves of another.
+                folder_of_events = Path(config.measure.tensorboard)
+                self.log.events = Events(folder_of_events, config.to_dict(), state.step)
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
@@ -175,9 +181,10 @@ class Run(Generic[BatchT]):
         return result
 
     def _cadence(self, cadence: LoopConfig, steps: int) -> LoopConfig:
-        """Returns the cadence, which gives a short reported run a curve."""
+        """Returns the cadence, which gives a short run that is drawn a curve."""
         config = self.recipe.config
-        if config.measure.report is None or "print_freq" in config.explicit:
+        files = (config.measure.report, config.measure.tensorboard)
+        if files == (None, None) or "print_freq" in config.explicit:
             return cadence
         enough = max(steps // _CURVE_POINTS, 1)
         return dataclasses.replace(cadence, print_freq=min(cadence.print_freq, enough))
@@ -317,14 +324,18 @@ class Run(Generic[BatchT]):
 
 
 def check_outputs(config: Config) -> None:
-    """Refuses a log or a page that cannot be written.
+    """Refuses a log, a page or events that cannot be written.
 
     Raises:
         UserError: names the setting and the file.
     """
     log = Path(config.run.log_path)
     require_log(log)
+    if config.measure.tensorboard is not None:
+        import_writer()
+        check_writable(Path(config.measure.tensorboard), "`tensorboard`")
     if config.measure.report is not None:
+        require_matplotlib()
         require_writable(Path(config.measure.report), "report")
         if not log.is_file() and log.exists():
             raise UserError(f"`log_path` {log} is no file, and `report` is drawn from the log")

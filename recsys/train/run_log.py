@@ -19,6 +19,7 @@ from tqdm import tqdm
 from recsys.errors import UserError
 from recsys.files.durable import durable_rename, sync
 from recsys.files.held import HeldPath
+from recsys.train.measure.tensorboard import Events
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class RunLog:
     Args:
         path: log file; None logs nothing. The log of another run is kept as `<path>.old`, once this
             one begins: one that is refused leaves it.
+
+    Attributes:
+        events: gets what is logged from now on too.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -41,6 +45,7 @@ class RunLog:
         self._path = path
         self._has_begun = False
         self._held: HeldPath | None = None
+        self.events: Events | None = None
         if path is not None:
             require_log(path)
 
@@ -79,7 +84,7 @@ class RunLog:
 
     def _hold(self, path: Path) -> None:
         """Makes a file, or takes it, and keeps other runs out."""
-        self.close()
+        self._let_go()
         try:
             self._held = HeldPath(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
         except BlockingIOError as error:
@@ -89,16 +94,23 @@ class RunLog:
         if self._held.why_not:
             logger.warning("`log_path` %s cannot be locked: %s", path, self._held.why_not)
 
-    def close(self) -> None:
-        """Lets another run have the log."""
+    def _let_go(self) -> None:
         if self._held is not None:
             self._held.let_go()
+
+    def close(self) -> None:
+        """Lets another run have the log."""
+        self._let_go()
+        if self.events is not None:
+            self.events.close()
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records values of a step (epoch, step) or of the run ().
 
         A disk that fills up ends the log, not the run.
         """
+        if self.events is not None:
+            self.events.record(step, data)
         try:
             self._write(list(step), data)
             if not step:
@@ -108,6 +120,8 @@ class RunLog:
 
     def sync(self) -> None:
         """Syncs the log to disk, to reach as far as checkpoints do."""
+        if self.events is not None:
+            self.events.flush()
         if self._path is not None and self._path.is_file():
             try:
                 sync(self._path)

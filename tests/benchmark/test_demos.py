@@ -10,6 +10,7 @@ from recsys.data.sequences.files import write_sequences
 from recsys.data.sequences.histories import RawIds, Sequences
 from tests import harness
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
+from tests.recsys.train.shown import Page
 from tests.recsys.train.tiny import TINY_DLRM
 
 
@@ -88,15 +89,14 @@ def test_the_report_has_curves_and_test_metrics_and_is_opened(
     page = tmp_path / "report.html"
     assert done.stdout == f"Report: {page}\n"
     assert opened.read_text() == f"{page.as_uri()}\n"
-    text = page.read_text()
-    assert "<h1>Demo &amp; more</h1>" in text
-    assert "Training loss" in text
-    assert "Importance" in text
-    log = harness.read_log(tmp_path / "test_log.json")
-    assert f"{log[-1]['data']['log_loss']:.6g}" in text
+    shown, log = Page(page), harness.read_log(tmp_path / "test_log.json")
+    assert "Demo & more" in shown.texts
+    assert {"train/loss", "test/feature importance"} <= shown.pictures.keys()
+    tested = shown.grid("test")["log_loss", "model", "all rows"]
+    assert tested == [pytest.approx(log[-1]["data"]["log_loss"], abs=5.1e-5)]
 
 
 def test_the_report_is_not_opened_where_there_is_no_browser(tmp_path):
-    code = "from recsys.pages.browser import open_in_browser; print(open_in_browser('file:///a'))"
+    code = "from recsys.browser import open_in_browser; print(open_in_browser('file:///a'))"
     nothing = {"BROWSER": None, "DISPLAY": None, "WAYLAND_DISPLAY": None}
     assert harness.python("-c", code, **nothing).stdout == "False\n"

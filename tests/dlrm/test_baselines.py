@@ -18,6 +18,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
 from recsys.train.measure.verdict import Lead, verdict
 from tests.dlrm.conftest import CARDINALITIES, make_columns
+from tests.recsys.train.shown import Page
 
 
 def made_rows(count, seed, size=30):
@@ -187,6 +188,11 @@ def test_a_run_and_its_test_log_the_company(program, dataset, tmp_path, dataset_
         assert values["lead_logistic_regression_auc"] == pytest.approx(lead, abs=1e-6)
         assert values["lead_logistic_regression_auc_low"] < lead
         assert values["verdict"] in program.stdout + report.read_text()
+    grid, compared = Page(report).grid("test"), "logistic_regression"
+    for who, ends in ((compared, ("",)), (f"lead_{compared}", ("", "_low", "_high"))):
+        logged_ends = [trained[f"{who}_auc{end}"] for end in ends]
+        assert grid["auc", who, "all rows"] == pytest.approx(logged_ends, abs=5.1e-5)
+    assert grid["auc", "model", "all rows"] == pytest.approx([tested["auc"]], abs=5.1e-5)
     assert values["verdict"] == tested["verdict"]
     assert trained["compared_step"] <= 94
     assert "lightgbm_auc" not in trained

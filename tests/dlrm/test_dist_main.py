@@ -17,6 +17,7 @@ from recsys.train.checkpoint import read_checkpoint
 from tests import harness
 from tests.checkpoints import assert_same
 from tests.dlrm.ranks import figures, ranks_of, torchrun
+from tests.recsys.train.shown import scalars
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
@@ -98,7 +99,8 @@ def two(dataset):
     folder.mkdir()
     launcher = ("-m", "torch.distributed.launch", "--use_env", "--nproc_per_node", "2",
                 f"--master_port={harness.free_port()}")  # fmt: skip
-    done = harness.forked(*launcher, *PROGRAM, *from_first(dataset, folder))
+    more = (f"--tensorboard={folder / 'events'}",)
+    done = harness.forked(*launcher, *PROGRAM, *from_first(dataset, folder, *more))
     assert "5 tables on 2 ranks" in done.stdout
     return folder
 
@@ -111,6 +113,8 @@ def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
     for name in ("auc", "log_loss"):
         assert found[name] == pytest.approx(expected[name], abs=1e-5)
     assert_same(two / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    (_,) = (two / "events").iterdir()  # one process writes
+    assert dict(scalars(two / "events")["train/loss"]) == pytest.approx(losses, rel=1e-6)
 
 
 @pytest.mark.parametrize("score", [run_on_two_nodes, functools.partial(run, 4)], ids=["nodes", "4"])

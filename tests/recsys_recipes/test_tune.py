@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`recsys-recipes tune`: what it searches, by which split, and how a study goes on."""
 
+import functools
 import json
 import os
 import re
@@ -57,6 +58,7 @@ def opened_files():
 
 
 def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
+    tune = functools.partial(tune, f"--tensorboard={tmp_path / 'events'}")
     *trials, best = tune("--trials=4", "--finalists=0").splitlines()
     found = [
         re.fullmatch(r"trial (\d): full ndcg@10 (\S+) after 8 steps, lr (\S+), norm (\w+)", line)
@@ -69,6 +71,8 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
     assert not [name for name in opened_files() if "study.db" in name]
     assert len(complete) == 4
     assert all(1e-7 <= trial.params["lr"] <= 1e-2 for trial in complete)
+    runs = sorted(folder.name for folder in (tmp_path / "events").iterdir())
+    assert runs == [f"trial-{number}" for number in range(4)]
     for number in range(4):
         records = harness.read_log(tmp_path / f"study.db.trial-{number}.json")
         keys = {key for record in records for key in record["data"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of benchmark and profile; without torch, for flags."""
+"""Settings of benchmark, profile and curves; without torch, for flags."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from recsys.settings import require_positive, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureConfig:
-    """Settings of benchmark and profile."""
+    """Settings of benchmark, profile and curves."""
 
     run_benchmark: bool = setting(
         False,
@@ -26,7 +26,14 @@ class MeasureConfig:
 
     report: str | None = setting(
         None,
-        "File of a page with the curves, times, metrics and settings of a training, FILE.html",
+        "File of a page with the curves, times, metrics and settings of a training, FILE.html; "
+        "needs matplotlib",
+        resumable=True,
+    )
+    tensorboard: str | None = setting(
+        None,
+        "Folder for events of TensorBoard: the curves of a training and its evaluations; needs "
+        "tensorboard",
         resumable=True,
     )
 

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recsys.errors import UserError
-from recsys.pages.page import write_page
-from recsys.pages.run_page import run_page
 from recsys.train.config import Config
 from recsys.train.loop import BatchT, StepObserver
 from recsys.train.measure.benchmark import Counts, StepBenchmark
 from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
+from recsys.train.measure.report import run_page, write_page
 from recsys.train.recipe import Machine
 from recsys.train.run_log import read_run_log
 

@@ -4,14 +4,12 @@
 import gzip
 import json
 import mmap
-import re
 import time
 
 import pytest
 import torch
 
 from bert4rec.scripts import main as bert4rec
-from dlrm.scripts import main as dlrm
 from recsys.train.measure.benchmark import StepBenchmark
 from recsys.train.measure.profiler import StepProfiler
 from recsys.train.memory import peak_memory, reset_peak_memory
@@ -20,7 +18,6 @@ from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine
 from tests import harness
 from tests.bert4rec.conftest import SMALL_MODEL
-from tests.recsys.train.tiny import TINY_DLRM
 
 CPU = torch.device("cpu")
 RANDOM = ("--dataset_name=random", "--random_user_count=40", "--random_size=400", "--max_steps=30")
@@ -155,74 +152,6 @@ def test_without_checkpoints_a_profile_is_beside_the_log(program, tmp_path, caps
     (tmp_path / "file").write_text("")
     program(*RANDOM, "--run_profiler", f"--export_root={tmp_path / 'file'}")
     assert program.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("model", "flags", "curves"),
-    [
-        (
-            bert4rec,
-            (*SMALL_MODEL, *RANDOM, "--test_freq=10"),
-            ("ndcg@10", "hr@10", "mrr"),
-        ),
-        (
-            dlrm,
-            (
-                *TINY_DLRM,
-                "--synthetic_dataset_num_entries=4000",
-                "--max_steps=30",
-                "--test_freq=10",
-            ),
-            ("auc", "log_loss", "calibration", "Calibration", "Importance", "cat_1"),
-        ),
-    ],
-    ids=["bert4rec", "dlrm"],
-)
-def test_a_report_shows_curves_metrics_settings_and_links_its_profile(
-    model, flags, curves, tmp_path, capsys
-):
-    page = tmp_path / "pages" / "run.html"
-    run = harness.Program(model, tmp_path, flags)
-    records = run(
-        *(f"--report={page}", "--run_benchmark", "--benchmark_steps=5", "--run_profiler"),
-        *("--benchmark_warmup_steps=1", "--print_freq=5"),
-    )
-    output = capsys.readouterr()
-    assert run.exit_code == 0, output.err
-    assert "samples/s" in output.out
-    values, step = values_of(records, "benchmark_samples_per_s")
-    assert (step, values["benchmark_steps"]) == (6, 5)
-    assert ("benchmark_padding_share" in values) == (model is bert4rec)
-    text = page.read_text()
-    for name in ("Training loss, mean since the last point", "Learning rate", "Seconds per step",
-                 "data_wait", *curves, "average_train_throughput", "seed"):  # fmt: skip
-        assert f">{name}<" in text, name
-    assert 'href="../profile/operators.txt"' in text
-    assert (page.parent / "../profile/operators.txt").is_file()
-    assert (page.parent / "../profile/trace.json.gz").is_file()
-
-
-def test_the_page_of_a_short_run_opens_with_its_figures_and_has_a_curve(tmp_path):
-    page, flags = (
-        tmp_path / "run.html",
-        (*TINY_DLRM, "--dropout=0.25", f"--log_path={tmp_path / 'log'}"),
-    )
-    harness.forked("-m", "dlrm.scripts.main", *flags, f"--report={page}")
-    figures, dataset, command, *_ = re.findall("<p>(.*)</p>", page.read_text())
-    assert re.fullmatch(r"auc 0\.\d+, best_auc 0\.\d+, log_loss \S+, average_train_.*", figures)
-    assert dataset == "Dataset: synthetic_gpu"
-    assert command.startswith("Command: python -m dlrm.scripts.main --dataset_type=synthetic_gpu ")
-    assert "--dropout=0.25" in command
-    lines = re.findall('<polyline points="(.*?)"', page.read_text())
-    assert len(lines) == 6  # four of the training, calibration and its diagonal
-    assert all(" " in points for points in lines)
-
-
-def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path, program, capsys):
-    (tmp_path / "file").write_text("")
-    program(*RANDOM, f"--report={tmp_path / 'file' / 'run.html'}")
-    assert program.exit_code == 2
-    assert "--report" in capsys.readouterr().err
 
 
 GELU_OF_MANY_SHAPES = """

@@ -2,7 +2,6 @@
 """The log of a run that cannot be written: refused before work, or given up, never a hang."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dlrm.scripts import main as dlrm
 from recsys.errors import UserError, as_flags
 from recsys.train.run_log import RunLog
 from tests import harness
+from tests.recsys.train.shown import Page, scalars
 from tests.recsys.train.tiny import TINY_DLRM
 
 
@@ -124,14 +124,16 @@ BERT4REC = (
         (bert4rec, "export_root", BERT4REC),
     ],
 )
-def test_each_step_stands_once_in_the_log_and_the_page_of_a_resumed_run(
+def test_each_step_stands_once_in_log_page_and_events_of_a_resumed_run(
     tmp_path, program, folder_flag, model
 ):
     log, page, run = tmp_path / "log.json", tmp_path / "page.html", tmp_path / "run"
-    always = (*model, "--print_freq=1", "--resume", f"--log_path={log}")
+    events = tmp_path / "events"
+    always = (*model, "--print_freq=1", "--resume", f"--log_path={log}", f"--tensorboard={events}")
 
     def train(folder, *more):
         assert harness.call(program, *always, f"--{folder_flag}={folder}", *more) == 0
+        assert [step for step, _ in scalars(events)["train/loss"]] == steps(log)
 
     train(run, "--max_steps=2")
     assert steps(log) == [1, 2]
@@ -143,8 +145,7 @@ def test_each_step_stands_once_in_the_log_and_the_page_of_a_resumed_run(
     (tmp_path / "of two steps").rename(run)
     train(run, "--max_steps=3", f"--report={page}")
     assert steps(log) == [1, 2, 3]
-    curve = re.search(r'Training loss.*?<polyline points="([^"]+)"', page.read_text(), re.DOTALL)
-    assert len(curve[1].split()) == 3
+    assert len(Page(page).curve("train/loss")) == 3
     # Another run, which begins in a folder of its own, takes nothing from this log.
     train(tmp_path / "other", "--max_steps=1")
     assert steps(log) == [1]

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Pages of charts, each a single HTML file without scripts."""
