@@ -53,7 +53,7 @@ for package in sys.argv[1:]:
 """
 
 OPTIONAL = (
-    "apex", "cudf", "duckdb", "fbgemm_gpu", "google", "merlin", "nvtabular", "onnx",
+    "apex", "cudf", "duckdb", "fbgemm_gpu", "google", "gradio", "merlin", "nvtabular", "onnx",
     "onnxruntime", "onnxscript", "polars", "pyspark", "sklearn", "torchrec", "tritonclient",
 )  # fmt: skip
 
