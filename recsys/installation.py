@@ -35,6 +35,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         f"python3.11 -m venv TRITON && TRITON/bin/{_extra('triton-server')}",
     ),
     "triton": (_extra("triton"), _extra("triton")),
+    "page": (_extra("page"), _extra("page")),
     "onnx": (_extra("onnx"), _extra("onnx")),
     "benchmark": (_extra("benchmark"), _extra("benchmark")),
     "report": (_extra("report"), _extra("report")),

@@ -168,6 +168,7 @@ def serving() -> Iterator[Finding]:
         detail = str(error).partition(";")[0]
         yield Finding("Triton server", "missing", detail, command_for("triton-server"))
     yield _package("tritonclient", f"{NAME} ask", "triton")
+    yield _package("gradio", f"{NAME} ask --mode page", "page")
     yield _package("onnxruntime", f"{NAME} deploy --format onnx", "onnx")
 
 

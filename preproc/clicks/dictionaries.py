@@ -55,6 +55,17 @@ class Keys:
             yield self.values[begin:end].tobytes()
             begin = end
 
+    def __getitem__(self, place: int) -> "int | bytes":
+        """Returns the category of id `place` + 1."""
+        if self.ends is None:
+            return int(self.values[place])
+        begin = self.ends[place - 1] if place else 0
+        return self.values[begin : self.ends[place]].tobytes()
+
+    def __contains__(self, key: object) -> bool:
+        """Returns True for a category that has an id."""
+        return any(key == own for own in self) if self.ends is not None else key in self.values
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dictionaries:

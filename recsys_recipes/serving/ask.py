@@ -13,12 +13,12 @@ r"""Talks to a model on a Triton server, over HTTP or gRPC.
 
 Without --request it prints the model's inputs and outputs; with it, answers to a file of requests,
 one JSON object per line (- reads standard input), of which --canary 0.1 --canary_version 3 sends a
-tenth to another version. --mode page opens a page in the browser: recommendations for a history
-picked by title, or, of a DLRM deployed with --raw, the score of a line of a click log and the
-effect of each field. --mode test evaluates the test split and exits 1 if the server's replies
-differ from the checkpoint's; --mode load measures latency and throughput; --mode perf_input writes
-rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three, DLRM gets samples of
-a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
+tenth to another version. --mode page (extra `page`) opens a page in the browser: recommendations
+for a history picked by title, or, of a DLRM deployed with --raw, the score of a line of a click log
+and the effect of each field. --mode test evaluates the test split and exits 1 if the server's
+replies differ from the checkpoint's; --mode load measures latency and throughput; --mode perf_input
+writes rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three, DLRM gets
+samples of a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
 import contextlib
@@ -70,9 +70,9 @@ from recsys.settings import (
     setting,
 )
 from recsys.train.origin import ignore_fingerprint
-from recsys_recipes.serving.page.clicks import clicks_view
-from recsys_recipes.serving.page.items import items_view
-from recsys_recipes.serving.page.server import PageServer
+from recsys_recipes.serving.page import gradio, served
+from recsys_recipes.serving.page.clicks import clicks_page
+from recsys_recipes.serving.page.items import items_page
 from recsys_recipes.serving.request_file import of_line, read_requests
 
 _LOAD_REQUESTS = 64
@@ -258,13 +258,17 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
 
 def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
     """Serves a page on the model until a signal."""
-    make = items_view if endpoint.signature.recommends else clicks_view
-    view = make(endpoint, Path(options.dataset) if options.dataset else None)
+    gr, dataset = gradio(), Path(options.dataset) if options.dataset else None
+    make = items_page if endpoint.signature.recommends else clicks_page
+    rows = (
+        next((rows for _, rows in dataset_requests(options, endpoint, 64)), {}) if dataset else {}
+    )
+    page = make(gr, endpoint, dataset, rows)
     endpoint.close()  # the page makes connections of its own; an open one delays a stopping server
-    with StopRequest() as stop, PageServer(view, options.port) as server:
-        print_line(f"{options.model} at {options.url}: {server.url}\nCtrl-C stops the page.")
+    with StopRequest() as stop, served(gr, page, options.port) as url:
+        print_line(f"{options.model} at {options.url}: {url}\nCtrl-C stops the page.")
         if not options.no_browser:  # in a thread: some browsers return when they are closed
-            threading.Thread(target=open_in_browser, args=(server.url,), daemon=True).start()
+            threading.Thread(target=open_in_browser, args=(url,), daemon=True).start()
         while stop.signal_name is None:
             time.sleep(_LOOK_S)
     return 0

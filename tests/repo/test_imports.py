@@ -53,9 +53,9 @@ for package in sys.argv[1:]:
 """
 
 OPTIONAL = (
-    "apex", "cudf", "duckdb", "fbgemm_gpu", "google", "matplotlib", "merlin", "nvtabular", "onnx",
-    "onnxruntime", "onnxscript", "polars", "pyspark", "sklearn", "tensorboard", "torchrec",
-    "tritonclient",
+    "apex", "cudf", "duckdb", "fbgemm_gpu", "google", "gradio", "matplotlib", "merlin",
+    "nvtabular", "onnx", "onnxruntime", "onnxscript", "polars", "pyspark", "sklearn",
+    "tensorboard", "torchrec", "tritonclient",
 )  # fmt: skip
 
 BLOCK_OPTIONAL = f"""

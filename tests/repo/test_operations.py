@@ -165,7 +165,7 @@ def test_the_unit_starts_a_server_again_at_the_ports_of_the_image():
     assert (program.rpartition("/")[2], word) == ("recsys-recipes", "serve")
     assert new_flags(SECTIONS)(["serve", *flags])[1:] == []
     ports = {name: value for name, value in values(flags).items() if name.endswith("_port")}
-    assert ports == {name: value for name, value in entry_point().items() if name in ports}
+    assert ports == {name: value for name, value in flags_of_server().items() if name in ports}
     assert service["Restart"] == "always"
     # Of all processes the program alone is told to stop: it ends its server in order.
     assert service["KillMode"] == "mixed"

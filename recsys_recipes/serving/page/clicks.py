@@ -1,167 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a DLRM: a line, its score, each field's effect."""
 
-import itertools
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
-from preproc.clicks.dictionaries import Dictionaries
-from preproc.clicks.schema.row_format import Column, split_fields
-from recsys.errors import UserError
-from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.signature import FIELDS, LINE, LOGIT, PROBABILITY, TensorSignature
-from recsys_recipes.serving.page.view import QuestionError, Values, View
+from preproc.clicks.schema.row_format import split_fields
+from preproc.clicks.serving.known_texts import KnownTexts
+from recsys.errors import UserError, as_flags
+from recsys.serve.client.connection import Endpoint
+from recsys.serve.client.requests import Arrays
+from recsys.serve.signature import (
+    CATEGORICAL,
+    FACTORS,
+    FIELDS,
+    LINE,
+    LOGIT,
+    NUMERICAL,
+    PROBABILITY,
+)
 
-_HIDDEN = {"\t", "\r", "\n"}
-"""Characters that a field of the page cannot hold."""
-_EXAMPLE_TIME = 1_705_311_000_000
-"""2024-01-15 09:30:00 UTC."""
-_REFUSED = re.compile(r"row \d+: (column (.+?): '.*' is refused .*)", re.DOTALL)
 
-
-def clicks_view(endpoint: Endpoint, dataset: Path | None) -> View:
-    """Returns the page of a DLRM.
-
-    Its example has the categories of the dataset, if there is one.
-
-    Raises:
-        UserError: it was deployed without raw rows, or the dataset is missing or damaged.
-    """
+def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
+    """Returns the page of a DLRM, with the label, categories and a row of a dataset, if any."""
     if LINE not in (tensor.name for tensor in endpoint.signature.inputs):
         raise UserError(
             f"`mode` page edits lines of a click log, and {endpoint.model} takes transformed "
             "features alone: deploy it under another `name`, with `raw` and the `dataset` of its "
             "training"
         )
+    log, names = endpoint.signature.input(LINE), endpoint.signature.input(FIELDS).columns
+    known = KnownTexts(dataset) if dataset is not None else None
+    row = example_row(known, rows) if known is not None and rows else {}
+    example, blank = [row.get(name, "") for name in names], [""] * len(names)
 
-    names = endpoint.signature.input(FIELDS).columns
-    line = endpoint.signature.input(LINE)
-    example = {} if dataset is None else _example(dataset)
+    def spelled(text: str) -> str:
+        plain = not log.quote or not {log.delimiter, log.quote} & {*text}
+        return text if plain else log.quote + text.replace(log.quote, log.quote * 2) + log.quote
 
-    def score(question: Values) -> Values:
-        fields = _fields_of(question, names)
-        with endpoint.again() as own:  # for this thread, and of the version that is served now
-            return score_fields(own, fields)
+    def scored(fields: Sequence[str]) -> list[Any]:
+        try:
+            with endpoint.again() as own:  # for this thread, and of the version that is served now
+                probability, logit, effects = score_fields(own, fields)
+        except UserError as error:
+            return refused(str(error))
+        rows = []
+        for n, effect in sorted(effects.items(), key=lambda pair: -abs(pair[1])):
+            mark = known.unknown(names[n], fields[n]) if known else ""
+            rows.append([names[n], fields[n], f"{effect:+.4f} {mark}".strip()])
+        return [f"{100 * probability:.2f} %", f"{logit:.4f}", rows, gr.Textbox("", visible=False)]
 
-    def split(question: Values) -> Values:
-        columns = _columns_of(question, line)
-        return {"fields": [columns[name] for name in names]}
+    def refused(why: str) -> list[Any]:
+        return ["", "", [], gr.Textbox(as_flags(why), visible=True)]
 
-    def model(_: Values) -> Values:
-        return {
-            **{"model": endpoint.model, "url": endpoint.url, "fields": names},
-            **{"line": line.columns, "delimiter": line.delimiter, "quote": line.quote},
-            "example": [example.get(name, "") for name in names],
-        }
+    def of_fields(*texts: str) -> list[Any]:
+        fields = [text.strip() for text in texts]
+        by_name = dict(zip(names, map(spelled, fields), strict=True))
+        return [log.delimiter.join(by_name.get(name, "") for name in log.columns), *scored(fields)]
 
-    title = f"{endpoint.model}: score a line of a click log"
-    return View(
-        name="clicks", title=title, answers={"model": model, "split": split, "score": score}
+    def of_line(text: str) -> list[Any]:
+        row = text.rstrip("\r\n").encode()
+        texts = split_fields(row, log.delimiter.encode(), log.quote.encode())
+        if texts is None or len(texts) != len(log.columns):
+            got = "a quote that does not end" if texts is None else f"{len(texts)} fields"
+            why = f"a line has {len(log.columns)} fields, without the label; this one has {got}"
+            return [*[gr.skip()] * len(names), *refused(why)]
+        by_name = dict(zip(log.columns, (text.decode() for text in texts), strict=True))
+        fields = [by_name[name] for name in names]
+        return [*fields, *scored(fields)]
+
+    with gr.Blocks(title=endpoint.model) as page:
+        gr.Markdown(f"# {endpoint.model}: score a line of a click log")
+        between = "tabs" if log.delimiter == "\t" else log.delimiter
+        fields = f"{len(log.columns)} fields without the label, {between} between them"
+        line = gr.Textbox(label=f"Line: {fields}", info="An empty field is missing.")
+        with gr.Row():
+            take = gr.Button("Fill in a row of the dataset", visible=bool(row))
+            clear = gr.Button("Empty all fields")
+        label = gr.Label(label=f"Probability of {known.label if known else 'a click'}")
+        logit = gr.Textbox(label="Logit")
+        message = gr.Textbox(label="Error", visible=False)
+        with gr.Row():
+            boxes = [gr.Textbox(label=name, min_width=100) for name in names]
+        effects = gr.Dataframe(
+            headers=["Field", "Value", "Effect"],
+            label="Effects: the logit of this row minus that of the same row without the field",
+            interactive=False,
+            wrap=True,
+            max_height=4000,
+        )
+        shown = [label, logit, effects, message]
+        live = {"trigger_mode": "always_last", "show_progress": "hidden"}
+        line.input(of_line, line, [*boxes, *shown], **live)
+        gr.on([box.input for box in boxes], of_fields, boxes, [line, *shown], **live)
+        for button, texts in ((take, example), (clear, blank)):
+            button.click(lambda t=texts: [*t, *of_fields(*t)], None, [*boxes, line, *shown])
+    return page
+
+
+def example_row(known: KnownTexts, rows: Arrays) -> dict[str, str]:
+    """Returns the texts of the row with the most known categories."""
+    best = int((rows[CATEGORICAL] != 0).sum(1).argmax()) if CATEGORICAL in rows else 0
+    numbers, ids, factors = (
+        rows[name][best].tolist() if name in rows else []
+        for name in (NUMERICAL, CATEGORICAL, FACTORS)
     )
+    return known.of_row(numbers, ids, factors)
 
 
-def score_fields(endpoint: Endpoint, fields: Sequence[str]) -> dict[str, Any]:
-    """Scores a line and measures the effect of each of its fields.
+def score_fields(
+    endpoint: Endpoint, fields: Sequence[str]
+) -> tuple[float, float, dict[int, float]]:
+    """Returns probability and logit of a row, and the effect of each field that is not missing.
 
-    The effect of a field is the logit of the line minus that of the same line with this field
-    missing. The lines go through the model together. Effects need not add up to the logit: what
-    several fields say together is in the effect of each. A missing field is empty.
-
-    Returns:
-        `probability`, `logit`, and `effects`, one for each field, None for a missing one.
-
-    Raises:
-        QuestionError: the server refuses a field.
-        EndpointError: the server does not answer.
+    The effect is the logit of the row minus that of the same row with this field missing.
     """
     given = [number for number, text in enumerate(fields) if text]
     rows = [list(fields), *([*fields[:n], "", *fields[n + 1 :]] for n in given)]
+    texts = np.array([[text.encode() for text in row] for row in rows], np.object_)
     size = endpoint.max_batch_size or len(rows)
-    replies = []
-    try:
-        for first in range(0, len(rows), size):
-            texts = [[text.encode() for text in row] for row in rows[first : first + size]]
-            replies.append(endpoint.predict({FIELDS: np.array(texts, np.object_)}))
-    except EndpointError as error:
-        refused = _REFUSED.search(str(error))
-        if refused is None:
-            raise
-        raise QuestionError(refused[1], refused[2]) from error
-    logits, probabilities = (
-        np.concatenate([reply[name][:, 0] for reply in replies]) for name in (LOGIT, PROBABILITY)
-    )
-    changes: npt.NDArray[np.float64] = np.float64(logits[0]) - logits[1:].astype(np.float64)
-    effects = dict(zip(given, changes.tolist(), strict=True))
-    return {
-        "probability": float(probabilities[0]),
-        "logit": float(logits[0]),
-        "effects": [effects.get(number) for number in range(len(fields))],
-    }
-
-
-def _example(dataset: Path) -> dict[str, str]:
-    """Returns the most frequent categories of columns, empty where they are in buckets.
-
-    A number is 1, a time a fixed one.
-    """
-    row = semantics_of_dataset(dataset, {}).line_format
-    dictionaries = dictionaries_of_dataset(dataset)
-    texts = {}
-    for column, number in zip(row.columns, row.numbers, strict=True):
-        if column.role == "numerical":
-            texts[column.name] = "1"
-        elif column.role == "timestamp" and column.time is not None:
-            texts[column.name] = column.time.text(_EXAMPLE_TIME)
-        elif column.role == "categorical":
-            texts[column.name] = "".join(_most_frequent(dictionaries, number, column, 1))
-        elif column.role == "categorical_list" and (rule := column.list) is not None:
-            number += row.count("categorical")
-            weight = f"{rule.weight_separator}1" if rule.weight_separator else ""
-            elements = _most_frequent(dictionaries, number, column, min(3, rule.max_length))
-            texts[column.name] = rule.separator.join(f"{text}{weight}" for text in elements)
-    return texts
-
-
-def _most_frequent(
-    dictionaries: Dictionaries, number: int, column: Column, most: int
-) -> Iterator[str]:
-    """Yields categories of a column that the page can show, the most frequent first."""
-    for key in itertools.islice(() if column.buckets else dictionaries.load_column(number), most):
-        if isinstance(key, int):
-            yield f"{key:08x}" if column.type == "hex" else str(key)
-        elif not _HIDDEN & set(text := key.decode(errors="replace")):
-            yield text
-
-
-def _columns_of(question: Values, line: TensorSignature) -> dict[str, str]:
-    """Returns the texts of a line without its label, by column."""
-    text = question.get("line")
-    if not isinstance(text, str):
-        raise QuestionError("a line is a text")
-    delimiter, quote = line.delimiter.encode(), line.quote.encode()
-    fields = split_fields(text.encode(), delimiter, quote)
-    if fields is None:
-        raise QuestionError(f"a column that begins with {line.quote} does not end with one")
-    if len(fields) != len(line.columns):
-        raise QuestionError(
-            f"a line has {len(line.columns)} fields, without the label; this one has {len(fields)}"
-        )
-    return {name: field.decode() for name, field in zip(line.columns, fields, strict=True)}
-
-
-def _fields_of(question: Values, names: Sequence[str]) -> list[str]:
-    fields = question.get("fields")
-    if not isinstance(fields, list) or len(fields) != len(names):
-        raise QuestionError(f"a row has {len(names)} fields")
-    for name, text in zip(names, fields, strict=True):
-        if not isinstance(text, str):
-            raise QuestionError(f"column {name}: is no text", name)
-        if _HIDDEN & set(text):
-            raise QuestionError(f"column {name}: holds a tab or a line end", name)
-    return fields
+    parts = [texts[start : start + size] for start in range(0, len(rows), size)]
+    replies = [endpoint.predict({FIELDS: part}) for part in parts]
+    logits = np.concatenate([reply[LOGIT][:, 0] for reply in replies]).astype(np.float64).tolist()
+    effects = {number: logits[0] - logit for number, logit in zip(given, logits[1:], strict=True)}
+    return float(replies[0][PROBABILITY][0, 0]), logits[0], effects
