@@ -39,31 +39,47 @@ class DlrmConfig(Config):
         if self.run.resume and self.run.checkpoint_format == "nvidia":
             raise UserError(
                 "`resume` needs `checkpoint_format` native: NVIDIA's layout holds no optimizer, "
-                "schedule or loader state"
+                "schedule or loader state",
+                settings=("resume", "checkpoint_format"),
             )
         if self.run.checkpoint_format == "nvidia" and self.model.interaction_op == "dcnv2":
             raise UserError(
                 "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` "
-                "dcnv2"
+                "dcnv2",
+                settings=("checkpoint_format", "interaction_op"),
             )
         if self.run.checkpoint_format == "nvidia" and self.model.batch_norm:
-            raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
+            raise UserError(
+                "`checkpoint_format` nvidia has no tensors for those of `batch_norm`",
+                settings=("checkpoint_format", "batch_norm"),
+            )
         if self.run.checkpoint_format == "nvidia" and self.model.seeds > 1:
-            raise UserError("`checkpoint_format` nvidia has tensors of one network: `seeds` 1")
+            raise UserError(
+                "`checkpoint_format` nvidia has tensors of one network: `seeds` 1",
+                settings=("checkpoint_format", "seeds"),
+            )
         if self.precision.quantize != "none":
             self._check_quantization()
         if self.run.mode == "predict":
             for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:
-                    raise UserError(f"`mode` predict needs `{name}`")
+                    raise UserError(f"`mode` predict needs `{name}`", settings=("mode", name))
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
-            raise UserError("`quantize` is for trained models, not for `mode` train")
+            raise UserError(
+                "`quantize` is for trained models, not for `mode` train",
+                settings=("quantize", "mode"),
+            )
         if self.precision.amp:
-            raise UserError("`quantize` and `amp` exclude each other; drop one")
+            raise UserError(
+                "`quantize` and `amp` exclude each other; drop one", settings=("quantize", "amp")
+            )
         if self.model.batch_norm:
-            raise UserError("`quantize` does not know the layers of `batch_norm`")
+            raise UserError(
+                "`quantize` does not know the layers of `batch_norm`",
+                settings=("quantize", "batch_norm"),
+            )
 
     def require_dataset(self) -> None:
         """Refuses a dataset that is no folder."""

@@ -33,7 +33,7 @@ def end_process(message: str) -> None:
     # Imported here, since a run of one process never needs torchrun's modules.
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    message = as_flags(message)
+    message = as_flags(message, ("process_timeout",))
     try:
         sys.stderr.write(f"error: {message}\n")
         sys.stderr.flush()
@@ -122,7 +122,7 @@ class Heartbeat:
                 "for it, but lives: it may be reading from a file system that does not answer "
                 f"(`process_timeout`; the wait was {error})"
             )
-            raise ProcessLostError(as_flags(message)) from error
+            raise ProcessLostError(as_flags(message, ("process_timeout",))) from error
 
     def _run(self) -> None:
         interval = self._limit_s / _BEATS_PER_LIMIT

@@ -81,7 +81,7 @@ class PageServer:
                 except UserError as error:
                     status = HTTPStatus.UNPROCESSABLE_ENTITY
                     field = error.field if isinstance(error, QuestionError) else None
-                    answered = {"error": as_flags(str(error)), "field": field}
+                    answered = {"error": as_flags(str(error), error.settings), "field": field}
                 headers = {"Content-Type": "application/json"}
                 return status, json.dumps(answered, allow_nan=False).encode(), headers
 
