@@ -168,8 +168,9 @@ def run_command(
     except (UserError, DivergenceError, flags.Error, OSError) as error:
         advice = {errno.EMFILE: MORE_FILES}.get(getattr(error, "errno", 0) or 0, "")
         advice = advice or REMOVED.get(getattr(error, "flagname", ""), "")
-        is_of_file = getattr(error, "line", None) is not None  # its keys are not flags
-        named = getattr(error, "settings", ()) if is_of_file else _flags
+        named = set(getattr(error, "settings", ()))
+        if getattr(error, "line", None) is None:  # else a file, whose keys are not flags
+            named |= _flags
         fail(f"{as_flags(str(error), named)}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:

@@ -241,18 +241,18 @@ class Checkpoint:
         Raises:
             CheckpointError: others differ; names them.
         """
-        differing = [
-            f"`{name}` (was {was}, now {is_now})"
+        differing = {
+            name: f"`{name}` (was {was}, now {is_now})"
             for name, earlier in fixed.items()
             for was, is_now in [(self.config.get(name, earlier), now.get(name, earlier))]
             if was != is_now
-        ]
+        }
         if differing:
             raise CheckpointError(
                 f"{self.path}: was made with other settings, so the run cannot continue from "
-                f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
+                f"it: {'; '.join(differing.values())}. Repeat the settings, or start anew with "
                 "`load_checkpoint_path`",
-                setting="load_checkpoint_path",
+                settings=(*differing, "load_checkpoint_path"),
                 path=self.path,
             )
 
