@@ -243,7 +243,7 @@ def test_damage_is_refused_and_verified(tmp_path, read, name, damage, says):
         (
             FeatureSpec.load,
             ("feature_spec.yaml", "model_size.json"),
-            "neither feature_spec.yaml nor model_size.json.*recsys-recipes prepare clicks makes one",
+            "neither feature_spec.yaml nor model_size.json.*recsys-recipes prepare clicks",
         ),
         (Manifest.load, ("manifest.json",), "manifest.json is missing.*prepare"),
         (read_split, ("train",), "no folder train.*is this the folder of a prepared"),
