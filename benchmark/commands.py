@@ -227,4 +227,4 @@ def read_command_case(path: Path, beside: Path | None = None) -> CommandCase:
             **content,
         )
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not a case: {error}") from error
+        raise UserError(f"{path}: not a case: {error}", path=path) from error

@@ -203,7 +203,9 @@ def run(settings: CompareSettings, files: list[str]) -> int:
     if len(files) != 1:
         raise UserError("name one file of results (.jsonl)")
     if settings.update and not settings.reason:
-        raise UserError("`update` needs `reason`: why the base metrics change")
+        raise UserError(
+            "`update` needs `reason`: why the base metrics change", settings=("update", "reason")
+        )
     try:
         new = read_records(Path(files[0]))
         if settings.update:

@@ -112,10 +112,11 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
             raise ValueError("rows have no label")
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: no predictions, columns {', '.join(wanted)} of `--mode predict`: {error}"
+            f"{path}: no predictions, columns {', '.join(wanted)} of `--mode predict`: {error}",
+            path=path,
         ) from error
     if not np.array_equal(rows, np.arange(len(rows))):
-        raise UserError(f"{path}: the rows are not numbered from 0 on")
+        raise UserError(f"{path}: the rows are not numbered from 0 on", path=path)
     return labels.astype(bool), logits.astype(np.float64)
 
 
@@ -140,10 +141,10 @@ def run(settings: CompareSettings, files: list[str]) -> int:
     for path in others:
         other_labels, other_logits = read(path)
         if not np.array_equal(labels, other_labels):
-            raise UserError(f"{path}: its labels are not those of {first_path}")
+            raise UserError(f"{path}: its labels are not those of {first_path}", path=path)
         seconds.append(Predictions(labels, other_logits))
     if labels.all() or not labels.any():
-        raise UserError(f"{first_path}: all labels are equal, so there is no AUC")
+        raise UserError(f"{first_path}: all labels are equal, so there is no AUC", path=first_path)
     first = Predictions(labels, logits)
     print(f"{len(labels):,} rows; second - first, with an interval of 95%")
     for line in compare(first, seconds, len(labels), settings.samples, settings.seed):

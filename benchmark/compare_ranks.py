@@ -57,7 +57,9 @@ class CompareSettings:
         """Refuses other metrics."""
         for metric in self.metrics:
             if not re.fullmatch(rf"mrr|({'|'.join(GAINS)})@[1-9]\d*", metric):
-                raise UserError(f"`metrics` must be {_NAMES} or mrr; got {metric}")
+                raise UserError(
+                    f"`metrics` must be {_NAMES} or mrr; got {metric}", setting="metrics"
+                )
         require_positive(self, "exchanges")
 
 
@@ -76,11 +78,15 @@ def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -
             longest = pc.max(table["rank"]).as_py()
             short = [m for m in metrics if m == "mrr" or int(m.partition("@")[2]) > longest]
             if short:
-                raise UserError(f"{path}: lists of {longest} items do not tell {', '.join(short)}")
+                raise UserError(
+                    f"{path}: lists of {longest} items do not tell {', '.join(short)}", path=path
+                )
             return _ranks_in_lists(path, table, reference.select(_TARGET))
         table.select([*_TARGET, "rank"])
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path}: no ranks of `ranks_file` ({error})") from error
+        raise UserError(
+            f"{path}: no ranks of `ranks_file` ({error})", setting="ranks_file", path=path
+        ) from error
     return table
 
 
@@ -90,7 +96,8 @@ def _ranks_in_lists(path: Path, lists: pa.Table, targets: pa.Table) -> pa.Table:
     if lacking := users - set(lists[_LIST[0]].cast("string").to_pylist()):
         raise UserError(
             f"{path}: has no list for {len(lacking):,} of the {len(users):,} users of the first "
-            f"file, such as {min(lacking)}; give lists of all of them, by their ids in the ratings"
+            f"file, such as {min(lacking)}; give lists of all of them, by their ids in the ratings",
+            path=path,
         )
     ranks = dict(zip(_pairs(lists, _LIST), lists["rank"].to_pylist(), strict=True))
     of_targets = [ranks.get(pair, _NOT_LISTED) for pair in _pairs(targets, _TARGET)]
@@ -127,13 +134,16 @@ def read_model(
                 raise UserError(
                     f"{path}: its column {name} is not that of the first file, which has "
                     f"{reference.num_rows:,} targets ({table.num_rows:,} here); test all models "
-                    "on one dataset with one split"
+                    "on one dataset with one split",
+                    path=path,
                 )
         if table.column_names not in (reference.column_names, [*_TARGET, "rank"]):
             given, first = (" ".join(_rankings(each)) for each in (table, reference))
             raise UserError(
                 f"{path}: its rankings {given} are not those of the first file, {first}; test "
-                "both with one `num_eval_negatives`"
+                "both with one `num_eval_negatives`",
+                setting="num_eval_negatives",
+                path=path,
             )
         tables.append(table)
     ranks = {

@@ -276,7 +276,9 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
     parts = make_parts(settings.device, small=settings.small, results=settings.results)
     wanted = settings.parts or tuple(parts)
     if unknown := {*wanted, *arguments} - set(parts):
-        raise UserError(f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}")
+        raise UserError(
+            f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}", setting="parts"
+        )
     here = commit(), hardware()["cpu"], hardware()["gpu"]
     started, status = time.perf_counter(), 0
     for name in wanted:

@@ -54,9 +54,13 @@ class RunSettings:
         if self.repeats is not None:
             require_positive(self, "repeats")
         if self.beside is not None and not (self.beside / "benchmark").is_dir():
-            raise UserError(f"`beside` {self.beside}: not a checkout of this project")
+            raise UserError(
+                f"`beside` {self.beside}: not a checkout of this project", setting="beside"
+            )
         if self.beside is not None and importlib.util.find_spec("scipy") is None:
-            raise UserError("`beside` needs scipy: pip install 'recsys-recipes[benchmark]'")
+            raise UserError(
+                "`beside` needs scipy: pip install 'recsys-recipes[benchmark]'", setting="beside"
+            )
 
 
 def find_cases() -> dict[str, Path]:
@@ -86,7 +90,7 @@ def read_cases(names: Sequence[str], beside: Path | None = None) -> list[Command
         path = known.get(name, Path(name))
         files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
         if not files:
-            raise UserError(f"{path}: no case (*.yaml) in this folder")
+            raise UserError(f"{path}: no case (*.yaml) in this folder", path=path)
         if files == [Path(name)] and path.suffix != ".yaml":
             raise UserError(f"there is no case {name!r}, only: {', '.join(known)}")
         cases += [read_command_case(file, beside) for file in files]

@@ -369,7 +369,9 @@ class Bert4RecTraining:
             raise UserError(
                 f"{checkpoint.path}: its `lr_schedule` {config.optimizer.lr_schedule} is made for "
                 f"{then} steps, that of this run for {now}, so the rate would jump: repeat "
-                "`num_epochs` and `max_steps`, or begin another run with `load_checkpoint_path`"
+                "`num_epochs` and `max_steps`, or begin another run with `load_checkpoint_path`",
+                settings=("lr_schedule", "num_epochs", "max_steps", "load_checkpoint_path"),
+                path=checkpoint.path,
             )
 
     def report(

@@ -111,7 +111,8 @@ class DlrmRecipe:
         if config.run.mode in ("train", "test") and not dataset.has_labels:
             raise UserError(
                 f"`dataset` {config.data.dataset}: its rows have no labels; use it with `mode` "
-                "predict"
+                "predict",
+                settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:
             machine.print_line(line)
@@ -167,7 +168,8 @@ class DlrmRecipe:
         if folder and is_nvidia_checkpoint(folder):
             raise UserError(
                 f"`save_checkpoint_path`: {folder} holds a checkpoint in NVIDIA's layout, which "
-                "would be taken for that of this run; name another folder"
+                "would be taken for that of this run; name another folder",
+                setting="save_checkpoint_path",
             )
         train_step = build_train_step(self.config, self.model, self.machine.precision)
         batch_size, source = self.config.data.batch_size, self.train_batches()
@@ -290,7 +292,8 @@ class DlrmRecipe:
         if feature not in names:
             raise UserError(
                 f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
-                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}"
+                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}",
+                setting="gauc_by",
             )
         column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
 
@@ -452,7 +455,8 @@ class DlrmRecipe:
             source = self._batches(split, batch_size, drop_last=True)
         except NoBatchError as error:
             raise UserError(
-                f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows"
+                f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows",
+                setting="inference_benchmark_batch_sizes",
             ) from error
         batches = itertools.islice(source.batches(), DISTINCT_INPUTS)
         predict = self._probabilities

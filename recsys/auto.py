@@ -50,7 +50,10 @@ def budget_from_flags(flag_values: flags.FlagValues, flag: str) -> int:
     """
     values, explicit = settings_flags.values_from_flags(flag_values, _SECTIONS)
     if "budget" in explicit and flag_values[flag].value != AUTO:
-        raise UserError(f"`budget` limits `{flag}` {AUTO}, which this run does not use")
+        raise UserError(
+            f"`budget` limits `{flag}` {AUTO}, which this run does not use",
+            settings=("budget", flag),
+        )
     return section_from_dict(AutoConfig, values).budget
 
 
@@ -72,5 +75,6 @@ def require_training(flag: str, mode: str, load_checkpoint_path: Any) -> None:
         if is_wrong:
             raise UserError(
                 f"{name} takes the settings of a checkpoint, and `{flag}` {AUTO} chooses others: "
-                "leave it out"
+                "leave it out",
+                setting=flag,
             )

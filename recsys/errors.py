@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors a user can cause, printed without a traceback.
 
-Messages name a setting in backquotes, as in "`batch_size` must be at least 1". Only a program knows
-that the user gave it as a flag: it prints messages through `as_flags`.
+A message names a setting in backquotes, as in "`batch_size` must be at least 1". Only a program
+knows that the user gave it as a flag, and spells it so: see `as_flags`. A key of a file that an
+error names with its line is no setting, and stays as the file has it.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 _SHOWN_NAMES = 5
-_SETTING = re.compile(r"`([A-Za-z]\w*)`")
 
 FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses of the programs besides 0; 1 is a check, a server or a process that failed."""
@@ -20,18 +20,38 @@ MORE_FILES = "raise the limit, ulimit -n"
 class UserError(ValueError):
     """Input, settings or machine prevent the run.
 
-    The message says what to do.
+    Args:
+        message: says what is wrong and what to do.
+        setting: the setting that is refused.
+        settings: the settings that do not go together, if there are several.
+        path: the file at fault.
+        line: line of the file, from 1.
+        column: name of the column or feature at fault.
 
     Attributes:
         exit_code: exit status of the command line.
+        settings: see above, one or several.
+        path: see above.
+        line: see above.
+        column: see above.
     """
 
     exit_code = INPUT_REFUSED
 
-    @property
-    def settings(self) -> list[str]:
-        """Names of the settings in the message, in its order."""
-        return _SETTING.findall(str(self))
+    def __init__(
+        self,
+        message: str,
+        *,
+        setting: str | None = None,
+        settings: Sequence[str] = (),
+        path: str | Path | None = None,
+        line: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.settings = tuple(settings) if setting is None else (setting, *settings)
+        self.path = None if path is None else Path(path)
+        self.line, self.column = line, column
 
 
 class BadRowError(UserError):
@@ -67,9 +87,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or of_torch
 
 
-def as_flags(message: str) -> str:
-    """Spells the settings of a message as flags: `--batch_size` for `batch_size`."""
-    return _SETTING.sub(r"--\1", message)
+def as_flags(message: str, settings: Iterable[str]) -> str:
+    """Spells settings of a message as flags: `--batch_size` for `batch_size`."""
+    for setting in settings:
+        message = message.replace(f"`{setting}`", f"--{setting}")
+    return message
 
 
 def show_names(names: Sequence[str]) -> str:

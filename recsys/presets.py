@@ -59,10 +59,11 @@ class Preset:
             names = [name for name in error.settings if name in self.lines]
             if not names:
                 raise
-            message = f"{self.lines[names[0]]}: {error}"
+            others = [name for name in error.settings if name not in self.lines]
+            where, message = self.lines[names[0]], str(error)
             for name in names:
                 message = message.replace(f"`{name}`", name)
-            raise type(error)(message) from error
+            raise UserError(f"{where}: {message}", settings=others) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +129,13 @@ class PresetFolder:
         hints = self._hints()
         preset = Preset({}, {})
         for at, name, value in self._entries(path, document):
-            line = f"{path}:{document.line(*at)}"
+            number = document.line(*at)
+            line = f"{path}:{number}"
             if name not in hints:
-                raise UserError(f"{line}: unknown setting {name!r}{_advice(name, hints)}")
+                advice = _advice(name, hints)
+                raise UserError(f"{line}: unknown setting {name!r}{advice}", path=path, line=number)
             if name in preset.values:
-                raise UserError(f"{line}: {name} stands there twice")
+                raise UserError(f"{line}: {name} stands there twice", path=path, line=number)
             preset.values[name] = checked(f"{line}: {at[-1]}", hints[name], value)
             preset.lines[name] = line
         return preset

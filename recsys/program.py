@@ -6,7 +6,6 @@ import errno
 import io
 import logging
 import os
-import re
 import shlex
 import signal
 import sys
@@ -46,14 +45,18 @@ def _discard_output(stream: TextIO | None = None) -> None:
         os.dup2(nowhere.fileno(), (stream or sys.stdout).fileno())
 
 
+_flags: set[str] = set()
+"""Flags of the program that runs."""
+
+
 def print_with_flags(line: str) -> None:
     """Prints a line at once, with settings spelled as flags."""
-    print_line(as_flags(line))
+    print_line(as_flags(line, _flags))
 
 
 def fail(message: str) -> int:
     """Prints an error and returns the exit status of refused input."""
-    print(f"error: {_as_typed(message)}", file=sys.stderr, flush=True)
+    print(f"error: {message}", file=sys.stderr, flush=True)
     return INPUT_REFUSED
 
 
@@ -67,7 +70,7 @@ class _FlagFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of a record."""
-        return _as_typed(super().format(record))
+        return as_flags(super().format(record), _flags)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,37 +82,20 @@ class Caller:
         name: the words of the command, `recsys-recipes verify`.
         opening: beginning of the help: what it does, a usual call.
         most_used: flags that come next.
-        spellings: programs that messages name, `python -m preproc.clicks` -> words of the command.
     """
 
     module: str
     name: str
     opening: str
     most_used: tuple[str, ...] = ()
-    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _callers: list[Caller] = []
 
 
 def called_by(caller: Caller) -> None:
-    """Has help and messages name the command that the user typed."""
+    """Shows the command as typed in help."""
     _callers.append(caller)
-
-
-def _as_typed(message: str) -> str:
-    """Spells settings as flags, programs as the command that was typed."""
-    message = as_flags(message)
-    for caller in _callers:
-        message = _renamed(message, caller.spellings)
-    return message
-
-
-def _renamed(text: str, spellings: Mapping[str, str]) -> str:
-    """Replaces programs, but not longer names that begin so."""
-    for module, words in spellings.items():
-        text = re.sub(rf"{re.escape(module)}(?!\.?\w)", words, text)
-    return text
 
 
 def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
@@ -121,7 +107,7 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
         opening, rest, chosen = [caller.opening], paragraphs[1:], caller.most_used
         if rest and rest[0].lstrip().startswith((caller.module, caller.name)):
             del rest[0]  # the opening has a usual call
-        rest = [_renamed(text, {caller.module: caller.name}) for text in rest]
+        rest = [text.replace(caller.module, caller.name) for text in rest]
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
     print_line("\n".join(texts))
@@ -166,6 +152,7 @@ def run_command(
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files, as they are
     try:
         raise_interrupts()
+        _flags.update(flag_values)
         extra = flag_values(argv)[1:]
         if flag_values.help:
             describe(flag_values)
@@ -181,7 +168,10 @@ def run_command(
         return 128 + signal.SIGPIPE
     except (UserError, DivergenceError, ProcessLostError, flags.Error, OSError) as error:
         advice = {errno.EMFILE: MORE_FILES}.get(getattr(error, "errno", 0) or 0, "")
-        fail(f"{error}{advice and '; '}{advice}")
+        named = set(getattr(error, "settings", ()))
+        if getattr(error, "line", None) is None:  # else a file, whose keys are not flags
+            named |= _flags
+        fail(f"{as_flags(str(error), named)}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
         if _is_interrupt(error):

@@ -150,7 +150,9 @@ def require_positive(section: Any, *names: str) -> None:
     """
     for name in names:
         if getattr(section, name) < 1:
-            raise UserError(f"`{name}` must be at least 1, got {getattr(section, name)}")
+            raise UserError(
+                f"`{name}` must be at least 1, got {getattr(section, name)}", setting=name
+            )
 
 
 def require_threads(section: Any, *names: str) -> None:
@@ -164,7 +166,9 @@ def require_threads(section: Any, *names: str) -> None:
         if value is not None:
             require_positive(section, name)
             if value > MOST_THREADS:
-                raise UserError(f"`{name}` must be at most {MOST_THREADS}, got {value}")
+                raise UserError(
+                    f"`{name}` must be at most {MOST_THREADS}, got {value}", setting=name
+                )
 
 
 def require_not_negative(section: Any, *names: str) -> None:
@@ -176,7 +180,7 @@ def require_not_negative(section: Any, *names: str) -> None:
     for name in names:
         value = getattr(section, name)
         if value is not None and value < 0:
-            raise UserError(f"`{name}` must not be negative, got {value}")
+            raise UserError(f"`{name}` must not be negative, got {value}", setting=name)
 
 
 def require_below(section: Any, name: str, limit: int) -> None:
@@ -186,7 +190,9 @@ def require_below(section: Any, name: str, limit: int) -> None:
         UserError: names the setting and the value.
     """
     if getattr(section, name) >= limit:
-        raise UserError(f"`{name}` must be below {limit}, got {getattr(section, name)}")
+        raise UserError(
+            f"`{name}` must be below {limit}, got {getattr(section, name)}", setting=name
+        )
 
 
 def require_known(section: Any, name: str, known: Sequence[str]) -> None:
@@ -196,7 +202,9 @@ def require_known(section: Any, name: str, known: Sequence[str]) -> None:
         UserError: names the setting, what it may name and what it does.
     """
     if unknown := sorted(set(getattr(section, name)) - set(known)):
-        raise UserError(f"`{name}` must be among {', '.join(known)}; got {', '.join(unknown)}")
+        raise UserError(
+            f"`{name}` must be among {', '.join(known)}; got {', '.join(unknown)}", setting=name
+        )
 
 
 def require_choices(
@@ -218,9 +226,11 @@ def require_choices(
         if typing.get_origin(hint) is Literal
     }
     for name, allowed in (choices | dict(names)).items():
-        if getattr(section, name) not in allowed:
+        value = getattr(section, name)
+        if value not in allowed:
             raise UserError(
-                f"`{name}` must be one of {separator.join(allowed)}; got {getattr(section, name)!r}"
+                f"`{name}` must be one of {separator.join(allowed)}; got {value!r}",
+                setting=name,
             )
 
 
@@ -238,7 +248,9 @@ def parse_with_unit(name: str, text: str, unit: Unit) -> int:
     units, examples = _SPELLINGS[unit]
     size = parse_size(text, units)
     if size is None:
-        raise UserError(f"`{name}` must be a number with a unit, such as {examples}; got {text!r}")
+        raise UserError(
+            f"`{name}` must be a number with a unit, such as {examples}; got {text!r}", setting=name
+        )
     return size
 
 
@@ -282,7 +294,7 @@ def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
     given = {name: value for name, value in values.items() if name in names}
     for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"`{name}` must be a finite number, got {value}")
+            raise UserError(f"`{name}` must be a finite number, got {value}", setting=name)
     return section(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
 
 

@@ -63,20 +63,9 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
     usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
     opening = f"{program.summary}.\n\n{usage}"
     module = f"python -m {program.module}"
-    called_by(Caller(module, spelled, opening, program.most_used, _spellings()))
+    called_by(Caller(module, spelled, opening, program.most_used))
     sys.argv = [spelled, *program.arguments, *arguments]
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
-
-
-def _spellings() -> dict[str, str]:
-    """Returns the words of each program that has its words to itself."""
-    words = [
-        (f"python -m {program.module}", " ".join(filter(None, (NAME, word, name))))
-        for word, command in COMMANDS.items()
-        for name, program in command.programs.items()
-    ]
-    modules = [module for module, _ in words]
-    return {module: spelled for module, spelled in words if modules.count(module) == 1}
 
 
 def _missing(program: Program, arguments: Sequence[str]) -> list[str]:

@@ -71,7 +71,9 @@ def parse_search(texts: list[str]) -> Searched:
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not (".." in values or "," in values):
-            raise UserError(f"`search` {text}: must be NAME=LOW..HIGH or NAME=VALUE,VALUE,...")
+            raise UserError(
+                f"`search` {text}: must be NAME=LOW..HIGH or NAME=VALUE,VALUE,...", setting="search"
+            )
         suggestion(values)
         search.append((name, values))
     return tuple(search)
@@ -89,9 +91,13 @@ def suggestion(values: str) -> Suggest:
     try:
         least, most = float(low), float(high)
     except ValueError as error:
-        raise UserError(f"`search` {values}: the ends of a range must be numbers") from error
+        raise UserError(
+            f"`search` {values}: the ends of a range must be numbers", setting="search"
+        ) from error
     if not least < most:
-        raise UserError(f"`search` {values}: the low end must be below the high one")
+        raise UserError(
+            f"`search` {values}: the low end must be below the high one", setting="search"
+        )
     log = least > 0 and most / least >= _LOGARITHMIC
     if low.isdecimal() and high.isdecimal():
         return lambda trial, name: trial.suggest_int(name, int(low), int(high), log=log)
@@ -116,7 +122,7 @@ class TuneSettings:
         require_positive(self, "trials")
         require_not_negative(self, "finalists")
         if not self.search:
-            raise UserError("`search` is needed: --search lr=1e-4..1e-2")
+            raise UserError("`search` is needed: --search lr=1e-4..1e-2", setting="search")
 
 
 SECTIONS: Sections = {TuneSettings: "tune"}
@@ -145,13 +151,18 @@ class Search:
         """
         config = self._config([])
         if config.run.mode != "train":
-            raise UserError(f"`mode` {config.run.mode}: trials train; leave it out")
+            raise UserError(f"`mode` {config.run.mode}: trials train; leave it out", setting="mode")
         if config.checkpoint_folder is not None:
             raise UserError(
-                f"`{config.folder_setting}`: trials save nothing; train with the best settings then"
+                f"`{config.folder_setting}`: trials save nothing; train with the best settings "
+                "then",
+                setting=config.folder_setting,
             )
         if getattr(config.data, "eval_split", "validation") != "validation":
-            raise UserError("`eval_split` test would choose by the test split: take validation")
+            raise UserError(
+                "`eval_split` test would choose by the test split: take validation",
+                setting="eval_split",
+            )
         if "WORLD_SIZE" in os.environ:
             raise UserError("trials are of one process: start this by python, not by torchrun")
         config.require_inputs()
@@ -233,7 +244,7 @@ class Search:
             if name not in values:
                 near = difflib.get_close_matches(name, values, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise UserError(f"`search` {name}: there is no such flag{hint}")
+                raise UserError(f"`search` {name}: there is no such flag{hint}", setting="search")
         values(["tune", *self._arguments, *changes])
         return values
 
@@ -275,7 +286,9 @@ def tune(search: Search, settings: TuneSettings) -> None:
     try:
         held = HeldPath(settings.study, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
-        raise UserError(f"`study` {settings.study}: another process works on it") from error
+        raise UserError(
+            f"`study` {settings.study}: another process works on it", setting="study"
+        ) from error
     states = optuna.trial.TrialState
     with contextlib.ExitStack() as stack:
         stack.callback(held.let_go)
@@ -329,7 +342,7 @@ def opened_storage(file: Path) -> Iterator[Any]:
 
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) not in (b"", _SQLITE):
-            raise UserError(f"`study` {file}: is another file; take a new one")
+            raise UserError(f"`study` {file}: is another file; take a new one", setting="study")
     storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
     try:
         yield storage
@@ -351,7 +364,8 @@ def _open_study(storage: Any, values: dict[str, Any]) -> Any:
         if (before := earlier.get(name)) != (now := values.get(name)):
             was, now = (" ".join(v) if isinstance(v, list) else v for v in (before, now))
             raise UserError(
-                f"`study` {file}: was begun with `{name}` {was}, now it is {now}; take a new file"
+                f"`study` {file}: was begun with `{name}` {was}, now it is {now}; take a new file",
+                settings=("study", name),
             )
     study.set_user_attr("settings", values)
     return study

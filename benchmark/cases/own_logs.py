@@ -70,7 +70,9 @@ class OwnLogs(Case):
         """Refuses logs that there are not."""
         known = [log.name for log in LOGS.values() if log.kind != "next_item"]
         if unknown := [name for name in self.only if name not in known]:
-            raise UserError(f"`only` {', '.join(unknown)} must be among {', '.join(known)}")
+            raise UserError(
+                f"`only` {', '.join(unknown)} must be among {', '.join(known)}", setting="only"
+            )
 
     @property
     def seeded(self) -> bool:
@@ -97,7 +99,8 @@ class OwnLogs(Case):
         if not there:
             raise UserError(
                 f"`logs` {self.logs} holds none of the logs; python -m benchmark.own_logs.make "
-                "lists them and makes their files"
+                "lists them and makes their files",
+                setting="logs",
             )
         if not has_catboost():
             print("CatBoost is left out: it is not installed, see `make catboost`", flush=True)

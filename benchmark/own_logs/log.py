@@ -70,7 +70,8 @@ class OwnLog:
         if missing := [path.name for path in paths if not path.is_file()]:
             raise UserError(
                 f"`source` {source} must be a folder with {', '.join(p.name for p in paths)}; "
-                f"missing: {', '.join(missing)}"
+                f"missing: {', '.join(missing)}",
+                setting="source",
             )
         return paths
 
@@ -109,7 +110,8 @@ class OwnLog:
                 raise UserError(
                     f"`source` {source} makes another {self.name} than the one that was measured: "
                     f"{rows} rows with sha256 {digest.hexdigest()}, expected {self.rows} rows "
-                    f"with {self.sha256}; take the file from {self.files}"
+                    f"with {self.sha256}; take the file from {self.files}",
+                    setting="source",
                 )
 
 

@@ -31,9 +31,11 @@ class MakeSettings:
     def __post_init__(self) -> None:
         """Refuses names that are not there."""
         if self.log is not None and self.log not in LOGS:
-            raise UserError(f"`log` {self.log!r} must be one of {', '.join(LOGS)}")
+            raise UserError(f"`log` {self.log!r} must be one of {', '.join(LOGS)}", setting="log")
         if self.log is not None and (self.source is None or self.output is None):
-            raise UserError("`log` needs `source`, its local copy, and `output`, the csv file")
+            raise UserError(
+                "`log` needs `source`, its local copy, and `output`, the csv file", setting="output"
+            )
 
 
 def _describe(log: OwnLog) -> str:

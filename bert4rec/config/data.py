@@ -89,17 +89,20 @@ class DataConfig:
         if quantile is not None and self.validation_users is not None:
             raise UserError(
                 f"`validation_users` {self.validation_users} is of the `split` {LEAVE_ONE_OUT}, "
-                f"the dataset has {self.split}: leave it out, or use `temporal_validation` users"
+                f"the dataset has {self.split}: leave it out, or use `temporal_validation` users",
+                settings=("validation_users", "split", "temporal_validation"),
             )
         if quantile is not None and self.dataset_name == "random":
             raise UserError(
                 f"`split` {self.split}: `dataset_name` random has no times, so it cannot be split "
-                "by them"
+                "by them",
+                settings=("split", "dataset_name"),
             )
         if self.min_user_count < 3:
             raise UserError(
                 f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
-                "each to train on, to validate and to test"
+                "each to train on, to validate and to test",
+                setting="min_user_count",
             )
 
     @property
@@ -122,6 +125,7 @@ class DataConfig:
         program = "amazon" if self.dataset_name == "amazon" else "movielens"
         raise UserError(
             f"`dataset_path` {self.folder}{default}: no prepared dataset (no {MANIFEST_FILE}). "
-            f"Make one from the raw ratings with `python -m preproc.{program}`, then name its "
-            "output folder"
+            f"Make one from the raw ratings with `recsys-recipes prepare {program}`, then name its "
+            "output folder",
+            setting="dataset_path",
         )

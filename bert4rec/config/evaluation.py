@@ -40,5 +40,5 @@ class EvaluationConfig:
         for name in ("ranks_file", "lists_file"):
             path = getattr(self, name)
             if path and not path.endswith((".csv", ".parquet")):
-                raise UserError(f"`{name}` must end in .csv or .parquet, got {path}")
+                raise UserError(f"`{name}` must end in .csv or .parquet, got {path}", setting=name)
         require_positive(self, "num_eval_negatives")

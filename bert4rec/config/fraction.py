@@ -11,4 +11,4 @@ def require_fraction(section: Any, name: str, *, below_one: bool = False) -> Non
     value = getattr(section, name)
     if not 0 <= value <= 1 or (below_one and value == 1):
         end = ")" if below_one else "]"
-        raise UserError(f"`{name}` must lie in [0, 1{end}, got {value}")
+        raise UserError(f"`{name}` must lie in [0, 1{end}, got {value}", setting=name)

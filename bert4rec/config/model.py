@@ -71,12 +71,15 @@ class ModelConfig:
             require_positive(self, "ffn_dim")
         if self.emb_dim % self.nhead:
             raise UserError(
-                f"`emb_dim` {self.emb_dim} cannot be divided among `nhead` {self.nhead} heads"
+                f"`emb_dim` {self.emb_dim} cannot be divided among `nhead` {self.nhead} heads",
+                settings=("emb_dim", "nhead"),
             )
         for name in ("dropout", "attention_dropout"):
             require_fraction(self, name, below_one=True)
         if self.temperature is not None and not self.temperature > 0:
-            raise UserError(f"`temperature` must be positive, got {self.temperature}")
+            raise UserError(
+                f"`temperature` must be positive, got {self.temperature}", setting="temperature"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +99,8 @@ class AdapterConfig:
         if self.adapter == "ilora" and self.adapter_rank % EXPERTS:
             raise UserError(
                 f"`adapter_rank` {self.adapter_rank} cannot be divided among the {EXPERTS} experts "
-                "of `adapter` ilora"
+                "of `adapter` ilora",
+                settings=("adapter_rank", "adapter"),
             )
 
     @property

@@ -47,14 +47,16 @@ class ObjectiveConfig:
         if self.mask_replace + self.random_replace > 1 + 1e-9:
             raise UserError(
                 f"`mask_replace` {self.mask_replace} and `random_replace` {self.random_replace} "
-                "must not add up to more than 1"
+                "must not add up to more than 1",
+                settings=("mask_replace", "random_replace"),
             )
         require_positive(self, "num_negatives")
         require_fraction(self, "popularity_correction")
         if self.popularity_correction and self.loss != "full":
             raise UserError(
                 f"`popularity_correction` {self.popularity_correction:g} changes the softmax over "
-                f"all items, which `loss` {self.loss} does not compute: use `loss` full"
+                f"all items, which `loss` {self.loss} does not compute: use `loss` full",
+                settings=("popularity_correction", "loss"),
             )
 
 
@@ -85,7 +87,10 @@ class OptimizerConfig:
         if self.warmup_steps > 1 and self.warmup_steps % 1:
             raise UserError(
                 f"`warmup_steps` must be whole steps, or a fraction below 1, got "
-                f"{self.warmup_steps}"
+                f"{self.warmup_steps}",
+                setting="warmup_steps",
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
+            raise UserError(
+                f"`clip_norm` must be positive, got {self.clip_norm}", setting="clip_norm"
+            )

@@ -44,5 +44,7 @@ def require_current(path: Path, settings: Mapping[str, Any]) -> None:
         if settings.get(name, left) != left:
             raise UserError(
                 f"{path}: has `{name}` {settings[name]}, and this version computes {left} alone: "
-                "use the version that trained it"
+                "use the version that trained it",
+                setting=name,
+                path=path,
             )

@@ -76,5 +76,8 @@ class RunConfig(RunSettings):
         """Refuses counts below 1, and two sources of histories."""
         RunSettings.__post_init__(self)
         if self.recommend_users and self.recommend_input is not None:
-            raise UserError("`recommend_users` and `recommend_input` exclude each other")
+            raise UserError(
+                "`recommend_users` and `recommend_input` exclude each other",
+                settings=("recommend_users", "recommend_input"),
+            )
         require_positive(self, "num_epochs", "top_k")

@@ -50,19 +50,22 @@ class Bert4RecConfig(Config):
         if half and self.run.parallelism == "dmp":
             raise UserError(
                 "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
-                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16"
+                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16",
+                settings=("amp_dtype", "parallelism"),
             )
 
     def _check_trace(self) -> None:
         if self.run.mode not in ("train", "inference_benchmark"):
             raise UserError(
                 f"`use_torch_jit_trace` is for `mode` inference_benchmark and train; `mode` "
-                f"{self.run.mode} has no inference benchmark"
+                f"{self.run.mode} has no inference benchmark",
+                settings=("use_torch_jit_trace", "mode"),
             )
         if self.run.mode == "train" and self.run.parallelism == "dmp":
             raise UserError(
                 "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after a "
-                "training: give it to `mode` inference_benchmark with the checkpoint"
+                "training: give it to `mode` inference_benchmark with the checkpoint",
+                settings=("use_torch_jit_trace", "parallelism", "mode"),
             )
 
     def _check_adapter(self) -> None:
@@ -70,12 +73,14 @@ class Bert4RecConfig(Config):
         if run.mode == "train" and run.load_checkpoint_path is None and not run.resume:
             raise UserError(
                 f"`adapter` {adapter} changes a trained model: name its checkpoint by "
-                "`load_checkpoint_path`"
+                "`load_checkpoint_path`",
+                settings=("adapter", "load_checkpoint_path"),
             )
         if run.parallelism == "dmp":
             raise UserError(
                 f"`adapter` {adapter} freezes the item table, and `parallelism` dmp is a way to "
-                "update it: leave it out"
+                "update it: leave it out",
+                settings=("adapter", "parallelism"),
             )
 
     @property

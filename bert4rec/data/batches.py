@@ -130,7 +130,8 @@ class TrainBatches:
                 f"no user has {self.least_items} items to train on, besides those that are held "
                 f"out, as `objective` {config.objective.objective} with `windows` "
                 f"{config.data.windows} needs: choose others, or prepare a dataset of longer "
-                "histories"
+                "histories",
+                settings=("objective", "windows"),
             )
         self.batch_size = config.data.train_batch_size * self._steps
         self.num_batches = -(-count // (config.data.train_batch_size * self._stride))

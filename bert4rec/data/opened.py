@@ -100,7 +100,7 @@ class OpenedDataset:
             Origin({"items": num_items}, self.fingerprint),
             self.name,
             f"name the dataset of the training with {self.setting}, prepare new ratings with its "
-            "items (`dictionaries` of `python -m preproc.movielens`)",
+            "items (`dictionaries` of `recsys-recipes prepare movielens`)",
             ignore_fingerprint=ignore_fingerprint,
         )
 
@@ -147,7 +147,8 @@ class OpenedDataset:
         if sequences.num_items < 2:
             raise UserError(
                 f"{self.root or '`random_item_count` 1'}: a catalogue of one item leaves nothing "
-                "to rank, every metric would be 1"
+                "to rank, every metric would be 1",
+                setting="random_item_count",
             )
         return sequences
 
@@ -172,7 +173,9 @@ def random_sequences(
         owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
         items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
     except (MemoryError, ValueError) as error:  # NumPy: more than memory, or than an array holds
-        raise UserError(f"`random_size` {num_interactions} is too large: {error}") from error
+        raise UserError(
+            f"`random_size` {num_interactions} is too large: {error}", setting="random_size"
+        ) from error
     lengths = np.bincount(owners, minlength=num_users)
     # Items are independent of users, so only the length of each history matters.
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
@@ -180,7 +183,8 @@ def random_sequences(
         raise UserError(
             f"`dataset_name` random: no user of {num_users} got `min_user_count` {min_user_count} "
             f"of {num_interactions} interactions; raise `random_size` or lower "
-            "`random_user_count`"
+            "`random_user_count`",
+            settings=("dataset_name", "min_user_count", "random_size", "random_user_count"),
         )
     offsets = np.concatenate([[0], kept.cumsum()])
     return Sequences(items[: offsets[-1]], offsets, num_items)

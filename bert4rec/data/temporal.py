@@ -48,7 +48,8 @@ def split_by_time(
     times = sequences.timestamps
     if times is None:
         raise UserError(
-            "`split`: the dataset has no timestamps; prepare the ratings again with the `split`"
+            "`split`: the dataset has no timestamps; prepare the ratings again with the `split`",
+            setting="split",
         )
     cut = cut_time(times, quantile)
     before, end = lengths_before(sequences, cut), cut
@@ -68,7 +69,8 @@ def split_by_time(
         if not left:
             raise UserError(
                 f"`split`: the cut at {cut} leaves nothing {name} with `temporal_validation` "
-                f"{validation}; prepare the ratings with another fraction"
+                f"{validation}; prepare the ratings with another fraction",
+                settings=("split", "temporal_validation"),
             )
     is_recent = is_among_first(sequences, train_lengths) & (times >= end - _RECENT_S)
     recent = sequences.items[is_recent]

@@ -176,11 +176,13 @@ def _require_compiler() -> None:
     if not any(map(shutil.which, names)):
         raise UserError(
             f"`torch_compile` needs a C++ compiler on a CPU, and {' or '.join(names)} is not "
-            "there: install one, set CXX to it, or drop `torch_compile`"
+            "there: install one, set CXX to it, or drop `torch_compile`",
+            setting="torch_compile",
         )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise UserError(
             f"`torch_compile` needs Python's headers, and {headers}/Python.h is not there: install "
-            "them (Debian: python3-dev), or drop `torch_compile`"
+            "them (Debian: python3-dev), or drop `torch_compile`",
+            setting="torch_compile",
         )

@@ -189,7 +189,8 @@ def shard_network(
         except ImportError as error:
             raise UserError(
                 f"`parallelism` dmp needs TorchRec and FBGEMM, which {command_for('torchrec')} "
-                "adds. `parallelism` ddp needs neither"
+                "adds. `parallelism` ddp needs neither",
+                setting="parallelism",
             ) from error
         return ShardedNetwork(network, rule, weight_decay, device)
 

@@ -63,7 +63,9 @@ class OpenedCheckpoint:
             UserError: its network has a setting of an earlier version.
         """
         if NUM_ITEMS not in checkpoint.state:
-            raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+            raise CheckpointError(
+                f"{checkpoint.path}: not a checkpoint of BERT4Rec", path=checkpoint.path
+            )
         checkpoint.check_groups((MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP))
         require_current(checkpoint.path, checkpoint.config)
         return cls(
@@ -97,7 +99,8 @@ class OpenedCheckpoint:
         """
         if self.adapter.adapter != "none" and model.adapters is None:
             raise CheckpointError(
-                f"{self.path}: has adapters ({self.adapter.adapter}), the model has none"
+                f"{self.path}: has adapters ({self.adapter.adapter}), the model has none",
+                path=self.path,
             )
         logger.info("Loading %s", self.path)
         self.checkpoint.copy_into(MODEL_GROUP, weights_of(model))
@@ -114,7 +117,9 @@ class OpenedCheckpoint:
             raise CheckpointError(
                 f"{self.path}: its adapters ({self.adapter.adapter}) depend on the history, so no "
                 "weights of a layer equal them and it cannot be trained further as a base; "
-                "continue its own run by `resume`, or load the checkpoint that it started from"
+                "continue its own run by `resume`, or load the checkpoint that it started from",
+                setting="resume",
+                path=self.path,
             )
         logger.info("Loading %s", self.path)
         stored = self.checkpoint

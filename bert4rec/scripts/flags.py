@@ -116,7 +116,8 @@ def chosen_from_flags(
         if values["mode"] in ("ddp", "dmp"):
             if "parallelism" in explicit and values["parallelism"] != values["mode"]:
                 raise UserError(
-                    f"`mode` {values['mode']} contradicts `parallelism` {values['parallelism']}"
+                    f"`mode` {values['mode']} contradicts `parallelism` {values['parallelism']}",
+                    settings=("mode", "parallelism"),
                 )
             values["parallelism"], values["mode"] = values["mode"], "train"
         if flag_values["resume_checkpoint"].value is not None:
@@ -152,7 +153,8 @@ def _check_launcher(distributed: bool) -> None:
     if distributed and "WORLD_SIZE" not in os.environ:
         raise UserError(
             "`distributed` needs torchrun, which did not start this process: torchrun "
-            "--nproc_per_node 2 -m bert4rec.scripts.main ..."
+            "--nproc_per_node 2 -m bert4rec.scripts.main ...",
+            setting="distributed",
         )
     if not distributed and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError(
@@ -182,18 +184,21 @@ def _continue_from(path: Path, values: dict[str, Any], explicit: set[str]) -> No
     if latest is None:
         raise UserError(
             f"`resume_checkpoint` {path}: no run is saved there; name the `export_root` of one, or "
-            "its latest checkpoint"
+            "its latest checkpoint",
+            settings=("resume_checkpoint", "export_root"),
         )
     if is_checkpoint and path.resolve() != latest.resolve():
         raise UserError(
             f"`resume_checkpoint` {path}: a run continues from its latest checkpoint, {latest}; to "
-            f"begin another with these weights: `load_checkpoint_path` {path}"
+            f"begin another with these weights: `load_checkpoint_path` {path}",
+            settings=("resume_checkpoint", "load_checkpoint_path"),
         )
     given = values["export_root"]
     if "export_root" in explicit and Path(given).resolve() != run.resolve():
         raise UserError(
             f"`resume_checkpoint` {path} continues in {run}, which contradicts `export_root` "
-            f"{given}: drop one"
+            f"{given}: drop one",
+            settings=("resume_checkpoint", "export_root"),
         )
     values |= {"export_root": str(run), "resume": True}
     explicit.update(("export_root", "resume"))

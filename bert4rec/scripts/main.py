@@ -93,7 +93,9 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise UserError(f"`recommend_input` {path}: {error.strerror}") from error
+        raise UserError(
+            f"`recommend_input` {path}: {error.strerror}", setting="recommend_input"
+        ) from error
 
 
 def start(**defaults: Any) -> None:

@@ -78,11 +78,15 @@ class Bert4RecExport(CheckpointExport):
         self.num_items = self._stored.num_items
         if not 1 <= top_k <= self.num_items:
             raise UserError(
-                f"`top_k` {top_k} must lie in [1, {self.num_items}], the items of the catalogue"
+                f"`top_k` {top_k} must lie in [1, {self.num_items}], the items of the catalogue",
+                setting="top_k",
             )
         self._top_k = top_k
         if titles and dataset is None:
-            raise UserError("`titles` needs `raw_ids`, the dataset that has them")
+            raise UserError(
+                "`titles` needs `raw_ids`, the dataset that has them",
+                settings=("titles", "raw_ids"),
+            )
         self._names = None
         if dataset is not None:
             self._names = self._read_names(dataset, titles, ignore_fingerprint)
@@ -103,7 +107,8 @@ class Bert4RecExport(CheckpointExport):
         if titles and not names.has_titles:
             raise UserError(
                 f"`titles`: {dataset} has none; prepare it again with the file of titles beside "
-                "the ratings, or leave `titles` out"
+                "the ratings, or leave `titles` out",
+                setting="titles",
             )
         OpenedDataset.of_folder(dataset, "`raw_ids`").check_model(
             self.path, self.origin, len(names), ignore_fingerprint=ignore_fingerprint
@@ -130,14 +135,20 @@ class Bert4RecExport(CheckpointExport):
     def _history_length(self) -> int:
         length = max_history_length(self._stored.config.max_len, self._stored.causal)
         if length < 1:
-            raise UserError(f"{self.path}: `max_len` 1 leaves no place for a history")
+            raise UserError(
+                f"{self.path}: `max_len` 1 leaves no place for a history",
+                setting="max_len",
+                path=self.path,
+            )
         return length
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns names, types and shapes of the network's inputs and outputs."""
         if fixed_shapes and self._names is not None:
             raise UserError(
-                "`raw_ids` needs `backend` python `format` eager: no exported network reads strings"
+                "`raw_ids` needs `backend` python `format` eager: no exported network reads "
+                "strings",
+                settings=("raw_ids", "backend", "format"),
             )
         length = self._history_length if fixed_shapes else -1
         return bert4rec_signature(
@@ -168,7 +179,8 @@ class Bert4RecExport(CheckpointExport):
         if quantize != "none":
             raise UserError(
                 f"`quantize` {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
-                "in every answer, so 8 bits would have to be turned back each time"
+                "in every answer, so 8 bits would have to be turned back each time",
+                setting="quantize",
             )
         return {name: value.contiguous() for name, value in weights_of(self._served_model).items()}
 

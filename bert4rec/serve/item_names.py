@@ -87,8 +87,8 @@ def _read_strings(file: Path) -> list[str]:
         texts = parse_json(file.read_text())
     except (OSError, ValueError) as error:
         raise DeploymentError(
-            f"{file}: not readable: {error}; deploy the checkpoint again"
+            f"{file}: not readable: {error}; deploy the checkpoint again", path=file
         ) from error
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise DeploymentError(f"{file}: expected a list of strings; deploy again")
+        raise DeploymentError(f"{file}: expected a list of strings; deploy again", path=file)
     return texts

@@ -90,7 +90,8 @@ def open_dataset(
     if sequences.timestamps is not None:
         raise UserError(
             f"{root}: is split by time, and a deployed model is compared on leave one out alone; "
-            "test the checkpoint with `mode` test"
+            "test the checkpoint with `mode` test",
+            setting="mode",
         )
     return sequences
 
@@ -186,7 +187,8 @@ def score_served_split(
     if top_k < LIST_LENGTH:
         raise UserError(
             f"the served model answers with {top_k} items, HR@{LIST_LENGTH} needs {LIST_LENGTH}: "
-            f"deploy it with `top_k` {LIST_LENGTH} or more"
+            f"deploy it with `top_k` {LIST_LENGTH} or more",
+            setting="top_k",
         )
     collector = _RankCollector(true_items(sequences, split), model, causal)
     under_way: collections.deque[UserRequest] = collections.deque()

@@ -81,7 +81,10 @@ class Recommender:
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         if config.run.load_checkpoint_path is None:
-            raise UserError("`mode` recommend needs `load_checkpoint_path`, a trained model")
+            raise UserError(
+                "`mode` recommend needs `load_checkpoint_path`, a trained model",
+                settings=("mode", "load_checkpoint_path"),
+            )
         loaded = OpenedCheckpoint.open(Path(config.run.load_checkpoint_path))
         machine = set_up_machine(config, logger.info)
         config = adopt(config, model_settings(config, loaded))
@@ -188,7 +191,8 @@ def recommend(
         if users:
             raise UserError(
                 f"`recommend_users`: not one of {total} is a user of {config.data.dataset_path}; "
-                "give ids as the raw ratings have them"
+                "give ids as the raw ratings have them",
+                setting="recommend_users",
             )
         raise UserError(
             f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "

@@ -235,14 +235,15 @@ def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
     users = targets_of(sequences, "test").users
     if config.lists_file and len(np.unique(users)) < len(users):
         raise UserError(
-            "`lists_file` has a list for each user, so one target: not `temporal_targets` all"
+            "`lists_file` has a list for each user, so one target: not `temporal_targets` all",
+            settings=("lists_file", "temporal_targets"),
         )
     for name in ("ranks_file", "lists_file"):
         path = Path(getattr(config, name))
         if path.name:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir() or not os.access(path.parent, os.W_OK):
-                raise UserError(f"`{name}` {path}: cannot be written there")
+                raise UserError(f"`{name}` {path}: cannot be written there", setting=name)
 
 
 def write_files(

@@ -40,7 +40,8 @@ def complete(
         for name in sorted(_TEMPORAL & config.explicit):
             raise UserError(
                 f"`{name}` is of temporal splits, the dataset has the `split` {LEAVE_ONE_OUT}: "
-                "leave it out, or prepare the ratings with a `split` such as temporal:0.9"
+                "leave it out, or prepare the ratings with a `split` such as temporal:0.9",
+                settings=(name, "split"),
             )
     if loaded is not None and config.run.load_checkpoint_path is not None:
         changes |= _checkpoint_split(config.to_dict() | changes, config, loaded.checkpoint)
@@ -73,7 +74,8 @@ def model_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str
             if values[name] != adapter[name]:
                 raise UserError(
                     f"`{name}` {values[name]}: {loaded.path} was trained with `{name}` "
-                    f"{adapter[name]}; leave the flag out"
+                    f"{adapter[name]}; leave the flag out",
+                    setting=name,
                 )
         stored |= adapter
     return stored
@@ -96,7 +98,8 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
     if not read_pointers(folder):
         raise UserError(
             f"`resume`: {folder} has no checkpoint yet, and `adapter` {config.adapter.adapter} "
-            "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`"
+            "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`",
+            settings=("resume", "adapter", "load_checkpoint_path"),
         )
     opened = OpenedCheckpoint.open(folder)
     if opened.checkpoint.held is not None:
@@ -119,7 +122,8 @@ def _dataset_filters(config: Bert4RecConfig, dataset: OpenedDataset) -> dict[str
     if "dataset_name" in config.explicit and is_amazon != (source == "amazon"):
         raise UserError(
             f"`dataset_name` {config.data.dataset_name}: the dataset in {root} was made from "
-            f"{source} ratings"
+            f"{source} ratings",
+            setting="dataset_name",
         )
     values = config.to_dict()
     for name in _FILTERS:
@@ -127,7 +131,8 @@ def _dataset_filters(config: Bert4RecConfig, dataset: OpenedDataset) -> dict[str
             raise UserError(
                 f"`{name}` {values[name]}: the dataset in {root} was prepared with `{name}` "
                 f"{recorded[name]}; leave the flag out, or prepare the ratings again with "
-                f"`python -m preproc.{source} `{name}` {values[name]}`"
+                f"`recsys-recipes prepare {source} `{name}` {values[name]}`",
+                setting=name,
             )
     return {name: recorded[name] for name in _FILTERS if name in recorded}
 
@@ -154,6 +159,8 @@ def _checkpoint_split(
             raise UserError(
                 f"{checkpoint.path}: was trained with `{name}` {stored[name]}, this run has "
                 f"{values[name]}: it may have seen the targets. Use the dataset and the settings "
-                "of its training, or add `ignore_fingerprint`"
+                "of its training, or add `ignore_fingerprint`",
+                settings=(name, "ignore_fingerprint"),
+                path=checkpoint.path,
             )
     return {name: stored[name] for name in of_split & stored.keys()}

@@ -278,7 +278,8 @@ def build_step(
     if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
         raise UserError(
             f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
-            f"{sequences.num_items} items; ask for fewer, or use `loss` full"
+            f"{sequences.num_items} items; ask for fewer, or use `loss` full",
+            settings=("num_negatives", "loss"),
         )
     correction, offset = objective.popularity_correction, None
     if correction:

@@ -93,7 +93,8 @@ class Traits:
         if config.is_synthetic:
             raise UserError(
                 f"`preset` auto looks at a dataset on disk, and `dataset_type` "
-                f"{config.dataset_type} has none; name another preset"
+                f"{config.dataset_type} has none; name another preset",
+                settings=("preset", "dataset_type"),
             )
         dataset = OpenedDataset.open(config, num_numerical)
         rows = dataset.rows("train", check_ids=False).num_rows

@@ -74,24 +74,30 @@ class DataConfig:
         require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
         require_below(self, "synthetic_dataset_num_entries", 10**12)
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
-            raise UserError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
+            raise UserError(
+                f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}",
+                setting="dataset_subset",
+            )
         for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
             sizes = getattr(self, name)
             if any(s < 1 for s in sizes):
-                raise UserError(f"`{name}` must be positive, got {joined(sizes)}")
+                raise UserError(f"`{name}` must be positive, got {joined(sizes)}", setting=name)
         if self.loader == "merlin" and self.dataset_type != "parquet":
             raise UserError(
-                f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}"
+                f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}",
+                settings=("loader", "dataset_type"),
             )
         if self.loader == "merlin" and self.shuffle_batch_order:
             raise UserError(
                 "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
-                "while preparing the dataset, or use `loader` default"
+                "while preparing the dataset, or use `loader` default",
+                settings=("loader", "shuffle_batch_order"),
             )
         if not self.is_synthetic and self.dataset is None:
             raise UserError(
                 f"`dataset_type` {self.dataset_type} needs `dataset`, the folder of the data "
-                "(or use `dataset_type` synthetic_gpu, which needs none)"
+                "(or use `dataset_type` synthetic_gpu, which needs none)",
+                settings=("dataset_type", "dataset"),
             )
 
     def rows_of_epoch(self, num_rows: int) -> int:
@@ -118,8 +124,9 @@ class DataConfig:
         """
         if not self.is_synthetic and not self.folder.is_dir():
             raise DatasetError(
-                f"`dataset`: {self.folder} is not a folder; python -m preproc.clicks makes one "
-                "from raw logs"
+                f"`dataset`: {self.folder} is not a folder; recsys-recipes prepare clicks makes "
+                "one from raw logs",
+                setting="dataset",
             )
 
     @property

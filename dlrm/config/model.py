@@ -102,50 +102,65 @@ class ModelConfig:
         require_positive(self, "embedding_dim", "dcn_low_rank_dim", "seeds")
         if self.num_numerical_features < 0:
             raise UserError(
-                f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
+                f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}",
+                setting="num_numerical_features",
             )
         if self.id_statistics and not 2 <= self.id_statistics <= MOST_SLOTS:
             raise UserError(
-                f"`id_statistics` must be 0 or lie in [2, {MOST_SLOTS}], got {self.id_statistics}"
+                f"`id_statistics` must be 0 or lie in [2, {MOST_SLOTS}], got {self.id_statistics}",
+                setting="id_statistics",
             )
         for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
-                raise UserError(f"`{name}` must be positive integers, got {joined(sizes)!r}")
+                raise UserError(
+                    f"`{name}` must be positive integers, got {joined(sizes)!r}", setting=name
+                )
         if self.bottom_mlp_sizes[-1] != self.embedding_dim:
             raise UserError(
                 f"`bottom_mlp_sizes` must end with `embedding_dim` ({self.embedding_dim}), "
-                f"got {joined(self.bottom_mlp_sizes)}"
+                f"got {joined(self.bottom_mlp_sizes)}",
+                settings=("bottom_mlp_sizes", "embedding_dim"),
             )
         if self.top_mlp_sizes[-1] != 1:
-            raise UserError(f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}")
+            raise UserError(
+                f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}",
+                setting="top_mlp_sizes",
+            )
         if self.max_table_size is not None:
             require_positive(self, "max_table_size")
             if not self.hash_indices:
                 raise UserError(
                     "`max_table_size` cuts tables below their number of ids, so it needs "
-                    "`hash_indices`"
+                    "`hash_indices`",
+                    settings=("max_table_size", "hash_indices"),
                 )
         if self.embedding_storage != "float32" and self.embedding_type != "joint_fused":
             raise UserError(
                 f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
-                f"not {self.embedding_type}"
+                f"not {self.embedding_type}",
+                settings=("embedding_storage", "embedding_type"),
             )
         self._check_numerical_embedding()
         if self.embedding_init is not None and not self.embedding_init > 0:
-            raise UserError(f"`embedding_init` must be positive, got {self.embedding_init}")
+            raise UserError(
+                f"`embedding_init` must be positive, got {self.embedding_init}",
+                setting="embedding_init",
+            )
         if not 0 <= self.dropout < 1:
-            raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
+            raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}", setting="dropout")
 
     def _check_numerical_embedding(self) -> None:
         if not 2 <= self.numerical_bins <= MOST_BINS:
             raise UserError(
-                f"`numerical_bins` must lie in [2, {MOST_BINS}], got {self.numerical_bins}"
+                f"`numerical_bins` must lie in [2, {MOST_BINS}], got {self.numerical_bins}",
+                setting="numerical_bins",
             )
         if self.numerical_embedding != "none" and self.num_numerical_features == 0:
             raise UserError(
                 f"`numerical_embedding` {self.numerical_embedding}: the dataset has no numerical "
-                "features"
+                "features",
+                setting="numerical_embedding",
             )
 
     @property

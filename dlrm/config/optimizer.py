@@ -63,10 +63,14 @@ class OptimizerConfig:
         if self.embedding_l2 and self.embedding_weight_decay:
             raise UserError(
                 "`embedding_l2` shrinks all rows, `embedding_weight_decay` those of the batch: set "
-                "one of them"
+                "one of them",
+                settings=("embedding_l2", "embedding_weight_decay"),
             )
         if not 0 < self.plateau_factor <= 1:
-            raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
+            raise UserError(
+                f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}",
+                setting="plateau_factor",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,4 +94,6 @@ class PrecisionConfig(PrecisionSettings):
     def __post_init__(self) -> None:
         """Refuses loss scales that are not positive."""
         if not self.loss_scale > 0:
-            raise UserError(f"`loss_scale` must be positive, got {self.loss_scale}")
+            raise UserError(
+                f"`loss_scale` must be positive, got {self.loss_scale}", setting="loss_scale"
+            )

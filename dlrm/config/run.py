@@ -110,9 +110,13 @@ class RunConfig(RunSettings):
         require_positive(self, "epochs", "inference_benchmark_steps")
         require_not_negative(self, "test_after")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
-            raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
+            raise UserError(
+                f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}",
+                setting="auc_threshold",
+            )
         if self.auc_threshold is not None and self.best_by != "auc":
             raise UserError(
                 f"`auc_threshold` ends a run by its best AUC, but `best_by` is {self.best_by}: "
-                "drop one of them"
+                "drop one of them",
+                settings=("auc_threshold", "best_by"),
             )

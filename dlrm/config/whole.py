@@ -41,15 +41,23 @@ class DlrmConfig(Config):
         if self.run.mode == "predict":
             for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:
-                    raise UserError(f"`mode` predict needs `{name}`")
+                    raise UserError(f"`mode` predict needs `{name}`", settings=("mode", name))
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
-            raise UserError("`quantize` is for trained models, not for `mode` train")
+            raise UserError(
+                "`quantize` is for trained models, not for `mode` train",
+                settings=("quantize", "mode"),
+            )
         if self.precision.amp:
-            raise UserError("`quantize` and `amp` exclude each other; drop one")
+            raise UserError(
+                "`quantize` and `amp` exclude each other; drop one", settings=("quantize", "amp")
+            )
         if self.model.batch_norm:
-            raise UserError("`quantize` does not know the layers of `batch_norm`")
+            raise UserError(
+                "`quantize` does not know the layers of `batch_norm`",
+                settings=("quantize", "batch_norm"),
+            )
 
     def require_dataset(self) -> None:
         """Refuses a dataset that is no folder."""

@@ -77,7 +77,8 @@ def check_rows(
         num_rows = source.num_rows
         if not num_rows:
             raise DatasetError(
-                f"{source.files[0].parent}: no rows for the {split} split; prepare it again"
+                f"{source.files[0].parent}: no rows for the {split} split; prepare it again",
+                path=source.files[0].parent,
             )
         rank, ranks = processes.rank, processes.world_size
         if manifest is not None and _vouches(manifest, dataset, source.files):

@@ -187,7 +187,8 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         raise NoBatchError(
             f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "
             f"rows{'' if subset is None else f' x `dataset_subset` {subset}'}; "
-            "use a smaller one"
+            "use a smaller one",
+            settings=("batch_size", "dataset_subset"),
         )
 
 

@@ -124,7 +124,8 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
         raise UserError(
             f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
             f"{command_for('merlin')} makes an environment with them, .venv-nvtabular. `loader` "
-            "default reads the same batches without them"
+            "default reads the same batches without them",
+            setting="loader",
         ) from error
     names = column_names(reader.spec)
     paths = [str(path) for path in reader.files]
@@ -152,7 +153,8 @@ def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor]
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or was "
-            "cut: prepare the dataset again (`loader` default names the part and the row group)"
+            "cut: prepare the dataset again (`loader` default names the part and the row group)",
+            setting="loader",
         ) from error
     finally:
         loader.stop()

@@ -74,7 +74,8 @@ class OpenedDataset:
             raise DatasetError(
                 f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
                 "bert4rec.scripts.main with `dataset_path`; DLRM takes click logs, of which python "
-                "-m preproc.clicks makes a dataset"
+                "-m preproc.clicks makes a dataset",
+                settings=("dataset", "dataset_path"),
             )
         sizes, lines = config.num_embeddings_per_feature, list[str]()
         files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))
@@ -89,7 +90,8 @@ class OpenedDataset:
         if spec.lists and manifest is None:
             raise DatasetError(
                 f"`dataset`: {root} has lists and no {MANIFEST_FILE}, which says how long they may "
-                "be; get the dataset again"
+                "be; get the dataset again",
+                setting="dataset",
             )
         spec = _resized(spec, sizes) if sizes and has_spec else spec
         return cls(config, spec, manifest, lines)
@@ -211,7 +213,8 @@ def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
     if len(sizes) != len(spec.categorical):
         raise DatasetError(
             f"`num_embeddings_per_feature` gives {len(sizes)} sizes, the feature spec of the "
-            f"dataset has {len(spec.categorical)} categorical features; give one for each"
+            f"dataset has {len(spec.categorical)} categorical features; give one for each",
+            setting="num_embeddings_per_feature",
         )
     resized = (
         dataclasses.replace(feature, cardinality=size)

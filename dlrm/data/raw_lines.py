@@ -109,11 +109,13 @@ def _rejected_lines(path: Path, count: int) -> npt.NDArray[np.int64]:
             lines = [int(row["line_number"]) for row in csv.DictReader(file)]
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DatasetError(
-            f"{path}: cannot be read as the list of rejected rows: {error}; get the file again"
+            f"{path}: cannot be read as the list of rejected rows: {error}; get the file again",
+            path=path,
         ) from error
     if len(lines) != count:
         raise DatasetError(
             f"{path}: lists {len(lines):,} rejected rows, manifest.json counts {count:,}; get the "
-            "file again"
+            "file again",
+            path=path,
         )
     return np.array(lines, np.int64)

@@ -217,6 +217,7 @@ def _joint(
     if not isinstance(tables, JointRows):
         raise UserError(
             f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "
-            "joint_sparse or joint"
+            "joint_sparse or joint",
+            setting="embedding_type",
         )
     return tables

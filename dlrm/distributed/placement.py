@@ -152,11 +152,12 @@ class Placement:
         except (OSError, ValueError) as error:
             raise PlacementError(f"{path}: not readable as JSON: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")')
+            raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")', path=path)
         if values.get("format_version") != FORMAT_VERSION:
             raise PlacementError(
                 f"{path}: format version {values.get('format_version')}, this code reads "
-                f"{FORMAT_VERSION}"
+                f"{FORMAT_VERSION}",
+                path=path,
             )
         try:
             world = checked("world_size", int, values.get("world_size"))
@@ -165,11 +166,13 @@ class Placement:
                 raise PlacementError(f"tables must be a list, got {tables!r}")
             placement = cls(world, tuple(itertools.starmap(_read_table, enumerate(tables))))
         except UserError as error:
-            raise PlacementError(f"{path}: {error}") from error
+            raise PlacementError(f"{path}: {error}", path=path) from error
         if placement.world_size != world_size:
             raise PlacementError(
                 f"{path}: was made for {placement.world_size} ranks, the run has {world_size}; "
-                "leave `placement` out to have one planned"
+                "leave `placement` out to have one planned",
+                setting="placement",
+                path=path,
             )
         sizes = [table.rows for table in placement.tables]
         if sizes != list(table_sizes):
@@ -178,7 +181,9 @@ class Placement:
                 for i, (was, now) in enumerate(zip(sizes, table_sizes, strict=False))
                 if was != now
             ] or [f"{len(sizes)} tables, the model has {len(table_sizes)}"]
-            raise PlacementError(f"{path}: was made for other tables: {', '.join(differing[:5])}")
+            raise PlacementError(
+                f"{path}: was made for other tables: {', '.join(differing[:5])}", path=path
+            )
         return placement
 
 

@@ -71,7 +71,8 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     if (stored_tables := _num_tables(checkpoint)) != len(embeddings.table_sizes):
         raise CheckpointError(
             f"{checkpoint.path}: holds {stored_tables} embedding tables, the model has "
-            f"{len(embeddings.table_sizes)}; name the dataset of the training"
+            f"{len(embeddings.table_sizes)}; name the dataset of the training",
+            path=checkpoint.path,
         )
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     for i in embeddings.shards():
@@ -124,7 +125,8 @@ class OpenedCheckpoint:
         """
         if MLP_GROUP not in checkpoint.groups():
             raise CheckpointError(
-                f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM"
+                f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
+                path=checkpoint.path,
             )
         checkpoint = dataclasses.replace(checkpoint, config=current_settings(checkpoint.config))
         tables = range(_num_tables(checkpoint))
@@ -149,7 +151,8 @@ class OpenedCheckpoint:
         if missing:
             raise CheckpointError(
                 f"{self.path}: its settings have no {', '.join(sorted(missing))}: not a checkpoint "
-                "of DLRM"
+                "of DLRM",
+                path=self.path,
             )
         # apex depends on the machine and is for training.
         return section_from_dict(ModelConfig, {**self.settings, "optimized_mlp": False})

@@ -241,7 +241,8 @@ class JointTable(Embeddings[LookupsT]):
         if lookup != ops.NO_BAD_ID:
             raise UserError(
                 f"{self._describe_bad_id(lookup)}; the dataset and its feature spec differ, or "
-                "`hash_indices` is missing"
+                "`hash_indices` is missing",
+                setting="hash_indices",
             )
 
     def _describe_bad_id(self, lookup: int) -> str:

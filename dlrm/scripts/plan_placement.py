@@ -88,7 +88,8 @@ def _sizes(text: str) -> tuple[int, ...]:
     except ValueError as error:
         raise UserError(
             f"`tables` must be whole numbers, comma-separated, got {text!r}; known are "
-            f"{', '.join(KNOWN_TABLES)}"
+            f"{', '.join(KNOWN_TABLES)}",
+            setting="tables",
         ) from error
 
 

@@ -127,7 +127,7 @@ def _take(
         if given:
             explicit.add(name)
     elif given and values[name] != value:
-        raise UserError(f"{flag} and `{name}` are the same setting; give one of them")
+        raise UserError(f"{flag} and `{name}` are the same setting; give one of them", setting=name)
 
 
 def with_rate_change(config: DlrmConfig, steps: int, point: float, rate: float) -> DlrmConfig:

@@ -64,7 +64,8 @@ class DlrmExport(CheckpointExport):
         if not self.stored.table_sizes and not self.config.num_numerical_features:
             raise UserError(
                 f"{path}: a model without features cannot be deployed, because a request has no "
-                "empty tensors"
+                "empty tensors",
+                path=path,
             )
 
     @functools.cached_property
@@ -108,7 +109,10 @@ class DlrmExport(CheckpointExport):
             UserError: a model of lists is to be quantised.
         """
         if quantize != "none" and self.num_list_slots:
-            raise UserError(f"`quantize` {quantize}: a model of lists is served in float32 so far")
+            raise UserError(
+                f"`quantize` {quantize}: a model of lists is served in float32 so far",
+                setting="quantize",
+            )
         return weights_to_deploy(self.model, quantize)
 
     def native_class(self) -> type[ServedModel]:
@@ -123,7 +127,9 @@ class DlrmExport(CheckpointExport):
             UserError: the model has lists.
         """
         if self.num_list_slots:
-            raise UserError("a model of lists is served by `format` eager alone so far")
+            raise UserError(
+                "a model of lists is served by `format` eager alone so far", setting="format"
+            )
         sizes = self.stored.table_sizes
         return build_network(self.config, sizes, weights, out_of_range, portable=True)
 

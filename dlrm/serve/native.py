@@ -49,7 +49,8 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
     if not native_backend.is_built():
         raise UserError(
             f"`backend` native: its library is not built; {command_for('kernels')} adds it, or use "
-            "`backend` python"
+            "`backend` python",
+            setting="backend",
         )
     reason = None
     if config.interaction_op not in _INTERACTIONS:
@@ -61,7 +62,10 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
             f"{num_categorical} categorical features and `embedding_dim` {config.embedding_dim}"
         )
     if reason is not None:
-        raise UserError(f"`backend` native does not run a model of {reason}; use `backend` python")
+        raise UserError(
+            f"`backend` native does not run a model of {reason}; use `backend` python",
+            setting="backend",
+        )
 
 
 @functools.cache

@@ -79,7 +79,8 @@ def check_same_rows(checkpoint: Checkpoint, now: str | None, dataset: str | None
     if was and now and was != now:
         raise CheckpointError(
             f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than "
-            f"{dataset} has ({now}); {_OTHER_ROWS}"
+            f"{dataset} has ({now}); {_OTHER_ROWS}",
+            path=checkpoint.path,
         )
 
 
@@ -94,5 +95,6 @@ def check_position(checkpoint: Checkpoint, batches: int, dataset: str | None) ->
         raise CheckpointError(
             f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
             f"{state.epoch}, which it is not in epochs of {batches} batches, as {dataset} has; "
-            f"{_OTHER_ROWS}"
+            f"{_OTHER_ROWS}",
+            path=checkpoint.path,
         )

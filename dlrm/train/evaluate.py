@@ -83,7 +83,7 @@ def score_split(
     if find_nonfinite({"logits": all_logits}) is not None:
         raise DivergenceError(
             "a prediction is NaN or infinite: the parameters have diverged, or the split holds "
-            f"such numbers. {ADVICE}; check the data with python -m dataspec.verify"
+            f"such numbers. {ADVICE}; check the data with recsys-recipes verify"
         )
     all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
     metrics = click_metrics(all_logits.to(device), all_labels.to(device))
@@ -128,7 +128,7 @@ def check_auc(metrics: ClickMetrics) -> None:
         raise DivergenceError(
             f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "
             f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}; "
-            "check the data with python -m dataspec.verify"
+            "check the data with recsys-recipes verify"
         )
 
 

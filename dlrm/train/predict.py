@@ -51,10 +51,11 @@ def check_predictions_path(path: Path) -> None:
     """
     if path.suffix not in _WRITERS:
         raise UserError(
-            f"`predictions`: {path} must end in {' or '.join(_WRITERS)}, which names the format"
+            f"`predictions`: {path} must end in {' or '.join(_WRITERS)}, which names the format",
+            setting="predictions",
         )
     if not path.parent.is_dir():
-        raise UserError(f"`predictions`: there is no folder {path.parent}")
+        raise UserError(f"`predictions`: there is no folder {path.parent}", setting="predictions")
 
 
 @torch.no_grad()
@@ -97,7 +98,7 @@ def write_predictions(
                 raise DivergenceError(
                     f"a prediction for rows {first} to {first + len(logits) - 1} is NaN or "
                     f"infinite: the parameters have diverged, or the rows hold such numbers. "
-                    f"{ADVICE}; check the data with python -m dataspec.verify"
+                    f"{ADVICE}; check the data with recsys-recipes verify"
                 )
             clicks = (batch.label > 0.5).to(torch.uint8).cpu().numpy()
             arrays = [

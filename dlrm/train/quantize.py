@@ -39,9 +39,11 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
     """
     device = model.mlp_parameters()[0].device
     if device.type != "cpu":
-        raise UserError(f"`quantize` int8 runs on a CPU, not on {device.type}")
+        raise UserError(f"`quantize` int8 runs on a CPU, not on {device.type}", setting="quantize")
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        raise UserError("`quantize` int8 needs a PyTorch with oneDNN, which this one is not")
+        raise UserError(
+            "`quantize` int8 needs a PyTorch with oneDNN, which this one is not", setting="quantize"
+        )
     model.eval()
     rows = 0
     with contextlib.ExitStack() as observing:

@@ -57,14 +57,16 @@ def resolve(
         if "num_numerical_features" in config.explicit:
             raise UserError(
                 f"`num_numerical_features` {config.model.num_numerical_features}, but the feature "
-                f"spec of the dataset has {num_numerical}"
+                f"spec of the dataset has {num_numerical}",
+                setting="num_numerical_features",
             )
         changes["num_numerical_features"] = num_numerical
     if config.model.optimized_mlp and not (device.type == "cuda" and has_apex()):
         if "optimized_mlp" in config.explicit:
             raise UserError(
                 "`optimized_mlp` needs a CUDA device and NVIDIA's apex "
-                "(https://github.com/NVIDIA/apex; PyPI's apex is another project)"
+                "(https://github.com/NVIDIA/apex; PyPI's apex is another project)",
+                setting="optimized_mlp",
             )
         changes["optimized_mlp"] = False
     if spec.lists:
@@ -76,17 +78,22 @@ def resolve(
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
-        raise UserError("`placement` is for several processes, see dlrm.scripts.dist_main")
+        raise UserError(
+            "`placement` is for several processes, see dlrm.scripts.dist_main", setting="placement"
+        )
     return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
 
 
 def _check_statistics(table_sizes: Sequence[int]) -> None:
     if not table_sizes:
-        raise UserError("`id_statistics`: the dataset has no categorical features")
+        raise UserError(
+            "`id_statistics`: the dataset has no categorical features", setting="id_statistics"
+        )
     if (combinations := sum(combinations_of(table_sizes))) > _MOST_COMBINATIONS:
         raise UserError(
             f"`id_statistics`: {combinations:,} ids and pairs of ids cannot be numbered in 64 "
-            "bits; smaller tables (`max_table_size` with `hash_indices`) have fewer"
+            "bits; smaller tables (`max_table_size` with `hash_indices`) have fewer",
+            settings=("id_statistics", "max_table_size", "hash_indices"),
         )
 
 
@@ -106,36 +113,52 @@ def _check_lists(config: DlrmConfig) -> None:
 
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.mode == "predict":
-        raise UserError("`mode` predict runs on one process; start it without torchrun")
+        raise UserError(
+            "`mode` predict runs on one process; start it without torchrun", setting="mode"
+        )
     if config.run.gauc_by is not None:
         raise UserError(
-            f"`gauc_by` {config.run.gauc_by} runs on one process; start one without torchrun"
+            f"`gauc_by` {config.run.gauc_by} runs on one process; start one without torchrun",
+            setting="gauc_by",
         )
     if config.precision.quantize != "none":
-        raise UserError("`quantize` int8 runs in one process; start one without torchrun")
+        raise UserError(
+            "`quantize` int8 runs in one process; start one without torchrun", setting="quantize"
+        )
     if config.model.id_statistics:
-        raise UserError("`id_statistics` runs in one process; start one without torchrun")
+        raise UserError(
+            "`id_statistics` runs in one process; start one without torchrun",
+            setting="id_statistics",
+        )
     if config.run.cuda_graphs:
-        raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
+        raise UserError(
+            "`cuda_graphs` captures the step of one device; drop it on several",
+            setting="cuda_graphs",
+        )
     if config.model.batch_norm and config.run.mode == "train":
         raise UserError(
             "`batch_norm` would normalise over the samples of each process alone: train it on one "
-            "device"
+            "device",
+            setting="batch_norm",
         )
 
 
 def _check_graphable(embedding_type: str, device: torch.device) -> None:
     if device.type != "cuda":
-        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
+        raise UserError(
+            f"`cuda_graphs` needs a CUDA device, this run uses {device.type}", setting="cuda_graphs"
+        )
     if embedding_type != "joint_fused":
         raise UserError(
-            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
+            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured",
+            settings=("cuda_graphs", "embedding_type"),
         )
     if library.path_of("cuda") != "compiled":
         raise UserError(
             "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
             "the distinct ids of a batch, which a captured graph cannot do. They are missing: "
-            f"{library.why_not_compiled('cuda')}"
+            f"{library.why_not_compiled('cuda')}",
+            setting="cuda_graphs",
         )
 
 
@@ -144,7 +167,8 @@ def refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
     if num_rows % batch_size == 1 or batch_size == 1:
         raise UserError(
             f"`batch_norm` needs two rows to normalise, but the last batch of the {num_rows} rows "
-            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`"
+            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`",
+            settings=("batch_norm", "batch_size", "drop_last"),
         )
 
 
@@ -172,5 +196,7 @@ def check_warmup(config: DlrmConfig, steps: int, num_rows: int) -> None:
         f"{preset}"
     )
     if run.max_steps is None and not run.resume:
-        raise UserError(f"{message}, or give `warmup_steps` to train so all the same")
+        raise UserError(
+            f"{message}, or give `warmup_steps` to train so all the same", setting="warmup_steps"
+        )
     logger.warning("%s", message)

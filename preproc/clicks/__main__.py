@@ -125,11 +125,17 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     preset = values.preset if values["preset"].present else None
     dictionaries = given["dictionaries"]
     if dictionaries is not None and preset is not None:
-        raise PreprocError(f"`dictionaries` {dictionaries} brings its own rules; drop `preset`")
+        raise PreprocError(
+            f"`dictionaries` {dictionaries} brings its own rules; drop `preset`",
+            settings=("dictionaries", "preset"),
+        )
     schema = given["schema"]
     if schema is not None and (dictionaries is not None or preset is not None):
         other = "preset" if dictionaries is None else "dictionaries"
-        raise PreprocError(f"`schema` {schema} and `{other}` exclude each other; drop one")
+        raise PreprocError(
+            f"`schema` {schema} and `{other}` exclude each other; drop one",
+            settings=("schema", other),
+        )
     if schema is not None:
         given["semantics"] = semantics_of_schema(schema, one_split(overrides))
     elif dictionaries is None:
@@ -162,10 +168,14 @@ def _infer(values: flags.FlagValues) -> None:
         PreprocError: no log is named, it is refused, or the file exists.
     """
     if values.input is None:
-        raise PreprocError("`infer` needs `input`, a file or folder of the log")
+        raise PreprocError(
+            "`infer` needs `input`, a file or folder of the log", settings=("infer", "input")
+        )
     target = Path(values.infer)
     if target.exists():
-        raise PreprocError(f"`infer` {target}: exists; name another file, or remove it")
+        raise PreprocError(
+            f"`infer` {target}: exists; name another file, or remove it", setting="infer"
+        )
     with command.local_input(values, target) as log:
         if log.is_dir():
             ProgressReporter(values.progress).note(told(log, parts_of(log)))

@@ -40,7 +40,9 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
     wrong = sorted(set(overrides) - set(OF_NEW_ROWS))
     if wrong:
         names = ", ".join(f"`{name}`" for name in wrong)
-        raise PreprocError(f"`dictionaries` {dataset} brings its own rules; drop {names}")
+        raise PreprocError(
+            f"`dictionaries` {dataset} brings its own rules; drop {names}", setting="dictionaries"
+        )
     fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
     stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
     rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
@@ -97,7 +99,8 @@ def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | N
     if job.semantics != semantics_of_dataset(job.dictionaries, of_rows):
         raise PreprocError(
             f"`dictionaries` {job.dictionaries}: was prepared by other rules than `semantics`; "
-            "take them from semantics_of_dataset()"
+            "take them from semantics_of_dataset()",
+            setting="dictionaries",
         )
     key = fingerprint(_dictionary_files(job.dictionaries))
     target = Dictionaries(workspace.unit_dir("given", key), job.semantics.key_types, key)
@@ -123,7 +126,8 @@ def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
             if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
                 raise PreprocError(
                     f"{path}: is missing, or not the file of which manifest.json has the checksum; "
-                    "get the dataset again"
+                    "get the dataset again",
+                    path=path,
                 )
     return dictionaries
 

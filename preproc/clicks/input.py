@@ -29,10 +29,11 @@ def find_inputs(
     may_be_empty = has_parts(path, schema)
     if not path.exists():
         if schema is not None:
-            raise PreprocError(f"`input` {path}: no such file or folder")
+            raise PreprocError(f"`input` {path}: no such file or folder", setting="input")
         raise PreprocError(
             f"`input` {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
-            "file in Criteo format (Kaggle train.txt)"
+            "file in Criteo format (Kaggle train.txt)",
+            setting="input",
         )
     if schema is not None:
         files = _find_files(path, schema)
@@ -42,16 +43,19 @@ def find_inputs(
         raise PreprocError(
             f"`input` {path}: one file cannot be split by days; give `split_fractions`, for "
             "example 0.8,0.1,0.1, or `preset` kaggle; for a log of other columns than Criteo's a "
-            "`schema`, which `infer` drafts"
+            "`schema`, which `infer` drafts",
+            settings=("input", "split_fractions", "preset", "schema", "infer"),
         )
     else:
         files = [path]
     for file in files:
         if not file.is_file():
-            raise PreprocError(f"{file}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}")
+            raise PreprocError(
+                f"{file}: is not a regular file; give text, {PLAIN_OR_COMPRESSED}", path=file
+            )
         if file.stat().st_size == 0 and not may_be_empty:
             last = ", or leave it out if it is the last day" if by_days else ""
-            raise PreprocError(f"{file}: is empty; get the file again{last}")
+            raise PreprocError(f"{file}: is empty; get the file again{last}", path=file)
     folder = path if path.is_dir() else None
     return tuple(as_utf8(InputFile.open(f, folder)) for f in files)
 
@@ -65,7 +69,8 @@ def refuse_json(path: Path, first_line: bytes) -> None:
     if re.match(rb'\s*(\{\s*("|$)|\[\s*(\{|$))', first_line):
         raise PreprocError(
             f"{path}: JSON is not read here; write it as csv or parquet, such as "
-            "pandas.read_json(FILE, lines=True).to_parquet(FILE)"
+            "pandas.read_json(FILE, lines=True).to_parquet(FILE)",
+            path=path,
         )
 
 
@@ -85,7 +90,9 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
-        raise PreprocError(f"`input` {folder}: cannot be listed ({error.strerror})") from error
+        raise PreprocError(
+            f"`input` {folder}: cannot be listed ({error.strerror})", setting="input"
+        ) from error
     for file in names:
         match = DAY_NAME.fullmatch(file.name)
         if match is None:
@@ -94,7 +101,8 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         if day in days:
             raise PreprocError(
                 f"`input` {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
-                "keep one of them"
+                "keep one of them",
+                setting="input",
             )
         days[day] = file
     if not days:
@@ -102,17 +110,20 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         raise PreprocError(
             f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz, .zst, .bz2, .xz; "
             "day_0.tsv is accepted too); a log of other columns takes a `schema`, which `infer` "
-            f"drafts.{hint}"
+            f"drafts.{hint}",
+            settings=("input", "schema", "infer"),
         )
     missing = sorted(set(range(max(days) + 1)) - days.keys())
     if missing:
         raise PreprocError(
             f"`input` {folder}: days must go from 0 to {max(days)} without a gap; missing: "
-            f"{', '.join(f'day_{d}' for d in missing)}"
+            f"{', '.join(f'day_{d}' for d in missing)}",
+            setting="input",
         )
     if by_days and len(days) < 2:
         raise PreprocError(
             f"`input` {folder}: only {days[0].name} is there, but the last day becomes validation "
-            "and test; give `split_fractions`, for example 0.8,0.1,0.1"
+            "and test; give `split_fractions`, for example 0.8,0.1,0.1",
+            settings=("input", "split_fractions"),
         )
     return [days[d] for d in sorted(days)]

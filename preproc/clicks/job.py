@@ -69,7 +69,9 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
     }
     if wrong := sorted(set(overrides) - beside):
         names = ", ".join(f"`{name}`" for name in wrong)
-        raise PreprocError(f"`schema` {path} says all of the transform; drop {names}")
+        raise PreprocError(
+            f"`schema` {path} says all of the transform; drop {names}", setting="schema"
+        )
     kinds: tuple[SplitKind, ...] = ("fractions", "rows")
     for kind in kinds:
         if (given := overrides.pop(f"split_{kind}", None)) is not None:
@@ -91,7 +93,7 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
             **overrides,
         )
     except UserError as error:
-        raise PreprocError(f"`schema` {path}: {error}") from error
+        raise PreprocError(f"`schema` {path}: {error}", setting="schema") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +162,8 @@ class ClicksJob:
         if unknown or not self.format or len(set(self.format)) < len(self.format):
             raise PreprocError(
                 f"`format` must be a comma-separated list of {', '.join(FORMATS)}; "
-                f"got {','.join(self.format)!r}"
+                f"got {','.join(self.format)!r}",
+                setting="format",
             )
         if self.semantics.schema is not None:
             has_lists = bool(self.semantics.schema.named("categorical_list"))
@@ -173,12 +176,14 @@ class ClicksJob:
                 if value not in only:
                     lists = " of lists" if has_lists and name == "format" else ""
                     raise PreprocError(
-                        f"`{name}` {value}: with a schema{lists} only {', '.join(only)} so far"
+                        f"`{name}` {value}: with a schema{lists} only {', '.join(only)} so far",
+                        setting=name,
                     )
         require_threads(self, "threads")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):
             raise PreprocError(
-                f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
+                f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}",
+                setting="max_bad_fraction",
             )
 
     @property

@@ -72,8 +72,8 @@ def check(
             reporter.note(doubt)
         for name, time_format, example in _times_of_1970(rows, formats[0]):
             reporter.note(
-                f"{name}: read as {time_format}, times such as {example} are of 1970; is `format` "
-                "another unit, or one of dates such as %Y%m%d?"
+                f"{name}: read as {time_format}, times such as {example} are of 1970; has the "
+                "schema another unit for its format, or dates such as %Y%m%d?"
             )
     lengths = [len(row) + 1 for each in opened for row in each.rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
@@ -108,7 +108,9 @@ def _opened(inputs: tuple[InputFile, ...], job: ClicksJob) -> list[_OpenedFile]:
     """
     opened = [each for file in inputs if (each := _open(file, job)) is not None]
     if not opened:
-        raise PreprocError(f"`input` {job.input}: none of its {len(inputs)} files holds a row")
+        raise PreprocError(
+            f"`input` {job.input}: none of its {len(inputs)} files holds a row", setting="input"
+        )
     return opened
 
 
@@ -126,7 +128,7 @@ def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
     if is_whole and not text.strip(LINE_ENDS):
         if is_part:
             return None
-        raise PreprocError(f"{file.path}: holds no row; get the file again")
+        raise PreprocError(f"{file.path}: holds no row; get the file again", path=file.path)
     first = next(iter(_first_rows(text, is_whole=is_whole)), b"")
     if schema is not None:
         refuse_json(file.path, first)
@@ -154,7 +156,9 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
     if schema is None:
         raise PreprocError(
             f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
-            "takes a `schema`, which `infer` drafts"
+            "takes a `schema`, which `infer` drafts",
+            settings=("schema", "infer"),
+            path=file.path,
         )
     found = tables.table_schema(file)
     types = dict(zip(found.names, found.types, strict=True))
@@ -197,14 +201,16 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(
             f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have "
-            f"none. Remove it: tail -n +2 {file.path.name} > without_header"
+            f"none. Remove it: tail -n +2 {file.path.name} > without_header",
+            path=file.path,
         )
     if None in reasons:
         return
     if not rows:
         raise PreprocError(
             f"{file.path}: the first line does not end within 512 KiB; this is not "
-            f"{row_format.description}"
+            f"{row_format.description}",
+            path=file.path,
         )
     separator, count = max(
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
@@ -230,7 +236,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
         )
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
-        f"fields: {guess}. Row 1: {excerpt(rows[0], 80)}"
+        f"fields: {guess}. Row 1: {excerpt(rows[0], 80)}",
+        path=file.path,
     )
 
 
@@ -248,7 +255,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     if None in reasons:
         return
     if not rows:
-        raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB")
+        raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB", path=file.path)
     examples = "".join(
         f"\n  {explained(row, str(reason), row_format)}"
         for row, reason in zip(rows[:3], reasons, strict=False)
@@ -261,7 +268,9 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
         f"{'' if row_format.is_table else fields}the label and types that it says{hint}. The first "
-        f"rows:{examples}"
+        f"rows:{examples}",
+        setting=name,
+        path=file.path,
     )
 
 

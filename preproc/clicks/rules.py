@@ -123,7 +123,8 @@ class ClicksSemantics:
             if not INT32_MIN <= getattr(self, name) <= INT32_MAX:
                 raise UserError(
                     f"`{name}` must be a 32-bit integer as the numbers of a log are, got "
-                    f"{getattr(self, name)}"
+                    f"{getattr(self, name)}",
+                    setting=name,
                 )
         if self.numerical_min + self.numerical_offset < 1:
             raise UserError(
@@ -134,17 +135,22 @@ class ClicksSemantics:
         require_below(self, "frequency_limit", 2**64)
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
-                f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}"
+                f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}",
+                setting="category_modulus",
             )
         if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
-            raise UserError(f"`shuffle_seed` must lie in [0, 2**64), got {self.shuffle_seed}")
+            raise UserError(
+                f"`shuffle_seed` must lie in [0, 2**64), got {self.shuffle_seed}",
+                setting="shuffle_seed",
+            )
         fractions = self.split_fractions
         if fractions is not None and (
             any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
         ):
             raise UserError(
                 "`split_fractions` must be three numbers in [0, 1] that add up to 1 "
-                f"(train,validation,test), got {','.join(map(str, fractions))}"
+                f"(train,validation,test), got {','.join(map(str, fractions))}",
+                setting="split_fractions",
             )
         one_split({name: getattr(self, name) for name in SPLIT_SETTINGS})
         for name in ("split_rows", "split_days"):
@@ -152,7 +158,8 @@ class ClicksSemantics:
             if any(count < -1 for count in counts) or list(counts).count(-1) > 1:
                 raise UserError(
                     f"`{name}` must be three numbers of train,validation,test, of which one may be "
-                    f"-1 for all others, got {','.join(map(str, counts))}"
+                    f"-1 for all others, got {','.join(map(str, counts))}",
+                    setting=name,
                 )
 
     @property
@@ -371,7 +378,8 @@ def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:
     if others < 0 or (others > 0 and -1 not in counts):
         raise UserError(
             f"`{name}` {','.join(map(str, counts))} makes {total - others:,} {unit}, but there are "
-            f"{total:,}; -1 in place of a number takes all others"
+            f"{total:,}; -1 in place of a number takes all others",
+            setting=name,
         )
     return list(itertools.accumulate(others if count < 0 else count for count in counts))
 

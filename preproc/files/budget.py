@@ -136,5 +136,6 @@ def memory_error(memory_limit: int, needed: int, remedy: str) -> PreprocError:
     """
     return PreprocError(
         f"`memory_limit` {format_bytes(memory_limit)} is too small: this input needs "
-        f"{format_bytes(needed)}. Raise `memory_limit`{remedy}"
+        f"{format_bytes(needed)}. Raise `memory_limit`{remedy}",
+        setting="memory_limit",
     )

@@ -88,12 +88,14 @@ class InputFile:
                 tail = file.read(_ENDS_BYTES)
         except OSError as error:
             raise PreprocError(
-                f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+                f"{path}: cannot be read ({error.strerror}); check the path and its permissions",
+                path=path,
             ) from error
         if head.startswith(_ZIP_MAGIC):
             raise PreprocError(
                 f"{path}: is zip-compressed, which is not supported. Unpack it first (unzip "
-                f"{path.name}); files may be {PLAIN_OR_COMPRESSED}"
+                f"{path.name}); files may be {PLAIN_OR_COMPRESSED}",
+                path=path,
             )
         digest = xxhash.xxh3_128(os.fsencode(path.name))
         # The time of the last change tells an edit that kept size and modification time.
@@ -107,7 +109,8 @@ class InputFile:
         if compression == "none" and path.suffix in _COMPRESSED_NAME and _IN_NO_TEXT.search(head):
             raise PreprocError(
                 f"{path}: is named as a compressed file, and its first bytes are neither those of "
-                "one nor text: it is damaged at byte 0; get the file again"
+                "one nor text: it is damaged at byte 0; get the file again",
+                path=path,
             )
         inflation = 1.0 if compression == "none" else _TYPICAL_INFLATION
         inflation = _inflation(head) if compression == "gzip" else inflation
@@ -146,7 +149,9 @@ class InputFile:
             PreprocError: compressed data are damaged or end early, or it is a table.
         """
         if self.is_table:
-            raise PreprocError(f"{self.path}: is a table ({self.compression}); give a file of text")
+            raise PreprocError(
+                f"{self.path}: is a table ({self.compression}); give a file of text", path=self.path
+            )
         if not self.is_plain:
             yield from unpack(self.path, cast("StreamFormat", self.compression))
             return
@@ -171,14 +176,14 @@ def without_mark(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:
     """Returns the error of a line longer than 1 MiB."""
     return PreprocError(
-        f"{path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}"
+        f"{path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}", path=path
     )
 
 
 def changed(path: Path) -> PreprocError:
     """Returns the error of an input that changed during a run."""
     return PreprocError(
-        f"{path}: changed while it was read; leave it alone and run the command again"
+        f"{path}: changed while it was read; leave it alone and run the command again", path=path
     )
 
 

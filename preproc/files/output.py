@@ -91,7 +91,8 @@ def entries(output: Path) -> list[Path]:
     except OSError as error:
         raise PreprocError(
             f"`output` {output}: cannot be listed ({error.strerror}); change its permissions, or "
-            "choose another folder"
+            "choose another folder",
+            setting="output",
         ) from error
     return [path for path in paths if path.name[0] != "." and path.name != "lost+found"]
 
@@ -175,15 +176,20 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
     present = sorted(path for path in old if path.exists())
     if present and not overwrite:
         raise PreprocError(
-            f"{present[0]} exists; choose another `output` or give `overwrite` to replace it"
+            f"{present[0]} exists; choose another `output` or give `overwrite` to replace it",
+            settings=("output", "overwrite"),
         )
     for path in [*files, *present]:
         folder = path.parent
         real_path("`output`", folder)
         if (path.is_symlink() or path.exists()) and not path.is_file():
-            raise PreprocError(f"`output`: {path} is no regular file; name a new file or folder")
+            raise PreprocError(
+                f"`output`: {path} is no regular file; name a new file or folder", setting="output"
+            )
         if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
-            raise PreprocError(f"`output`: {folder} is not a folder; choose another")
+            raise PreprocError(
+                f"`output`: {folder} is not a folder; choose another", setting="output"
+            )
 
 
 def _known_files(output: Path, manifest_folder: Path) -> set[str]:

@@ -103,5 +103,6 @@ def check_rejected_rows(
     raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)
-        + "\nRepair the input, or allow more with `max_bad_fraction`"
+        + "\nRepair the input, or allow more with `max_bad_fraction`",
+        setting="max_bad_fraction",
     )

@@ -84,7 +84,8 @@ def local_copy(
             else "check the URL and the rights to it"
         )
         raise PreprocError(
-            f"`input` {source}: cannot be read ({type(error).__name__}: {error}); {remedy}"
+            f"`input` {source}: cannot be read ({type(error).__name__}: {error}); {remedy}",
+            setting="input",
         ) from error
     return copy if is_folder else copy / Path(path).name
 

@@ -199,12 +199,14 @@ class Workspace:
             except OSError as error:
                 raise PreprocError(
                     f"`output` {self.output}: {folder.name} cannot lie beside it "
-                    f"({error.strerror}); choose another name"
+                    f"({error.strerror}); choose another name",
+                    setting="output",
                 ) from error
             if not is_own:
                 raise PreprocError(
                     f"{folder}: a run on `output` {self.output} works there and removes it, but no "
-                    "run has made it; move it away, or choose another `output`"
+                    "run has made it; move it away, or choose another `output`",
+                    setting="output",
                 )
 
     def _has_work(self) -> bool:
@@ -290,19 +292,29 @@ def check_output(
     workspace = Workspace(output_path, work_dir)
     workspace.check_own()
     if output.exists() and not output.is_dir():
-        raise PreprocError(f"`output` {output_path}: is a file; name a folder that does not exist")
+        raise PreprocError(
+            f"`output` {output_path}: is a file; name a folder that does not exist",
+            setting="output",
+        )
     folders = {"`output`": output}
     if work_dir is not None:
         folders["`work_dir`"] = dataset_output.real_path("`work_dir`", work_dir)
     for flag, folder in folders.items():
         if folder == source or source in folder.parents:
-            raise PreprocError(f"{flag} {folder}: lies inside `input` {source}; choose another")
+            raise PreprocError(
+                f"{flag} {folder}: lies inside `input` {source}; choose another", setting="input"
+            )
     if output in source.parents:
-        raise PreprocError(f"`output` {output}: contains `input` {source}; choose another")
+        raise PreprocError(
+            f"`output` {output}: contains `input` {source}; choose another",
+            settings=("output", "input"),
+        )
     work = folders.get("`work_dir`")
     for name, folder in (("`output`", output), (str(workspace.staging), workspace.staging)):
         if work is not None and (work == folder or folder in work.parents):
-            raise PreprocError(f"`work_dir` {work}: lies inside {name}; choose another")
+            raise PreprocError(
+                f"`work_dir` {work}: lies inside {name}; choose another", setting="work_dir"
+            )
     if output.is_dir():
         workspace.finish_publishing()
         _check_contents(output_path, overwrite=overwrite)
@@ -314,23 +326,27 @@ def _check_contents(output: Path, *, overwrite: bool) -> None:
     if not os.access(output, os.W_OK | os.X_OK):
         raise PreprocError(
             f"`output` {output}: cannot be written; change its permissions, or choose another "
-            "folder"
+            "folder",
+            setting="output",
         )
     if not present:
         return
     if not overwrite:
         raise PreprocError(
             f"`output` {output}: already exists; add `overwrite` to replace it when the new "
-            "dataset is complete, or choose another folder"
+            "dataset is complete, or choose another folder",
+            settings=("output", "overwrite"),
         )
     if not any((output / name).is_file() for name in (MANIFEST_FILE, SPEC_FILE)):
         raise PreprocError(
             f"`output` {output}: is not a dataset (no {MANIFEST_FILE}, no {SPEC_FILE}), so "
-            "`overwrite` will not remove it; choose another folder"
+            "`overwrite` will not remove it; choose another folder",
+            settings=("output", "overwrite"),
         )
     blocked = [p.name for p in present if p.name in dataset_output.FOLDERS and not p.is_dir()]
     if blocked:
         raise PreprocError(
             f"`output` {output}: {blocked[0]} is a file, where the dataset needs a folder; "
-            "move it away, or choose another folder"
+            "move it away, or choose another folder",
+            setting="output",
         )

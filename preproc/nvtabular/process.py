@@ -70,13 +70,15 @@ class NvtabularProcess:
             raise PreprocError(
                 f"{self._python}: no Python with NVTabular is there; run "
                 f"{command_for('nvtabular')} (it needs Python 3.11), or name an interpreter that "
-                f"has NVTabular with `nvtabular_python`; {_NATIVE}"
+                f"has NVTabular with `nvtabular_python`; {_NATIVE}",
+                setting="nvtabular_python",
             )
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
                 f"`memory_limit` {format_bytes(self._memory + PARENT_BYTES)} is too small: "
                 f"NVTabular needs {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)} to begin. "
-                "Raise `memory_limit`, or use `engine` native"
+                "Raise `memory_limit`, or use `engine` native",
+                settings=("memory_limit", "engine"),
             )
         threads = str(self._threads)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -93,7 +95,8 @@ class NvtabularProcess:
                 )
         except OSError as error:
             raise PreprocError(
-                f"`nvtabular_python` {self._python}: cannot be started ({error.strerror})"
+                f"`nvtabular_python` {self._python}: cannot be started ({error.strerror})",
+                setting="nvtabular_python",
             ) from error
         try:
             answer = self._answer("start", lambda _: None)

@@ -47,7 +47,8 @@ def check_master(master: str) -> None:
             return
     raise PreprocError(
         f"no Spark master answers at {master} ({reason}); start it "
-        "(sbin/start-master.sh), or name another `master`"
+        "(sbin/start-master.sh), or name another `master`",
+        setting="master",
     )
 
 

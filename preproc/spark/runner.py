@@ -125,7 +125,8 @@ class SparkRunner:
                 raise PreprocError(
                     f"Spark at {self._context.master} did not start working within "
                     f"`spark_start_timeout` {self.start_timeout:g} s: "
-                    f"{spark_cluster.explain(self._context)}"
+                    f"{spark_cluster.explain(self._context)}",
+                    setting="spark_start_timeout",
                 )
 
         result = self.wait(action, watch)

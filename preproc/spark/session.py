@@ -70,7 +70,8 @@ def _import_pyspark() -> Any:
         import pyspark.sql
     except ImportError as error:
         raise PreprocError(
-            f"`engine` spark needs PySpark ({error}); {command_for('spark')} installs it"
+            f"`engine` spark needs PySpark ({error}); {command_for('spark')} installs it",
+            setting="engine",
         ) from error
     return pyspark
 
@@ -79,7 +80,9 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     """Starts a session within `spark_start_timeout`; Spark itself would wait forever."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
     if submitted and settings.master is not None:
-        raise PreprocError("`master`: spark-submit has chosen it already; leave the flag out")
+        raise PreprocError(
+            "`master`: spark-submit has chosen it already; leave the flag out", setting="master"
+        )
     _set_environment()
     if not submitted:
         find_java()
@@ -106,7 +109,8 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
         raise PreprocError(
             f"Spark at {master} did not answer within `spark_start_timeout` "
             f"{settings.spark_start_timeout:g} s; check the address, and whether the cluster has "
-            "room for another application"
+            "room for another application",
+            setting="spark_start_timeout",
         )
     return thread.result(f"Spark at {master} did not start")
 

@@ -25,7 +25,8 @@ def parse_spark_conf(texts: list[str]) -> tuple[tuple[str, str], ...]:
         key, equals, value = pair.partition("=")
         if not equals or not key.startswith("spark."):
             raise PreprocError(
-                f"`spark_conf` must be spark.KEY=VALUE, several separated by commas; got {pair!r}"
+                f"`spark_conf` must be spark.KEY=VALUE, several separated by commas; got {pair!r}",
+                setting="spark_conf",
             )
         pairs.append((key.strip(), value.strip()))
     return tuple(pairs)
@@ -66,15 +67,20 @@ class SparkSettings:
         if self.master is not None and _MASTER.fullmatch(self.master) is None:
             raise PreprocError(
                 "`master` must be local[*], local[N], spark://HOST:PORT, yarn or "
-                f"k8s://https://HOST:PORT; got {self.master!r}"
+                f"k8s://https://HOST:PORT; got {self.master!r}",
+                setting="master",
             )
         if self.executor_cores is not None and self.executor_cores < 1:
-            raise PreprocError(f"`executor_cores` must be at least 1, got {self.executor_cores}")
+            raise PreprocError(
+                f"`executor_cores` must be at least 1, got {self.executor_cores}",
+                setting="executor_cores",
+            )
         if self.executor_memory is not None:
             parse_spark_size("`executor_memory`", self.executor_memory)
         if not self.spark_start_timeout > 0:
             raise PreprocError(
-                f"`spark_start_timeout` must be above 0 seconds, got {self.spark_start_timeout}"
+                f"`spark_start_timeout` must be above 0 seconds, got {self.spark_start_timeout}",
+                setting="spark_start_timeout",
             )
 
     def unit_bytes(self) -> int | None:

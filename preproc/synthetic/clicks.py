@@ -67,13 +67,19 @@ class GeneratorConfig:
         require_not_negative(self, "seed", "days")
         require_threads(self, "threads")
         if self.rows < max(self.days, 1):
-            raise UserError(f"`rows` must be at least 1 a day, got {self.rows}")
+            raise UserError(f"`rows` must be at least 1 a day, got {self.rows}", setting="rows")
         if len(self.cardinalities) != NUM_CATEGORICAL or not all(
             1 <= c < 2**32 for c in self.cardinalities
         ):
-            raise UserError(f"`cardinalities` must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
+            raise UserError(
+                f"`cardinalities` must be {NUM_CATEGORICAL} numbers in [1, 2**32)",
+                setting="cardinalities",
+            )
         if not 0 < self.click_rate < 1 or not 0.5 < self.best_auc < 1:
-            raise UserError("`click_rate` must lie in (0, 1) and `best_auc` in (0.5, 1)")
+            raise UserError(
+                "`click_rate` must lie in (0, 1) and `best_auc` in (0.5, 1)",
+                settings=("click_rate", "best_auc"),
+            )
 
     @property
     def is_single_file(self) -> bool:

@@ -136,7 +136,10 @@ class PlantedModel:
         scale = _bisect(lambda s: _expected_auc(sigmoid(s * unit + offset(s))) - best_auc, 0.0, 8.0)
         reached = _expected_auc(sigmoid(scale * unit + offset(scale)))
         if abs(reached - best_auc) > 1e-3:
-            raise UserError(f"`best_auc` {best_auc} cannot be planted; this seed allows {reached}")
+            raise UserError(
+                f"`best_auc` {best_auc} cannot be planted; this seed allows {reached}",
+                setting="best_auc",
+            )
         weights = scale * shares
         bias = offset(scale) - float(weights @ groups.mean(axis=1))
         return dataclasses.replace(self, weights=tuple(map(float, weights)), bias=bias)

@@ -84,18 +84,29 @@ class RatingsConfig:
         """Refuses settings that cannot be carried out."""
         require_choices(self, {"format": FORMATS})
         if self.users < 1 or not 2 <= self.items < 2**31:
-            raise UserError("`users` must be at least 1, and `items` in [2, 2**31)")
+            raise UserError(
+                "`users` must be at least 1, and `items` in [2, 2**31)", settings=("users", "items")
+            )
         if self.interactions < MIN_LENGTH * self.users:
             raise UserError(
                 f"`interactions` must be at least {MIN_LENGTH} for each user "
-                f"({MIN_LENGTH * self.users}), got {self.interactions}"
+                f"({MIN_LENGTH * self.users}), got {self.interactions}",
+                setting="interactions",
             )
         if self.titles is not None and self.titles == self.output:
-            raise UserError("`titles` and `output` must be two files")
+            raise UserError(
+                "`titles` and `output` must be two files", settings=("titles", "output")
+            )
         if self.titles is not None and self.format.startswith("amazon"):
-            raise UserError(f"`titles` are those of MovieLens, `format` {self.format} has none")
+            raise UserError(
+                f"`titles` are those of MovieLens, `format` {self.format} has none",
+                settings=("titles", "format"),
+            )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
-            raise UserError("`continuation` must lie in [0, 1] and `popularity` in [0, 10]")
+            raise UserError(
+                "`continuation` must lie in [0, 1] and `popularity` in [0, 10]",
+                settings=("continuation", "popularity"),
+            )
         require_not_negative(self, "seed")
 
 

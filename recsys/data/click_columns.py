@@ -104,8 +104,9 @@ def check_ids_of(
     raise DatasetError(
         f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
         f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
-        "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
-        "`hash_indices` maps ids into their tables)"
+        "data, or the data is damaged (recsys-recipes verify checks a dataset; "
+        "`hash_indices` maps ids into their tables)",
+        setting="hash_indices",
     )
 
 
@@ -140,7 +141,7 @@ def check_numerical(
     row, feature = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
     raise DatasetError(
         f"{source}: feature {names[feature]}, row {first_row + row}: {values[row, feature]} is not "
-        "finite; numbers must be: prepare the dataset again (python -m dataspec.verify checks a "
+        "finite; numbers must be: prepare the dataset again (recsys-recipes verify checks a "
         "dataset)"
     )
 
@@ -162,7 +163,7 @@ class RawColumns:
 
 FOREIGN_OR_DAMAGED = (
     "the feature spec does not belong to this file, or the file is damaged "
-    "(python -m dataspec.verify checks a dataset)"
+    "(recsys-recipes verify checks a dataset)"
 )
 """Remedy for a label that is neither 0 nor 1, where a feature spec names it."""
 

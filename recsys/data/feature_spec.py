@@ -106,7 +106,8 @@ class FeatureSpec:
                 raise DatasetError(
                     f"feature {feature.name}: a cardinality of {feature.cardinality} does not fit "
                     "int32 ids; prepare the dataset with a higher `frequency_limit` or a "
-                    "`category_modulus`"
+                    "`category_modulus`",
+                    settings=("frequency_limit", "category_modulus"),
                 )
 
     @property
@@ -210,9 +211,10 @@ class FeatureSpec:
             return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
-            "prepared dataset? (python -m preproc.clicks makes one from raw logs; for a dataset "
-            f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, '
-            "...}, or train by `num_embeddings_per_feature`)"
+            "prepared dataset? (recsys-recipes prepare clicks makes one from raw logs; for a "
+            f"dataset of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: "
+            '{"_c14": highest id, ...}, or train by `num_embeddings_per_feature`)',
+            setting="num_embeddings_per_feature",
         )
 
     @classmethod
@@ -228,12 +230,13 @@ class FeatureSpec:
         ):
             raise DatasetError(
                 f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
-                f"{spec_document.show(sizes)}"
+                f"{spec_document.show(sizes)}",
+                path=path,
             )
         try:
             return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
         except DatasetError as error:
-            raise DatasetError(f"{path}: {error}") from error
+            raise DatasetError(f"{path}: {error}", path=path) from error
 
     @classmethod
     def load_yaml(cls, path: Path) -> "FeatureSpec":
@@ -248,4 +251,6 @@ class FeatureSpec:
         try:
             return cls(**fields)
         except DatasetError as error:
-            raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
+            raise DatasetError(
+                f"{path}: {error} (docs/dataset_format.md describes it)", path=path
+            ) from error

@@ -105,7 +105,8 @@ class ListReader:
             if size != (num_rows + 1) * OFFSET.itemsize:
                 raise DatasetError(
                     f"{self._paths.offsets}: has {size} bytes, not {num_rows} + 1 times 8; get the "
-                    "dataset again"
+                    "dataset again",
+                    path=self._paths.offsets,
                 )
             count = self._count = int(self._array(self._paths.offsets, OFFSET, num_rows, 1)[0])
             widths = (feature.dtype.itemsize, WEIGHT.itemsize)
@@ -113,7 +114,8 @@ class ListReader:
                 if path in self.files and path.stat().st_size != count * width:
                     raise DatasetError(
                         f"{path}: has {path.stat().st_size} bytes, not {count} times {width} as "
-                        f"{self._paths.offsets.name} says; get the dataset again"
+                        f"{self._paths.offsets.name} says; get the dataset again",
+                        path=path,
                     )
         except BaseException:
             self.close()
@@ -132,7 +134,8 @@ class ListReader:
         if offsets[0] < 0 or offsets[-1] > self._count or (np.diff(offsets) < 0).any():
             raise DatasetError(
                 f"{self._paths.offsets}: offsets fall, or lie outside [0, {self._count}]; get the "
-                "dataset again"
+                "dataset again",
+                path=self._paths.offsets,
             )
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
         ids = self._array(self._paths.ids, self._feature.dtype.newbyteorder("<"), first, count)
@@ -142,7 +145,8 @@ class ListReader:
                 raise DatasetError(
                     f"{self._paths.ids}: feature {self._feature.name}, element {first + wrong[0]}: "
                     f"id {ids[wrong[0]]} is outside [0, {self._feature.cardinality}); get the "
-                    "dataset again"
+                    "dataset again",
+                    path=self._paths.ids,
                 )
         weights = None
         if self._feature.is_weighted:

@@ -147,26 +147,30 @@ class Manifest:
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
             raise DatasetError(
                 f"{path}: not a manifest of this project (key format is not "
-                f"{FORMAT!r}); remove it if other software made the dataset"
+                f"{FORMAT!r}); remove it if other software made the dataset",
+                path=path,
             )
         version = document.pop("format_version", None)
         if version != FORMAT_VERSION:
             raise DatasetError(
                 f"{path}: format version {version}, this code reads {FORMAT_VERSION}; "
-                "update the code or prepare the dataset again"
+                "update the code or prepare the dataset again",
+                path=path,
             )
         names = {f.name for f in dataclasses.fields(cls)}
         wrong = sorted((names ^ document.keys()) - {"statistics"})
         if wrong:
             raise DatasetError(
                 f"{path}: missing or unknown keys: {', '.join(map(str, wrong))}; prepare the "
-                "dataset again"
+                "dataset again",
+                path=path,
             )
         for key, check in _CHECKS.items():
             if key in document and not check(document[key]):
                 raise DatasetError(
                     f"{path}: {key} is malformed: {spec_document.show(document[key])}; prepare the "
-                    "dataset again"
+                    "dataset again",
+                    path=path,
                 )
         return cls(**document)
 
@@ -191,7 +195,8 @@ class Manifest:
                 raise DatasetError(
                     f"{path}: was changed after {MANIFEST_FILE} was written, whose size and "
                     "checksum are others; prepare or copy the dataset again, or remove "
-                    f"{MANIFEST_FILE} if the change is meant"
+                    f"{MANIFEST_FILE} if the change is meant",
+                    path=path,
                 )
 
 

@@ -69,7 +69,7 @@ def open_for_reading(path: Path) -> int:
     except OSError as error:
         remedy = "make it readable, or prepare the dataset again"
         remedy = MORE_FILES if error.errno == errno.EMFILE else remedy
-        raise DatasetError(f"{path}: {error.strerror or error}; {remedy}") from error
+        raise DatasetError(f"{path}: {error.strerror or error}; {remedy}", path=path) from error
 
 
 def close_all(fds: dict[str, int]) -> None:
@@ -124,7 +124,8 @@ def check_not_cut(fd: int, path: Path, end: int) -> None:
 def _cut(path: Path, end: int, missing: int) -> DatasetError:
     return DatasetError(
         f"{path}: ends at byte {end}, {missing} bytes before the rows asked for; the file was cut "
-        "while it was being read: prepare the dataset again"
+        "while it was being read: prepare the dataset again",
+        path=path,
     )
 
 

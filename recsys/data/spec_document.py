@@ -57,7 +57,9 @@ def read_json(path: Path) -> object:
         return parse_json(path.read_text(), object_pairs_hook=_unique_keys)
     except (ValueError, OSError) as error:
         raise DatasetError(
-            f"{path}: not readable as JSON: {error}; restore the file, or prepare the dataset again"
+            f"{path}: not readable as JSON: {error}; restore the file, or prepare the dataset "
+            "again",
+            path=path,
         ) from error
 
 
@@ -104,7 +106,9 @@ def read_spec(path: Path) -> dict[str, Any]:
             },
         }
     except DatasetError as error:
-        raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
+        raise DatasetError(
+            f"{path}: {error} (docs/dataset_format.md describes it)", path=path
+        ) from error
 
 
 def _mapping(document: object, key: str) -> dict[str, Any]:

@@ -221,7 +221,9 @@ class SplitBinaryReader(RowReader):
         except (OSError, ValueError) as error:
             raise DatasetError(
                 f"{self.paths[name]}: cannot be mapped: {error}; make it readable, or use "
-                "`dataset_type` split, which reads without mapping"
+                "`dataset_type` split, which reads without mapping",
+                setting="dataset_type",
+                path=self.paths[name],
             ) from error
 
     def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002

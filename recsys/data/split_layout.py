@@ -97,7 +97,8 @@ def resolve_layout(root: Path, split: str, spec: FeatureSpec) -> SplitLayout:
             f"{paths[LABEL_FILE].parent}: the file sizes fit neither flavour of split binary. As "
             f"narrow (1-byte label): {complaints['narrow']}. As wide (4-byte label): "
             f"{complaints['wide']}. The files are cut short, or the feature spec (its number of "
-            "features, their cardinalities) belongs to another dataset"
+            "features, their cardinalities) belongs to another dataset",
+            path=paths[LABEL_FILE].parent,
         )
     flavour = fits[0]
     if len(fits) == 2 and sizes[LABEL_FILE]:
@@ -145,7 +146,8 @@ def _size(path: Path) -> int:
         reason = error.strerror or str(error)
     raise DatasetError(
         f"{path}: {reason}; the feature spec expects this file: prepare the dataset again, or give "
-        "the spec that belongs to it"
+        "the spec that belongs to it",
+        path=path,
     )
 
 

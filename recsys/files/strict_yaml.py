@@ -98,4 +98,4 @@ def load(path: Path, error: type[UserError] = UserError, setting: str = "") -> Y
         before = b"\n" * (mark.line if mark else 0)
         problem = f"{fault.problem or fault.context}; {fault.note or 'correct it, or quote a text'}"
     line = before.count(b"\n") + 1
-    raise error(f"{path}:{line}: not readable as YAML: {problem}")
+    raise error(f"{path}:{line}: not readable as YAML: {problem}", path=path, line=line)

@@ -74,7 +74,10 @@ class CheckpointExport(abc.ABC):
         Raises:
             UserError: the native backend is not built, or does not run this model.
         """
-        raise UserError(f"`backend` native runs DLRM alone; {self.kind} needs `backend` python")
+        raise UserError(
+            f"`backend` native runs DLRM alone; {self.kind} needs `backend` python",
+            setting="backend",
+        )
 
     @abc.abstractmethod
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:

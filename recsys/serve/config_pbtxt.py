@@ -103,29 +103,40 @@ class ServingSettings:
         allowed = FORMATS[self.backend]
         if self.format not in allowed:
             raise ConfigError(
-                f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}"
+                f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}",
+                settings=("format", "backend"),
             )
         if self.backend == "native" and self.device != "cpu":
-            raise ConfigError("`backend` native runs on `device` cpu alone; use `backend` python")
+            raise ConfigError(
+                "`backend` native runs on `device` cpu alone; use `backend` python",
+                settings=("backend", "device"),
+            )
         waiting = ("max_queue_delay_us", "max_queue_size", "timeout_us")
         for name in ("max_batch_size", *waiting, "warmup"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"`{name}` must be 0 or more, got {getattr(self, name)}")
+                raise ConfigError(
+                    f"`{name}` must be 0 or more, got {getattr(self, name)}", setting=name
+                )
         require_threads(self, "instances", "threads")
         sizes = self.preferred_batch_sizes
         if any(not 1 <= size <= self.max_batch_size for size in sizes):
             raise ConfigError(
                 f"`preferred_batch_sizes` {','.join(map(str, sizes))} must lie in [1, "
-                f"`max_batch_size` {self.max_batch_size}]"
+                f"`max_batch_size` {self.max_batch_size}]",
+                settings=("preferred_batch_sizes", "max_batch_size"),
             )
         if 0 < self.max_batch_size < self.warmup:
             raise ConfigError(
-                f"`warmup` {self.warmup} is more than `max_batch_size` {self.max_batch_size}"
+                f"`warmup` {self.warmup} is more than `max_batch_size` {self.max_batch_size}",
+                settings=("warmup", "max_batch_size"),
             )
         if not self.batches_dynamically:
             for name in ("preferred_batch_sizes", *waiting):
                 if getattr(self, name):
-                    raise ConfigError(f"`{name}` needs `dynamic_batching` and `max_batch_size`")
+                    raise ConfigError(
+                        f"`{name}` needs `dynamic_batching` and `max_batch_size`",
+                        settings=(name, "dynamic_batching", "max_batch_size"),
+                    )
 
     @property
     def batches_dynamically(self) -> bool:
@@ -147,7 +158,8 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"`name` {name!r}: expected letters, digits, '.', '_' and '-', beginning with a letter "
-            "or digit"
+            "or digit",
+            setting="name",
         )
 
 
@@ -292,5 +304,7 @@ def check_same_tensors(file: Path, new: str) -> None:
         raise ConfigError(
             f"{file}: the new version differs from the others in {' '.join(differing[0].split())}; "
             "all versions of a model share one configuration. Deploy it as another model with "
-            "`name`"
+            "`name`",
+            setting="name",
+            path=file,
         )

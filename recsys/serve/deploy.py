@@ -75,13 +75,14 @@ class DeploySettings:
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         if self.verify < 1:
-            raise ConfigError(f"`verify` must be 1 or more, got {self.verify}")
+            raise ConfigError(f"`verify` must be 1 or more, got {self.verify}", setting="verify")
         if self.precision == "float16" and (
             self.serving.device != "gpu" or self.serving.format != "eager"
         ):
             raise ConfigError(
                 "`fp16` is for `device` gpu `backend` python `format` eager: CPUs have no fast "
-                "float16, and exported networks keep the types of the checkpoint"
+                "float16, and exported networks keep the types of the checkpoint",
+                settings=("fp16", "device", "backend", "format"),
             )
 
 
@@ -247,7 +248,8 @@ def _export_device(serving: ServingSettings) -> "torch.device":
         raise ConfigError(
             "`device` gpu `format` torchscript: such a file is bound to the device it was made on, "
             "and this machine has no CUDA device; deploy on one that has, or use `format` eager or "
-            "onnx"
+            "onnx",
+            settings=("device", "format"),
         )
     logger.warning(
         "no GPU here: it is checked on the CPU, and a server without a GPU does not load it "
@@ -317,6 +319,7 @@ def _verify(
     if not largest <= tolerance:  # NaN is refused too
         raise ParityError(
             f"the exported model is not the checkpoint {export.path}: {parity}. Nothing was "
-            "deployed; `tolerance` allows more"
+            "deployed; `tolerance` allows more",
+            setting="tolerance",
         )
     return parity

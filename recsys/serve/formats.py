@@ -51,7 +51,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(file)
     except (safetensors.SafetensorError, OSError) as error:
-        raise DeploymentError(f"{file}: {error}; deploy the checkpoint again") from error
+        raise DeploymentError(f"{file}: {error}; deploy the checkpoint again", path=file) from error
 
 
 def export_network(

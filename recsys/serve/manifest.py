@@ -96,7 +96,9 @@ class Deployment:
             try:
                 is_same = file_checksum(file, xxhash.xxh64) == checksum
             except OSError as error:
-                raise DeploymentError(f"{file}: {error}; deploy the checkpoint again") from error
+                raise DeploymentError(
+                    f"{file}: {error}; deploy the checkpoint again", path=file
+                ) from error
             if not is_same:
                 raise _damaged(file)
         return deployment
@@ -114,17 +116,18 @@ class Deployment:
             values = parse_json(text)
         except (OSError, ValueError) as error:
             raise DeploymentError(
-                f"{file}: not readable: {error}; deploy the checkpoint again"
+                f"{file}: not readable: {error}; deploy the checkpoint again", path=file
             ) from error
         if not isinstance(values, dict) or values.pop("format_name", None) != FORMAT:
             raise DeploymentError(
-                f"{file}: not a deployment of this project; deploy the checkpoint again"
+                f"{file}: not a deployment of this project; deploy the checkpoint again", path=file
             )
         version = values.pop("format_version", None)
         if version not in (FORMAT_VERSION, _FORMAT_WITHOUT_CHECKSUMS):
             raise DeploymentError(
                 f"{file}: format version {version}, this code reads {FORMAT_VERSION}; deploy the "
-                "checkpoint again"
+                "checkpoint again",
+                path=file,
             )
         if version == _FORMAT_WITHOUT_CHECKSUMS:
             values = {"card": {}, "checksums": {}} | values
@@ -133,16 +136,20 @@ class Deployment:
         values.pop("checksum", None)
         names = {field.name for field in dataclasses.fields(cls)}
         if values.keys() != names:
-            raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
+            raise DeploymentError(
+                f"{file}: keys differ: {sorted(values.keys() ^ names)}", path=file
+            )
         if values["format"] not in ARTIFACT_FILES:
             raise DeploymentError(
                 f"{file}: its format {values['format']} is not read any more; deploy the "
-                f"checkpoint again with `format` {', '.join(ARTIFACT_FILES)}"
+                f"checkpoint again with `format` {', '.join(ARTIFACT_FILES)}",
+                setting="format",
+                path=file,
             )
         try:
             values["signature"] = Signature.from_dict(values["signature"])
         except (KeyError, TypeError) as error:
-            raise DeploymentError(f"{file}: signature is malformed: {error}") from error
+            raise DeploymentError(f"{file}: signature is malformed: {error}", path=file) from error
         return cls(**values)
 
 
@@ -155,5 +162,6 @@ def _signed(text: str) -> str:
 def _damaged(file: Path) -> DeploymentError:
     return DeploymentError(
         f"{file}: its checksum differs from that of the deployment; the file is damaged, deploy "
-        "the checkpoint again"
+        "the checkpoint again",
+        path=file,
     )

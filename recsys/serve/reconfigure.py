@@ -40,7 +40,8 @@ def kept_settings(file: Path) -> dict[str, Any]:
             except (ValueError, TypeError) as error:
                 raise UserError(
                     f"{file}: the comment of settings is damaged: {error}; remove the line to "
-                    "deploy with the defaults"
+                    "deploy with the defaults",
+                    path=file,
                 ) from error
     return {}
 
@@ -150,4 +151,4 @@ def require_changeable(given: set[str]) -> None:
     fixed = sorted(given - (fields - {"backend", "format", "device"}) - {"repository", "name"})
     if fixed:
         named = ", ".join(f"`{name}`" for name in fixed)
-        raise ConfigError(f"`checkpoint` is needed to change {named}")
+        raise ConfigError(f"`checkpoint` is needed to change {named}", setting="checkpoint")

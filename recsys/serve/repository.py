@@ -62,7 +62,8 @@ class ModelRepository:
         if (self.root / CONFIG_FILE).is_file():
             raise RepositoryError(
                 f"`repository`: {self.root} is the folder of one model; give the one that it lies "
-                f"in, {self.root.absolute().parent}"
+                f"in, {self.root.absolute().parent}",
+                setting="repository",
             )
         from recsys.train.checkpoint import CheckpointError, read_checkpoint  # with torch
 
@@ -75,12 +76,14 @@ class ModelRepository:
             raise RepositoryError(
                 f"`repository`: {self.root} is the folder of a {kind}, not of deployed models; "
                 f"deploy it first by recsys-recipes deploy `checkpoint` {self.root} `repository` "
-                "FOLDER, then serve that FOLDER"
+                "FOLDER, then serve that FOLDER",
+                settings=("repository", "checkpoint"),
             )
         if not later and not any(path.is_dir() for path in self.root.glob("[!.]*")):
             raise RepositoryError(
                 f"`repository`: {self.root} holds no model; recsys-recipes deploy `checkpoint` "
-                f"CHECKPOINT `repository` {self.root} adds one, and `poll_secs` waits for it"
+                f"CHECKPOINT `repository` {self.root} adds one, and `poll_secs` waits for it",
+                settings=("repository", "checkpoint", "poll_secs"),
             )
 
     def config_file(self, name: str) -> Path:
@@ -130,12 +133,14 @@ class ModelRepository:
                     "" if version is not None else ", the one after the latest; name a free one"
                 )
                 raise RepositoryError(
-                    f"`version` must lie in 1 to {LARGEST_VERSION}, got {number}{next_one}"
+                    f"`version` must lie in 1 to {LARGEST_VERSION}, got {number}{next_one}",
+                    setting="version",
                 )
             if number in existing:
                 raise RepositoryError(
                     f"`version` {number}: {self.root / name} has it already, and a version is "
-                    "never replaced; leave the flag out to add the next one"
+                    "never replaced; leave the flag out to add the next one",
+                    setting="version",
                 )
             self._clear_staging()
             staged = StagedVersion(self, name, number)
@@ -207,7 +212,9 @@ class ModelRepository:
         except BlockingIOError as error:
             raise self._under_way() from error
         except OSError as error:
-            raise RepositoryError(f"`repository` {self.root} cannot be written: {error}") from error
+            raise RepositoryError(
+                f"`repository` {self.root} cannot be written: {error}", setting="repository"
+            ) from error
         self._is_locked = True
         try:
             yield

@@ -25,7 +25,8 @@ def check_policy(policy: str) -> None:
     if not _POLICY.fullmatch(policy):
         raise UserError(
             f"`version_policy` must be latest:N, all, or specific: and versions with commas "
-            f"between, such as specific:1,3; got {policy!r}"
+            f"between, such as specific:1,3; got {policy!r}",
+            setting="version_policy",
         )
 
 
@@ -70,6 +71,7 @@ def served_versions(policy: str, existing: Sequence[int]) -> list[int]:
     if missing:
         raise UserError(
             f"`version_policy` {policy}: there is no version {missing[0]}, only "
-            f"{', '.join(map(str, existing))}"
+            f"{', '.join(map(str, existing))}",
+            setting="version_policy",
         )
     return sorted(named)

@@ -88,12 +88,14 @@ class Checkpoint:
         if not names:
             raise CheckpointError(
                 f"{self.path}: holds no tensors {group!r}, only "
-                f"{', '.join(sorted(self.files)) or 'none'}"
+                f"{', '.join(sorted(self.files)) or 'none'}",
+                path=self.path,
             )
         if len(names) > 1 and not all("part" in self.files[name] for name in names):
             raise CheckpointError(
                 f"{self.path / MANIFEST_FILE}: {group} has {' and '.join(names)}, of which not all "
-                "are shards; use another checkpoint"
+                "are shards; use another checkpoint",
+                path=self.path / MANIFEST_FILE,
             )
         return names
 
@@ -110,14 +112,18 @@ class Checkpoint:
         if steps != {len(names)}:
             raise CheckpointError(
                 f"{self.path}: {len(names)} parts of {_group_of(names[0])}, but they are "
-                f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another checkpoint"
+                f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another "
+                "checkpoint",
+                path=self.path,
             )
         return tensors
 
     def _existing(self, name: str) -> Path:
         file = self.path / name
         if not _has_size(file, self.files[name]):
-            raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
+            raise CheckpointError(
+                f"{file}: missing or cut short; use an earlier checkpoint", path=file
+            )
         return file
 
     def _read(self, name: str) -> dict[str, Tensor]:
@@ -125,13 +131,14 @@ class Checkpoint:
         if file_checksum(file) != self.files[name]["xxh3_128"]:
             raise CheckpointError(
                 f"{file}: its checksum differs from {MANIFEST_FILE}; the file is damaged, use an "
-                "earlier checkpoint"
+                "earlier checkpoint",
+                path=file,
             )
         try:
             with interrupted_after():  # else Ctrl-C shows as an error of safetensors
                 return safetensors.torch.load_file(file)
         except safetensors.SafetensorError as error:
-            raise CheckpointError(f"{file}: {error}") from error
+            raise CheckpointError(f"{file}: {error}", path=file) from error
 
     def shape_of(self, group: str, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor without reading it.
@@ -147,7 +154,7 @@ class Checkpoint:
             row_shard = self.files[file_name].get("part")
             return shape if row_shard is None else (row_shard["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file}: {name}: {error}") from error
+            raise CheckpointError(f"{file}: {name}: {error}", path=file) from error
 
     def tensors_like(
         self,
@@ -236,17 +243,19 @@ class Checkpoint:
         Raises:
             CheckpointError: others differ; names them.
         """
-        differing = [
-            f"`{name}` (was {was}, now {is_now})"
+        differing = {
+            name: f"`{name}` (was {was}, now {is_now})"
             for name, earlier in fixed.items()
             for was, is_now in [(self.config.get(name, earlier), now.get(name, earlier))]
             if was != is_now
-        ]
+        }
         if differing:
             raise CheckpointError(
                 f"{self.path}: was made with other settings, so the run cannot continue from "
-                f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
-                "`load_checkpoint_path`"
+                f"it: {'; '.join(differing.values())}. Repeat the settings, or start anew with "
+                "`load_checkpoint_path`",
+                settings=(*differing, "load_checkpoint_path"),
+                path=self.path,
             )
 
     def settings(self, section: type) -> dict[str, Any]:
@@ -274,7 +283,8 @@ class Checkpoint:
         value = self.state.get(name, default)
         if type(value) is not int:
             raise CheckpointError(
-                f"{self.path / MANIFEST_FILE}: state {name} must be an integer, got {value!r}"
+                f"{self.path / MANIFEST_FILE}: state {name} must be an integer, got {value!r}",
+                path=self.path / MANIFEST_FILE,
             )
         return value
 
@@ -293,7 +303,8 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{self.path / name}: the model has no tensors {group!r}, only "
                     f"{show_names(sorted(known))}; the checkpoint is of another model, or other "
-                    "software changed it"
+                    "software changed it",
+                    path=self.path / name,
                 )
 
 
@@ -357,7 +368,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if chosen is None:
                 raise CheckpointError(
                     f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
-                    "missing); give the folder that the training run saved in"
+                    "missing); give the folder that the training run saved in",
+                    path=path,
                 )
             return _open(chosen)
         except CheckpointError:
@@ -391,26 +403,37 @@ def _open(path: Path) -> Checkpoint:
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
+        raise CheckpointError(
+            f"{path / MANIFEST_FILE}: not a checkpoint of this project", path=path / MANIFEST_FILE
+        )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format version {manifest.get('format_version')}, this code reads "
-            f"{FORMAT_VERSION}"
+            f"{FORMAT_VERSION}",
+            path=path,
         )
     missing = {"state", "config", "files"} - manifest.keys()
     if missing:
-        raise CheckpointError(f"{path / MANIFEST_FILE}: keys are missing: {sorted(missing)}")
+        raise CheckpointError(
+            f"{path / MANIFEST_FILE}: keys are missing: {sorted(missing)}",
+            path=path / MANIFEST_FILE,
+        )
     for key in ("state", "config", "files"):
         if not isinstance(manifest[key], dict):
-            raise CheckpointError(f"{path / MANIFEST_FILE}: {key} is malformed")
+            raise CheckpointError(
+                f"{path / MANIFEST_FILE}: {key} is malformed", path=path / MANIFEST_FILE
+            )
     for name, entry in manifest["files"].items():
         if not _describes_file(entry):
-            raise CheckpointError(f"{path / MANIFEST_FILE}: files, {name} is malformed")
+            raise CheckpointError(
+                f"{path / MANIFEST_FILE}: files, {name} is malformed", path=path / MANIFEST_FILE
+            )
     unlisted = {file.name for file in path.glob("*.safetensors")} - manifest["files"].keys()
     if unlisted:
         raise CheckpointError(
             f"{path / min(unlisted)}: {MANIFEST_FILE} does not list it, so it belongs to another "
-            "checkpoint; remove it, or use another checkpoint"
+            "checkpoint; remove it, or use another checkpoint",
+            path=path / min(unlisted),
         )
     return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"], held)
 
@@ -468,11 +491,11 @@ def read_pointers(run: Path) -> dict[str, str]:
         pointers = {}
     except (ValueError, OSError) as error:
         raise CheckpointError(
-            f"{file}: not readable as JSON: {error}; {_what_is_left(run)}"
+            f"{file}: not readable as JSON: {error}; {_what_is_left(run)}", path=file
         ) from error
     names = pointers.values() if isinstance(pointers, dict) else (None,)
     if not all(isinstance(name, str) and _STEP_FOLDER.fullmatch(name) for name in names):
-        raise CheckpointError(f"{file}: is malformed; {_what_is_left(run)}")
+        raise CheckpointError(f"{file}: is malformed; {_what_is_left(run)}", path=file)
     if "latest" not in pointers and _step_folders(run):
         fault = "names no latest checkpoint" if file.exists() else "is missing"
         raise CheckpointError(

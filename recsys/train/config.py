@@ -90,7 +90,8 @@ class RunSettings:
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
             raise UserError(
-                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
+                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}",
+                setting="inference_benchmark_batch_sizes",
             )
 
 
@@ -137,10 +138,14 @@ class Config(abc.ABC):
     def __post_init__(self) -> None:
         """Refuses a run to resume that has no folder, or two beginnings."""
         if self.run.resume and self.checkpoint_folder is None:
-            raise UserError(f"`resume` needs `{self.folder_setting}`, the folder of the run")
+            raise UserError(
+                f"`resume` needs `{self.folder_setting}`, the folder of the run",
+                settings=("resume", self.folder_setting),
+            )
         if self.run.resume and self.run.load_checkpoint_path is not None:
             raise UserError(
-                f"`resume` continues from `{self.folder_setting}`; drop `load_checkpoint_path`"
+                f"`resume` continues from `{self.folder_setting}`; drop `load_checkpoint_path`",
+                settings=("resume", self.folder_setting, "load_checkpoint_path"),
             )
 
     @abc.abstractmethod
@@ -186,5 +191,6 @@ def require_checkpoint(path: Path, setting_name: str) -> None:
     if not path.exists():
         raise UserError(
             f"`{setting_name}` {path}: no checkpoint here, nor a folder; give the folder that the "
-            "training run saved in"
+            "training run saved in",
+            setting=setting_name,
         )

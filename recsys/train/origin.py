@@ -89,7 +89,9 @@ def check_same_dataset(
     sizes = _differing(trained_on.sizes, now.sizes)
     if sizes:
         was, have = _sized(trained_on, sizes), _sized(now, sizes)
-        raise CheckpointError(f"{path}: was trained on {was}, {dataset} has {have}; {remedy}")
+        raise CheckpointError(
+            f"{path}: was trained on {was}, {dataset} has {have}; {remedy}", path=path
+        )
     if ignore_fingerprint:
         return
     if trained_on.fingerprint is None or now.fingerprint is None:
@@ -111,7 +113,9 @@ def check_same_dataset(
         return
     raise CheckpointError(
         f"{path}: was trained on {was}, {dataset} has {have}; {remedy}, or add "
-        "`ignore_fingerprint` to use the checkpoint with this dataset all the same"
+        "`ignore_fingerprint` to use the checkpoint with this dataset all the same",
+        setting="ignore_fingerprint",
+        path=path,
     )
 
 

@@ -338,7 +338,10 @@ def check_outputs(config: Config) -> None:
         require_matplotlib()
         require_writable(Path(config.measure.report), "report")
         if not log.is_file() and log.exists():
-            raise UserError(f"`log_path` {log} is no file, and `report` is drawn from the log")
+            raise UserError(
+                f"`log_path` {log} is no file, and `report` is drawn from the log",
+                settings=("log_path", "report"),
+            )
 
 
 def check_before_trials(config: Config) -> None:

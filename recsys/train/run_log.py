@@ -68,7 +68,9 @@ class RunLog:
                 self._begin_file(self._path, config, resumed)
             self._write(_PARAMETER, config)
         except OSError as error:
-            raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
+            raise UserError(
+                f"`log_path` {self._path}: {error.strerror}", setting="log_path"
+            ) from error
 
     def _begin_file(self, path: Path, config: Mapping[str, Any], resumed: "Resumed | None") -> None:
         if path.exists() and not path.is_file():
@@ -89,7 +91,8 @@ class RunLog:
             self._held = HeldPath(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
         except BlockingIOError as error:
             raise UserError(
-                f"`log_path` {path}: another run writes it; name another file for this one"
+                f"`log_path` {path}: another run writes it; name another file for this one",
+                setting="log_path",
             ) from error
         if self._held.why_not:
             logger.warning("`log_path` %s cannot be locked: %s", path, self._held.why_not)
@@ -225,7 +228,9 @@ def require_log(path: Path) -> None:
         with path.open("rb") as file:
             first = file.read(len(_PREFIX))
         if first and first != _PREFIX.encode():
-            raise UserError(f"`log_path` {path} is not the log of a run; name another file")
+            raise UserError(
+                f"`log_path` {path} is not the log of a run; name another file", setting="log_path"
+            )
 
 
 def require_writable(path: Path, name: str) -> None:
@@ -240,7 +245,9 @@ def require_writable(path: Path, name: str) -> None:
     """
     try:
         if path.is_fifo():
-            raise UserError(f"`{name}` {path} is a named pipe, in which a run would wait")
+            raise UserError(
+                f"`{name}` {path} is a named pipe, in which a run would wait", setting=name
+            )
         if path.exists():
             with path.open("a") as file:
                 file.write("\n" if path.is_char_device() else "")  # /dev/full tells then
@@ -250,7 +257,9 @@ def require_writable(path: Path, name: str) -> None:
         if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
             raise OSError(code, os.strerror(code))
     except OSError as error:
-        raise UserError(f"`{name}` {path} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"`{name}` {path} cannot be written: {error.strerror}", setting=name
+        ) from error
 
 
 def _json_safe(value: object) -> object:

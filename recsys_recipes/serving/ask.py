@@ -152,28 +152,46 @@ class ClientOptions:
             numbers = getattr(self, name)
             if not numbers or not 1 <= min(numbers) <= max(numbers) <= most:
                 raise UserError(
-                    f"`{name}` must be positive integers, got {joined(numbers)!r}; at most {most}"
+                    f"`{name}` must be positive integers, got {joined(numbers)!r}; at most {most}",
+                    setting=name,
                 )
         if not 0 <= self.canary <= 1:
-            raise UserError(f"`canary` must lie in [0, 1], got {self.canary}")
+            raise UserError(f"`canary` must lie in [0, 1], got {self.canary}", setting="canary")
         if (self.canary > 0) != (self.canary_version is not None) or (
             self.canary and self.request is None
         ):
-            raise UserError("`canary`, `canary_version` and `request` go together")
+            raise UserError(
+                "`canary`, `canary_version` and `request` go together",
+                settings=("canary", "canary_version", "request"),
+            )
         if self.mode != "load" and len(self.concurrency) > 1:
-            raise UserError("`concurrency`: several numbers are for `mode` load")
+            raise UserError(
+                "`concurrency`: several numbers are for `mode` load",
+                settings=("concurrency", "mode"),
+            )
         if self.mode != "load" and (self.request_rate or self.p99_ms):
-            raise UserError("`request_rate` and `p99_ms` are for `mode` load")
+            raise UserError(
+                "`request_rate` and `p99_ms` are for `mode` load",
+                settings=("request_rate", "p99_ms", "mode"),
+            )
         for name in ("timeout_s", "seconds", "request_rate", "p99_ms"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= _LARGEST:
-                raise UserError(f"`{name}` must be above 0, at most {_LARGEST:g}, got {value}")
+                raise UserError(
+                    f"`{name}` must be above 0, at most {_LARGEST:g}, got {value}", setting=name
+                )
         if self.mode == "test" and self.dataset is None:
-            raise UserError("`mode` test needs `dataset`")
+            raise UserError("`mode` test needs `dataset`", settings=("mode", "dataset"))
         if self.mode in ("load", "perf_input") and self.dataset is None and self.request is None:
-            raise UserError(f"`mode` {self.mode} needs `dataset`, or `request`")
+            raise UserError(
+                f"`mode` {self.mode} needs `dataset`, or `request`",
+                settings=("mode", "dataset", "request"),
+            )
         if (self.mode == "perf_input") != (self.perf_input is not None):
-            raise UserError("`mode` perf_input and the file `perf_input` go together")
+            raise UserError(
+                "`mode` perf_input and the file `perf_input` go together",
+                settings=("mode", "perf_input"),
+            )
 
     @property
     def data(self) -> DataConfig:
@@ -435,7 +453,7 @@ def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
     batched = endpoint.max_batch_size is not None
     rows = write_perf_input(options.perf_input, requests, options.perf_rows, batched=batched)
     if not rows:
-        raise UserError(f"`perf_input`: {options.dataset} holds no row")
+        raise UserError(f"`perf_input`: {options.dataset} holds no row", setting="perf_input")
     print_line(f"{options.perf_input}: {rows} rows for perf_analyzer --input-data")
     return 0
 
@@ -448,7 +466,8 @@ def load(options: ClientOptions, endpoint: Endpoint, *, sizes_are_given: bool) -
         loads = (full_requests(options, endpoint, size, _LOAD_REQUESTS) for size in sizes)
     elif sizes_are_given:
         raise UserError(
-            "`batch_sizes` is for `dataset`; the rows of `request` are those of its lines"
+            "`batch_sizes` is for `dataset`; the rows of `request` are those of its lines",
+            settings=("batch_sizes", "dataset", "request"),
         )
     else:
         loads = [[request for _, request in read_requests(endpoint, options.request)]]
@@ -484,7 +503,7 @@ def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> l
             fitting.append(size)
             continue
         if are_given or not fitting:
-            raise UserError(f"`batch_sizes` {size}: {reason}")
+            raise UserError(f"`batch_sizes` {size}: {reason}", setting="batch_sizes")
         print_line(f"Without {size} rows a request: {reason}")
     return fitting
 

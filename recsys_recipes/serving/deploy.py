@@ -125,7 +125,10 @@ def run(flag_values: flags.FlagValues) -> None:
     repository = ModelRepository(values["repository"])
     if values["rollback"]:
         if given - {"rollback", "repository", "name"}:
-            raise UserError("`rollback` takes `repository` and `name` alone")
+            raise UserError(
+                "`rollback` takes `repository` and `name` alone",
+                settings=("rollback", "repository", "name"),
+            )
         name = only_model(repository, values["name"])
         was, now = roll_back(repository, name)
         program.print_with_flags(
@@ -146,11 +149,14 @@ def run(flag_values: flags.FlagValues) -> None:
         with repository.locked():
             kept = _read_kept(repository, name, chosen)
             if not kept:
-                raise UserError("`checkpoint` is needed: the model is of an earlier release")
+                raise UserError(
+                    "`checkpoint` is needed: the model is of an earlier release",
+                    setting="checkpoint",
+                )
             served = change_settings(repository, name, kept | chosen, given)
         program.print_line(f"{name}: serves version {joined(served)}")
     else:
-        raise UserError("`checkpoint` is needed (--help shows all flags)")
+        raise UserError("`checkpoint` is needed (--help shows all flags)", setting="checkpoint")
 
 
 def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +198,8 @@ def _require_kind(repository: ModelRepository, name: str, kind: str, checkpoint:
             if held != kind:
                 raise UserError(
                     f"`name` {name}: {repository.root / name} holds a {held}, and {checkpoint} is "
-                    f"a {kind}; choose another `name`"
+                    f"a {kind}; choose another `name`",
+                    setting="name",
                 )
 
 

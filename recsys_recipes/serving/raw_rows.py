@@ -33,9 +33,13 @@ class RawDlrmExport(DlrmExport):
     def __init__(self, checkpoint: Path, dataset: str | None, dataset_type: str) -> None:
         super().__init__(checkpoint)
         if dataset is None:
-            raise UserError("`raw` needs `dataset`, the dataset of the training")
+            raise UserError(
+                "`raw` needs `dataset`, the dataset of the training", settings=("raw", "dataset")
+            )
         if dataset_type not in _NUMBERS:
-            raise UserError(f"`raw` needs `dataset_type` {joined(_NUMBERS)}")
+            raise UserError(
+                f"`raw` needs `dataset_type` {joined(_NUMBERS)}", settings=("raw", "dataset_type")
+            )
         self._dataset = Path(dataset)
         self._numbers = _NUMBERS[dataset_type]
 

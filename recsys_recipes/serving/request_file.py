@@ -24,7 +24,9 @@ def of_line(where: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"`request` {where}: {error}; no later line was sent") from error
+        raise UserError(
+            f"`request` {where}: {error}; no later line was sent", setting="request"
+        ) from error
 
 
 def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]:
@@ -44,7 +46,7 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
                     Path(name).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
                 )
             except OSError as error:
-                raise UserError(f"`request` {name}: {error.strerror}") from error
+                raise UserError(f"`request` {name}: {error.strerror}", setting="request") from error
         if usual is None:
             lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
             parse = functools.partial(request_from_json, endpoint.signature)
@@ -59,7 +61,7 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
                 endpoint.check(request)
             yield where, request
     if request is None:
-        raise UserError(f"`request` {name}: holds no request")
+        raise UserError(f"`request` {name}: holds no request", setting="request")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class _Table:
         """
         if FIELDS not in (tensor.name for tensor in endpoint.signature.inputs):
             raise UserError(
-                f"`request` {name}: {endpoint.model} takes no rows of a table, only JSON"
+                f"`request` {name}: {endpoint.model} takes no rows of a table, only JSON",
+                setting="request",
             )
         log, features = endpoint.signature.input(LINE), endpoint.signature.input(FIELDS).columns
         spellings = [(log.delimiter, log.quote)] if log.delimiter else []
@@ -95,10 +98,14 @@ class _Table:
         if lacking := [feature for feature in features if feature not in header]:
             raise UserError(
                 f"`request` {name}: the header lacks {', '.join(lacking)}; it was read with "
-                f"{table.delimiter!r} between names"
+                f"{table.delimiter!r} between names",
+                setting="request",
             )
         if twice := [feature for feature in features if header.count(feature) > 1]:
-            raise UserError(f"`request` {name}: the header names {', '.join(twice)} more than once")
+            raise UserError(
+                f"`request` {name}: the header names {', '.join(twice)} more than once",
+                setting="request",
+            )
         return table
 
     def _with_header(self, line: str) -> "_Table":

@@ -68,7 +68,7 @@ FLAGS = [
     (["--num_eval_negatives=39"], "60 of 60 users met .* fewer than --num_eval_negatives 39"),
     (["--mode=dmp", "--parallelism=ddp"], "--mode dmp contradicts --parallelism ddp"),
     (["--min_user_count=4"], "was prepared with --min_user_count 3; leave the flag out"),
-    (["--min_rating=4"], r"again with `python -m preproc.movielens --min_rating 4.0`"),
+    (["--min_rating=4"], r"again with `recsys-recipes prepare movielens --min_rating 4.0`"),
     (["--min_item_count=5"], "was prepared with --min_item_count 0"),
     (["--dataset_name=amazon"], "was made from movielens ratings"),
     (["--export_root=/proc/run"], "--export_root: /proc/run cannot be written"),

@@ -6,15 +6,18 @@ A flag that is added or changed edits docs/flags.md in the same commit; `make go
 
 import ast
 import os
+import pickle
 import re
+from pathlib import Path
 
 import pytest
+from absl import flags
 
 from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
 from dlrm.scripts import train_torchrec
 from recsys.errors import UserError
-from recsys.program import fail, run_command
+from recsys.program import new_flags, run_command
 from tests import harness
 from tests.harness import REPOSITORY
 from tests.repo import flag_reference
@@ -98,7 +101,7 @@ def test_help_lists_every_flag_by_section_after_the_ten_most_used(program, capsy
 
 DOORS = re.compile(
     r".*/scripts/.*|.*/__main__\.py|preproc/[^/]*\.py|preproc/ratings/command\.py"
-    r"|recsys/(program|flags)\.py|recsys_recipes/serving/nvidia_options\.py"
+    r"|recsys/(program|flags|errors)\.py|recsys_recipes/serving/nvidia_options\.py"
 )
 """Modules that read command lines."""
 
@@ -134,10 +137,30 @@ def test_only_the_doors_spell_settings_as_flags(package):
     assert spelled == [], "name a setting in backquotes; see recsys/errors.py"
 
 
-def test_a_message_names_its_setting_and_a_program_its_flag(capsys):
-    error = UserError("`batch_size` must be at least 1; `mode` test needs none, `make x` neither")
-    assert error.settings == ["batch_size", "mode"]
-    assert UserError("no setting").settings == []
-    assert fail(str(error)) == 2
-    expected = "error: --batch_size must be at least 1; --mode test needs none, `make x` neither\n"
-    assert capsys.readouterr().err == expected
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (UserError("`mode` and `make x`", setting="mode"), "--mode and `make x`"),
+        (UserError("`unknown` and `mode`"), "`unknown` and --mode"),
+        # Keys of a file are no flags, whatever their names.
+        (UserError("a.yaml:3: `mode` is", path="a.yaml", line=3), "a.yaml:3: `mode` is"),
+        (UserError("a:3: `mode`", setting="mode", path="a", line=3), "a:3: --mode"),
+    ],
+)
+def test_a_program_spells_its_settings_as_flags(error, printed, capsys):
+    def run(_):
+        raise error
+
+    values = new_flags()
+    flags.DEFINE_string("mode", "train", "", flag_values=values)
+    assert run_command(run, values, ["program"], None) == 2
+    assert capsys.readouterr().err == f"error: {printed}\n"
+
+
+def test_an_error_carries_what_it_is_about():
+    error = UserError("`a` and `b`", settings=("a", "b"), path="x.yaml", line=3, column="c")
+    assert (error.settings, error.path, error.line, error.column) == (
+        ("a", "b"), Path("x.yaml"), 3, "c",
+    )  # fmt: skip
+    assert UserError("x", setting="a").settings == ("a",)
+    assert pickle.loads(pickle.dumps(error)).settings == error.settings

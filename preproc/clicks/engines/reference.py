@@ -315,7 +315,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         )
     ).taken(order)
     if len(rows.label) == 0:
-        raise PreprocError(f"`input` {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
     bounds = bounds_of(files, job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     edges = find_edges(rows, counted, job.semantics)

@@ -37,7 +37,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         PreprocError: an executor lacks the kernel or the storage, or a unit failed.
     """
     if not binding.is_built():
-        raise PreprocError(f"`engine` spark needs the native kernel: {_KERNEL}")
+        raise PreprocError(f"`engine` spark needs the native kernel: {_KERNEL}", setting="engine")
     # Executors have working directories of their own.
     inputs = tuple(dataclasses.replace(f, path=f.path.absolute()) for f in engine_job.inputs)
     engine_job = dataclasses.replace(engine_job, inputs=inputs)

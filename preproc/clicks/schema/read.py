@@ -493,7 +493,8 @@ class _Reader:
 
     def _error(self, at: tuple[Any, ...], message: str) -> PreprocError:
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
-        return PreprocError(f"{self._path}:{self._document.line(*at)}: {key}: {message}")
+        line = self._document.line(*at)
+        return PreprocError(f"{self._path}:{line}: {key}: {message}", path=self._path, line=line)
 
 
 def _idle_keys(

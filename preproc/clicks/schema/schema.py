@@ -202,7 +202,9 @@ class Schema:
                 and (column.role != "ignored" or (self._is_used(column) and not unlabelled))
             ]
             if twice:
-                raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
+                raise PreprocError(
+                    f"{path}: the header names {', '.join(twice)} more than once", path=path
+                )
             if unknown or lacking:
                 problems = [
                     *([f"lacks {', '.join(map(repr, lacking))}"] if lacking else ()),
@@ -212,7 +214,8 @@ class Schema:
                     f"{path}: the header {' and '.join(problems)}; "
                     f"{_WITHOUT_LABEL if lacking == [label] else ''}correct the schema, where a "
                     "column without use is declared with `role: ignored`, or its delimiter, "
-                    f"{self.delimiter!r}"
+                    f"{self.delimiter!r}",
+                    path=path,
                 )
             columns = [declared[name] for name in names]
         return self._rows_of(columns, has_header=self.header)
@@ -242,7 +245,8 @@ class Schema:
             without_label = _WITHOUT_LABEL if lacking == [self.named("label")[0].name] else ""
             raise PreprocError(
                 f"{path}: lacks the column {', '.join(map(repr, lacking))}; {without_label}correct "
-                "the schema or the table"
+                "the schema or the table",
+                path=path,
             )
         columns = [_of_table(column, types[column.name]) for column in used]
         row_format = dataclasses.replace(

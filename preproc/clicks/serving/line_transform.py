@@ -59,7 +59,9 @@ class LineTransform:
             handle = self._library.clicks_transform_open(str(path).encode())
             self._handle = shared_library.check_handle(handle)
         except KernelError as error:
-            raise PreprocError(f"{path}: {error}; deploy the checkpoint again") from error
+            raise PreprocError(
+                f"{path}: {error}; deploy the checkpoint again", path=path
+            ) from error
         shape = (ctypes.c_uint32 * 4)()
         self._library.clicks_transform_shape(self._handle, shape)
         self._num_numerical, columns, *self._slots = shape

@@ -84,7 +84,8 @@ def as_csv(
     head = next(without_mark(file.blocks())[1], b"")
     if re.match(rb"\[\s*\{", head):
         raise PreprocError(
-            f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}"
+            f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}",
+            path=file.path,
         )
     conversion = _conversion(head, known_keys, is_header)
     if conversion is None:
@@ -134,7 +135,8 @@ def _from_utf16(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
             yield text.encode()
     except UnicodeError as error:
         raise PreprocError(
-            f"{path}: the UTF-16 text is damaged after byte {read} ({error}); get the file again"
+            f"{path}: the UTF-16 text is damaged after byte {read} ({error}); get the file again",
+            path=path,
         ) from error
 
 

@@ -23,12 +23,14 @@ def parts_of(folder: Path) -> list[Path]:
     try:
         paths = sorted(folder.iterdir(), key=lambda path: by_number(path.name))
     except OSError as error:
-        raise PreprocError(f"`input` {folder}: cannot be listed ({error.strerror})") from error
+        raise PreprocError(
+            f"`input` {folder}: cannot be listed ({error.strerror})", setting="input"
+        ) from error
     parts = [path for path in paths if is_part(path.name)]
     _refuse_folders(folder, [path.name for path in parts if path.is_dir()])
     if not parts:
         rule = "names that begin with . or _ are skipped" if paths else "give the folder of the log"
-        raise PreprocError(f"`input` {folder}: holds no file of a log; {rule}")
+        raise PreprocError(f"`input` {folder}: holds no file of a log; {rule}", setting="input")
     return parts
 
 
@@ -44,7 +46,8 @@ def _refuse_folders(folder: Path, names: Sequence[str]) -> None:
         )
     raise PreprocError(
         f"`input` {folder}: holds folders ({show_names(names)}), and the files of one folder are "
-        f"read; {remedy}"
+        f"read; {remedy}",
+        setting="input",
     )
 
 

@@ -169,5 +169,6 @@ def _damaged(path: Path, kind: StreamFormat, begin: int, reason: str) -> Preproc
     what = "frame" if kind == "zstd" else "member" if kind == "gzip" else "stream"
     return PreprocError(
         f"{path}: the {kind} data are damaged or end early in the {what} that begins at byte "
-        f"{begin} ({reason}); get the file again"
+        f"{begin} ({reason}); get the file again",
+        path=path,
     )

@@ -114,7 +114,8 @@ class TableFile(InputFile):
         except (pa.ArrowException, TypeError) as error:
             raise PreprocError(
                 f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "
-                "numbers, truth values, times and lists of them are read; convert the column"
+                "numbers, truth values, times and lists of them are read; convert the column",
+                path=self.path,
             ) from error
 
 
@@ -181,7 +182,7 @@ def table_schema(file: InputFile) -> "pa.Schema":
                 schema = stream.schema
     fields = [field for field in schema if not _INDEX.fullmatch(field.name)]
     if not fields:
-        raise PreprocError(f"{file.path}: has no columns")
+        raise PreprocError(f"{file.path}: has no columns", path=file.path)
     return pa.schema(fields)
 
 
@@ -233,7 +234,9 @@ def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
     types = table_schema(file)
     twice = sorted({name for name in names if types.names.count(name) > 1})
     if twice:
-        raise PreprocError(f"{file.path}: has several columns named {', '.join(twice)}")
+        raise PreprocError(
+            f"{file.path}: has several columns named {', '.join(twice)}", path=file.path
+        )
     return types
 
 
@@ -304,7 +307,9 @@ def _batches(
             for _ in _batches(file, [name], ranges):
                 pass
         column = f"column {names[0]} " if len(names) == 1 else ""
-        raise PreprocError(f"{file.path}: {column}cannot be read ({error})") from error
+        raise PreprocError(
+            f"{file.path}: {column}cannot be read ({error})", path=file.path
+        ) from error
 
 
 def _parquet_batches(
@@ -354,7 +359,7 @@ def _told(file: InputFile) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise PreprocError(
-            f"{file.path}: cannot be read as {file.compression} ({error})"
+            f"{file.path}: cannot be read as {file.compression} ({error})", path=file.path
         ) from error
 
 

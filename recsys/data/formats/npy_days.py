@@ -79,7 +79,8 @@ class NpyReader(RowReader):
         if folder is None:
             raise DatasetError(
                 f"{root}: no day_0_dense.npy in it or in {FOLDER}/; `dataset_type` npy reads "
-                "TorchRec's arrays (preproc.clicks writes them with `format` npy)"
+                "TorchRec's arrays (preproc.clicks writes them with `format` npy)",
+                settings=("dataset_type", "format"),
             )
         self._days = [_open_day(folder, day, self.spec) for day in range(_count_days(folder))]
         lengths = [len(day.labels) for day in self._days]
@@ -143,11 +144,14 @@ def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
             else:
                 array = map_array(path, opened.dtype, opened.shape[::-1], opened.offset).T
         except (OSError, ValueError) as error:
-            raise DatasetError(f"{path}: cannot be read as an array of NumPy: {error}") from error
+            raise DatasetError(
+                f"{path}: cannot be read as an array of NumPy: {error}", path=path
+            ) from error
         if array.dtype != np.dtype(dtype) or array.ndim != 2 or array.shape[1] != width:
             raise DatasetError(
                 f"{path}: holds {array.dtype} of shape {array.shape}, but the feature spec asks "
-                f"for {np.dtype(dtype)} of [rows, {width}]"
+                f"for {np.dtype(dtype)} of [rows, {width}]",
+                path=path,
             )
         arrays.append(array)
     rows = {len(array) for array in arrays}

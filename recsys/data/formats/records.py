@@ -58,7 +58,8 @@ class BinaryRecordsReader(RowReader):
             raise DatasetError(
                 f"{self.path} is missing; `dataset_type` binary reads records of "
                 f"{self._record_bytes} bytes from it (for a folder with train/label.bin use "
-                "`dataset_type` split)"
+                "`dataset_type` split)",
+                setting="dataset_type",
             )
         self._fds = {self.path.name: open_for_reading(self.path)}
         weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
@@ -69,7 +70,8 @@ class BinaryRecordsReader(RowReader):
             raise DatasetError(
                 f"{self.path}: {total} bytes are no multiple of the {self._record_bytes}-byte "
                 f"record of {len(self.spec.numerical)} numerical and {len(self.spec.categorical)} "
-                "categorical features; the file is cut short or the spec is another one"
+                "categorical features; the file is cut short or the spec is another one",
+                path=self.path,
             )
 
     def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002

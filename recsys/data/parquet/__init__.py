@@ -260,7 +260,8 @@ class ParquetReader(RowReader):
         except _DAMAGE as error:
             raise DatasetError(
                 f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
-                "cut: prepare the dataset again"
+                "cut: prepare the dataset again",
+                path=path,
             ) from error
 
     def _columns_of(self, table: pa.Table, index: int) -> RawColumns:
@@ -270,7 +271,8 @@ class ParquetReader(RowReader):
         if nulls:
             raise DatasetError(
                 f"{path}: row group {group} has missing values in {nulls}; prepared data has "
-                "none: fill them in, or prepare the dataset again"
+                "none: fill them in, or prepare the dataset again",
+                path=path,
             )
         numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
         return RawColumns(
@@ -289,7 +291,9 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
         except pa.ArrowInvalid as error:
             raise DatasetError(
                 f"{path}: feature {name}: {error}; ids must lie below 2^63: prepare the dataset "
-                "again with a `category_modulus`"
+                "again with a `category_modulus`",
+                setting="category_modulus",
+                path=path,
             ) from error
     ids: npt.NDArray[np.signedinteger] = column.to_numpy()
     return ids
@@ -315,7 +319,9 @@ def spec_by_ids(root: Path) -> FeatureSpec:
         try:
             largest = pc.max(pq.read_table(path, columns=[name])[name]).as_py()
         except (*_DAMAGE, KeyError) as error:
-            raise DatasetError(f"{path}: column {name} is not readable: {error}") from error
+            raise DatasetError(
+                f"{path}: column {name} is not readable: {error}", path=path
+            ) from error
         sizes[name] = max(sizes[name], (largest or 0) + 1)
     return spec_of_plain(paths[0], schema, list(sizes.values()))
 
@@ -331,7 +337,8 @@ def _find_folder(root: Path, split: str) -> Path:
         return folder
     raise DatasetError(
         f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
-        f"and {split}/*.parquet); prepare the dataset with `format` parquet"
+        f"and {split}/*.parquet); prepare the dataset with `format` parquet",
+        setting="format",
     )
 
 
@@ -372,10 +379,11 @@ def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
         return metadata, metadata.schema.to_arrow_schema()
     except UnicodeEncodeError as error:
         raise DatasetError(
-            f"{path}: Arrow reads paths in UTF-8 alone: give the folder another name"
+            f"{path}: Arrow reads paths in UTF-8 alone: give the folder another name", path=path
         ) from error
     except _DAMAGE as error:
         raise DatasetError(
             f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
-            "the dataset again"
+            "the dataset again",
+            path=path,
         ) from error

@@ -49,7 +49,8 @@ def check_schema(
     if missing:
         raise DatasetError(
             f"{path}: columns {missing} of the feature spec are missing (or there twice); the "
-            f"file has {schema.names}; give the spec that belongs to it"
+            f"file has {schema.names}; give the spec that belongs to it",
+            path=path,
         )
     checks = {f.name: ("integers", pa.types.is_integer) for f in spec.categorical}
     checks |= dict.fromkeys(spec.numerical, ("floating point numbers", pa.types.is_floating))
@@ -60,7 +61,8 @@ def check_schema(
         if not check(kind):
             raise DatasetError(
                 f"{path}: column {name} must hold {expected}, got {kind}; cast it, or prepare "
-                f"the dataset again{rule if name == spec.label else ''}"
+                f"the dataset again{rule if name == spec.label else ''}",
+                path=path,
             )
 
 
@@ -123,7 +125,8 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
         raise NoSpecError(
             f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; write {SPEC_FILE} into "
             "the folder (docs/dataset_format.md describes it), or train by "
-            "`num_embeddings_per_feature`"
+            "`num_embeddings_per_feature`",
+            setting="num_embeddings_per_feature",
         )
     return FeatureSpec(
         categorical=tuple(categorical),
@@ -150,7 +153,9 @@ def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
         raise DatasetError(
             f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
             f"{len(cardinalities)} table sizes are given (`num_embeddings_per_feature`); give one "
-            f"for each, and cast those that are numbers to float; {label_rule(schema)}"
+            f"for each, and cast those that are numbers to float; {label_rule(schema)}",
+            setting="num_embeddings_per_feature",
+            path=path,
         )
     return FeatureSpec(
         categorical=tuple(map(CategoricalFeature, categorical, cardinalities)),
@@ -171,6 +176,7 @@ def _cardinality(path: Path, field: pa.Field) -> int:
     if not text.isdigit() or len(text) > 10:
         raise DatasetError(
             f"{path}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
-            "give the feature spec"
+            "give the feature spec",
+            path=path,
         )
     return int(text)

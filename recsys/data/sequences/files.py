@@ -144,7 +144,8 @@ def read_sequences(root: Path) -> Sequences:
         ids = table.column("user_id").to_numpy()
         if not np.array_equal(ids, np.arange(first_user, first_user + len(ids))):
             raise DatasetError(
-                f"{path}: user_id must be {first_user}, {first_user + 1}, ... row by row; {_AGAIN}"
+                f"{path}: user_id must be {first_user}, {first_user + 1}, ... row by row; {_AGAIN}",
+                path=path,
             )
         first_user += len(ids)
         items += _values(path, table.column("items"))
@@ -156,7 +157,8 @@ def read_sequences(root: Path) -> Sequences:
             lengths = (pc.list_value_length(table.column(name)) for name in ("items", TIMES))
             if not pc.all(pc.equal(*lengths), min_count=0).as_py():
                 raise DatasetError(
-                    f"{path}: a user has another number of timestamps than items; {_AGAIN}"
+                    f"{path}: a user has another number of timestamps than items; {_AGAIN}",
+                    path=path,
                 )
     sequences = Sequences(
         _joined(items, np.empty(0, np.int32)),
@@ -174,7 +176,9 @@ def _schema_on_disk(path: Path) -> pa.Schema:
         require_regular(path)
         schema = pq.read_schema(path)
     except _DAMAGE as error:
-        raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
+        raise DatasetError(
+            f"{path}: is missing or damaged ({error}); {_AGAIN}", path=path
+        ) from error
     if TIMES not in schema.names:
         return SEQUENCE_SCHEMA
     kind = schema.field(TIMES).type
@@ -186,7 +190,7 @@ def _values(path: Path, column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
     """Returns the elements of the lists of each chunk."""
     for chunk in column.chunks:
         if chunk.values.null_count:
-            raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}")
+            raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}", path=path)
     return [chunk.flatten().to_numpy() for chunk in column.chunks]
 
 
@@ -239,7 +243,8 @@ def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:
     if not np.array_equal(ids, np.arange(first_id, first_id + len(ids))):
         raise DatasetError(
             f"{path}: {schema.names[0]} must be {first_id}, {first_id + 1}, ... row by row; "
-            f"{_AGAIN}"
+            f"{_AGAIN}",
+            path=path,
         )
     raw = table.column("raw_id").combine_chunks()
     return RawIds(raw, table.column("count").to_numpy())
@@ -250,7 +255,9 @@ def _count_rows(path: Path) -> int:
         require_regular(path)
         return int(pq.read_metadata(path).num_rows)
     except _DAMAGE as error:
-        raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
+        raise DatasetError(
+            f"{path}: is missing or damaged ({error}); {_AGAIN}", path=path
+        ) from error
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -265,14 +272,17 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
             table = file.read()
         table.validate(full=True)
     except _DAMAGE as error:
-        raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
+        raise DatasetError(
+            f"{path}: is missing or damaged ({error}); {_AGAIN}", path=path
+        ) from error
     if _columns(table.schema) != _columns(schema):
         raise DatasetError(
-            f"{path}: columns must be {_show(schema)}, found {_show(table.schema)}; {_AGAIN}"
+            f"{path}: columns must be {_show(schema)}, found {_show(table.schema)}; {_AGAIN}",
+            path=path,
         )
     nulls = [n for n in table.column_names if table.column(n).null_count]
     if nulls:
-        raise DatasetError(f"{path}: has missing values in {', '.join(nulls)}; {_AGAIN}")
+        raise DatasetError(f"{path}: has missing values in {', '.join(nulls)}; {_AGAIN}", path=path)
     return table
 
 

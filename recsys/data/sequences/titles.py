@@ -43,7 +43,8 @@ def read_titles(root: Path, num_items: int) -> list[str] | None:
     table = read_table(path, TITLE_SCHEMA)
     if not np.array_equal(table.column("item_id").to_numpy(), np.arange(1, num_items + 1)):
         raise DatasetError(
-            f"{path}: item_id must be 1, 2, ... {num_items} row by row; prepare the dataset again"
+            f"{path}: item_id must be 1, 2, ... {num_items} row by row; prepare the dataset again",
+            path=path,
         )
     titles: list[str] = table.column("title").to_pylist()
     return titles

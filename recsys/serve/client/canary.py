@@ -32,7 +32,8 @@ def canary(
     if not others:
         raise UserError(
             f"`canary_version` {version}: no other version is served; "
-            "`recsys-recipes deploy` with `version_policy` latest:2 serves two"
+            "`recsys-recipes deploy` with `version_policy` latest:2 serves two",
+            settings=("canary_version", "version_policy"),
         )
     with (
         endpoint.again(endpoint.version or str(max(others))) as main,

@@ -38,8 +38,8 @@ class EndpointError(UserError):
         status: HTTP code or name of the gRPC code; empty without a response.
     """
 
-    def __init__(self, message: str, status: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, status: str = "", *, setting: str | None = None) -> None:
+        super().__init__(message, setting=setting)
         self.status = status
 
 
@@ -69,13 +69,14 @@ def address(url: str, protocol: Protocol = "http") -> tuple[str, Protocol]:
     server, _, path = host_port.partition("/")
     if path and (protocol == "grpc" or "//" in host_port):  # HTTP may lie behind a path of a proxy
         raise EndpointError(
-            f"`url` {url}: expected host:port, http://host:port or grpc://host:port"
+            f"`url` {url}: expected host:port, http://host:port or grpc://host:port", setting="url"
         )
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= float(port) < 1 << 16:
         raise EndpointError(
             f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8000; "
-            "`recsys-recipes serve` prints its addresses"
+            "`recsys-recipes serve` prints its addresses",
+            setting="url",
         )
     return host_port, protocol
 
@@ -225,6 +226,7 @@ class Endpoint:
             f"{self.model} at {self.url}: no answer within {self.timeout_s:g} s (`timeout_s`); the "
             "server is busy or stands still, or another program has its port",
             "DEADLINE_EXCEEDED",
+            setting="timeout_s",
         )
 
     def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
@@ -276,7 +278,8 @@ class Endpoint:
         if self.max_batch_size is not None and rows > self.max_batch_size:
             raise BadRequestError(
                 f"{rows} rows are more than the {self.max_batch_size} that {self.model} takes in "
-                "one request; send them in parts, or deploy with a larger `max_batch_size`"
+                "one request; send them in parts, or deploy with a larger `max_batch_size`",
+                setting="max_batch_size",
             )
 
     def predict(self, arrays: Arrays) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def write_report(config: Config) -> None:
         entries = read_run_log(Path(config.run.log_path))
         write_page(path, run_page(entries, path.stem, links, _command()))
     except OSError as error:
-        raise UserError(f"`report` {path} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"`report` {path} cannot be written: {error.strerror}", setting="report"
+        ) from error
 
 
 def _command() -> str:

@@ -37,7 +37,8 @@ class StepProfiler:
         except OSError as error:
             raise UserError(
                 f"`run_profiler` cannot write to {folder}: {error.strerror}; name another folder "
-                "by `log_path`"
+                "by `log_path`",
+                settings=("run_profiler", "log_path"),
             ) from error
         self._folder = folder
         self._warmup_steps = warmup_steps

@@ -35,7 +35,10 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
         UserError: there is none.
     """
     if rule not in _BESIDE:
-        raise UserError(f"`optimizer` {rule}: no optimizer of the MLPs goes with it (_BESIDE)")
+        raise UserError(
+            f"`optimizer` {rule}: no optimizer of the MLPs goes with it (_BESIDE)",
+            setting="optimizer",
+        )
     return _BESIDE[rule]
 
 

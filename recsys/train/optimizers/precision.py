@@ -115,6 +115,7 @@ def resolve_device(base_device: str) -> torch.device:
     if base_device == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "`base_device` cuda: this machine (or this build of torch) has no CUDA device; "
-            "use `base_device` auto or cpu"
+            "use `base_device` auto or cpu",
+            setting="base_device",
         )
     return torch.device(base_device)

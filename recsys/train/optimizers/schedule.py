@@ -45,7 +45,8 @@ class WarmupPolynomialDecay:
         if self.decay_start_step is not None and self.decay_start_step < self.warmup_steps:
             raise UserError(
                 f"`decay_start_step` ({self.decay_start_step}) must not come before the end of "
-                f"the warm-up (`warmup_steps` {self.warmup_steps})"
+                f"the warm-up (`warmup_steps` {self.warmup_steps})",
+                settings=("decay_start_step", "warmup_steps"),
             )
 
     def lr(self, step: int) -> float:

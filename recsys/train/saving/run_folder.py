@@ -94,7 +94,8 @@ class CheckpointFolder:
         if self.latest() is not None:
             raise UserError(
                 f"{setting}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
-                "continue it, or name another folder"
+                "continue it, or name another folder",
+                setting="resume",
             )
 
     def check_shared(self, setting: str, processes: Processes) -> None:

@@ -154,7 +154,8 @@ class Saving:
         raise CheckpointError(
             f"{self.path}: {why} ({failures[0]}); a checkpoint takes {needed:,} bytes and {free:,} "
             "are free there. Nothing of it is left, earlier ones are as they were: make room and "
-            "continue from them, or save elsewhere"
+            "continue from them, or save elsewhere",
+            path=self.path,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from preproc.clicks.schema.row_format import split_fields
 from preproc.clicks.serving.known_texts import KnownTexts
-from recsys.errors import UserError, as_flags
+from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import (
@@ -53,7 +53,7 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
         return [f"{100 * probability:.2f} %", f"{logit:.4f}", rows, gr.Textbox("", visible=False)]
 
     def refused(why: str) -> list[Any]:
-        return ["", "", [], gr.Textbox(as_flags(why), visible=True)]
+        return ["", "", [], gr.Textbox(why, visible=True)]
 
     def of_fields(*texts: str) -> list[Any]:
         fields = [text.strip() for text in texts]

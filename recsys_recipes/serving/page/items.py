@@ -9,7 +9,7 @@ import numpy as np
 
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
-from recsys.errors import UserError, as_flags
+from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import TITLES
@@ -36,7 +36,7 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
                     "lack: `dataset` is not that of its training"
                 )
         except UserError as error:
-            return [], gr.Textbox(as_flags(str(error)), visible=True)
+            return [], gr.Textbox(str(error), visible=True)
         found = [[names.get(i) or title or i, i, f"{score:.4f}"] for i, title, score in best]
         return found, gr.Textbox("", visible=False)
 

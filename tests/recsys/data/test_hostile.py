@@ -161,14 +161,14 @@ SPLITS = {
     "ids too narrow": (inside("cat_2.bin", put(bytes(128))), "16-bit ids, too narrow for the 40"),
     "id beyond its table": (
         inside("cat_0.bin", overwrite(7, b"\5")),
-        r"feature cat_0, row 7: id 5 is outside \[0, 5\).*dataspec\.verify",
+        r"feature cat_0, row 7: id 5 is outside \[0, 5\).*recsys-recipes verify",
     ),
     "negative id": (inside("cat_1.bin", overwrite(4, b"\xff\xff")), "cat_1, row 2: id -1"),
 }
 RECORDS = {
     "missing": (remove, "missing.*`dataset_type` split"),
     "cut": (cut(5), "no multiple of the 24-byte.*cut"),
-    "label": (overwrite(24 * 3, b"\7"), r"label, row 3: value 7.*dataspec\.verify"),
+    "label": (overwrite(24 * 3, b"\7"), r"label, row 3: value 7.*recsys-recipes verify"),
     "id": (overwrite(24 * 2 + 12, b"\x90"), r"feature cat_0, row 2: id 144 is outside"),
 }
 PARQUET = {
@@ -209,7 +209,7 @@ CASES = [  # what reads it, what is damaged and to be named, how and what the me
     (
         read_split,
         "train/label.bin",
-        {"2": (overwrite(9, b"\2"), r"row 9: value 2 is neither 0 nor 1.*dataspec\.verify")},
+        {"2": (overwrite(9, b"\2"), r"row 9: value 2 is neither 0 nor 1.*recsys-recipes verify")},
     ),
     (read_records, "train_data.bin", RECORDS),
     (read_parquet, TRAIN_PART, PARQUET),
@@ -243,7 +243,7 @@ def test_damage_is_refused_and_verified(tmp_path, read, name, damage, says):
         (
             FeatureSpec.load,
             ("feature_spec.yaml", "model_size.json"),
-            "neither feature_spec.yaml nor model_size.json.*python -m preproc.clicks makes one",
+            "neither feature_spec.yaml nor model_size.json.*recsys-recipes prepare clicks",
         ),
         (Manifest.load, ("manifest.json",), "manifest.json is missing.*prepare"),
         (read_split, ("train",), "no folder train.*is this the folder of a prepared"),

@@ -39,7 +39,7 @@ def test_what_cannot_be_written_or_read_is_refused_at_the_start(
     (tmp_path / "file").write_text("")
     flags = (f"--{flag}={tmp_path / value}", f"--report={tmp_path / 'run.html'}")
     line = refusal(capsys, *flags)
-    assert line.startswith(f"error: --{flag} {tmp_path / value}{as_flags(message)}")
+    assert line.startswith(f"error: --{flag} {tmp_path / value}{as_flags(message, ['report'])}")
     assert list(tmp_path.glob("*/log.json")) == []
     held.close()
     RunLog(tmp_path / "held.json").begin({})

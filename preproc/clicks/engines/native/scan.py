@@ -181,7 +181,7 @@ def scan(
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
-        raise PreprocError(f"`input` {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
     return ScannedInput(folder, ordered, first_rows)
 
 

@@ -142,7 +142,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
                 for number, part_rows in enumerate(record["part_rows"])
             ]
     if not parts:
-        raise PreprocError(f"`input` {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
     return ValidRows(folder.name, tuple(files), tuple(parts), tuple(tally.rejected_files))
 
 

@@ -179,7 +179,9 @@ def _read_encoded(path: Path, first: int, rows: int, names: Sequence[str]) -> Cl
         raise PreprocError(
             f"{path}: NVTabular did not give back rows {first} to {first + rows - 1} in their "
             "order and without missing values. Please report this error of the engine; `engine` "
-            "native makes the same dataset"
+            "native makes the same dataset",
+            setting="engine",
+            path=path,
         )
     ids = (columns[name].to_numpy() for name in names)
     return ClickColumns(

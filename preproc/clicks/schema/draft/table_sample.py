@@ -57,10 +57,10 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
     }
     names = [name for name in types.names if name not in unread]
     if not names:
-        raise PreprocError(f"{file.path}: has no column of a type that is read")
+        raise PreprocError(f"{file.path}: has no column of a type that is read", path=file.path)
     sample = tables.sample_rows(file, names, SAMPLE_ROWS)
     if not len(sample):
-        raise PreprocError(f"{file.path}: has columns and no row")
+        raise PreprocError(f"{file.path}: has columns and no row", path=file.path)
     columns = {name: list[str]() for name in types.names}
     chosen: dict[str, str] = {}
     floats = []

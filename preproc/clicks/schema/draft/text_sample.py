@@ -71,13 +71,14 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
     """
     sampled, (head, *others) = _samples(path, files)
     if not head:
-        raise PreprocError(f"{path}: holds no line")
+        raise PreprocError(f"{path}: holds no line", path=path)
     refuse_json(path, head[0].encode())
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
             f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
-            "write the schema yourself (docs/own_clicks.md)"
+            "write the schema yourself (docs/own_clicks.md)",
+            path=path,
         )
     first = _fields(head[0], delimiter)
     lines = [line for lines in (head, *others) for line in lines]
@@ -85,7 +86,7 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
     has_header = _is_header(first, rows[1:])
     twice = sorted({name for name in first if first.count(name) > 1})
     if has_header and twice:
-        raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once")
+        raise PreprocError(f"{path}: the header names {', '.join(twice)} more than once", path=path)
     if delimiter == HIVE:
         rows = [["" if cell == "\\N" else cell for cell in row] for row in rows]
     names = first if has_header else [f"c{number}" for number in range(len(first))]
@@ -94,10 +95,11 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
         count = len(_fields(lines[1], delimiter))
         raise PreprocError(
             f"{path}: the header has {len(first)} fields, and the row after it {count}; correct "
-            "the header, or take a delimiter at the end of the rows off"
+            "the header, or take a delimiter at the end of the rows off",
+            path=path,
         )
     if not columns:
-        raise PreprocError(f"{path}: has a header and no row")
+        raise PreprocError(f"{path}: has a header and no row", path=path)
     # In a log of numbers alone a quote is an error in any case.
     has_quotes = any(QUOTE in line for line in lines)
     dialect = Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes)
