@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's frame: logging, help, refusals, exit status; no torch."""
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -9,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +30,8 @@ from recsys.errors import (
 )
 from recsys.flags import define_flags, help_text
 
+_SIGNS_OF_A_BROWSER = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+
 
 def print_line(line: str) -> None:
     """Prints a line at once; nothing once its reader has gone."""
@@ -37,6 +41,17 @@ def print_line(line: str) -> None:
         if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal is gone
             raise
         _discard_output()
+
+
+def open_in_browser(url: str) -> bool:
+    """Opens a page in the user's browser; returns whether it did.
+
+    Without a desktop or BROWSER it does not: a browser in the terminal would take that over.
+    """
+    if any(os.environ.get(name) for name in _SIGNS_OF_A_BROWSER):
+        with contextlib.suppress(webbrowser.Error):
+            return webbrowser.open(url)
+    return False
 
 
 def _discard_output(stream: TextIO | None = None) -> None:
