@@ -23,9 +23,9 @@ from pathlib import Path
 
 from benchmark.door import start
 from benchmark.programs import read_figures
-from recsys.browser import open_in_browser
 from recsys.errors import FAILED
 from recsys.interruption import send_when_parent_ends
+from recsys.pages.browser import open_in_browser
 from recsys.settings import require_positive, setting
 from recsys.train.measure.report import require_matplotlib, run_page, write_page
 from recsys.train.run_log import read_run_log

@@ -39,11 +39,11 @@ from absl import flags
 from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from recsys import program
-from recsys.browser import open_in_browser
 from recsys.data.sequences.files import read_item_map
 from recsys.errors import FAILED, UserError
 from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
+from recsys.pages.browser import open_in_browser
 from recsys.program import fail, print_line
 from recsys.serve.client.arrivals import (
     ARRIVALS_HEAD,

@@ -97,6 +97,6 @@ def test_the_report_has_curves_and_test_metrics_and_is_opened(
 
 
 def test_the_report_is_not_opened_where_there_is_no_browser(tmp_path):
-    code = "from recsys.browser import open_in_browser; print(open_in_browser('file:///a'))"
+    code = "from recsys.pages.browser import open_in_browser; print(open_in_browser('file:///a'))"
     nothing = {"BROWSER": None, "DISPLAY": None, "WAYLAND_DISPLAY": None}
     assert harness.python("-c", code, **nothing).stdout == "False\n"
