@@ -113,7 +113,8 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     )
     assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
     # The same files as written on two devices, where the order is by device or by number.
-    metadata["data"]["device_mapping"]["embedding"] = [mapping[0][:2], mapping[0][2:]]
+    devices = [[3, 1], [0, 2]] if ordered else [mapping[0][:2], mapping[0][2:]]
+    metadata["data"]["device_mapping"]["embedding"] = devices
     metadata["config"]["bottom_features_ordered"] = ordered
     torch.save(metadata, folder / "metadata.pt")
     assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
