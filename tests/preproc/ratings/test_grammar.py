@@ -202,6 +202,13 @@ def test_rows_are_judged_as_the_page_says(reader, name, data):
     assert [layout.is_good(line) for line in stripped] == [row is not None for row in wanted]
 
 
+@pytest.mark.parametrize("block", [1, 2**20])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_mark_of_utf8_is_no_part_of_the_first_row(reader, block):
+    text = b"\xef\xbb\xbf1,2,3,4\n1,3,x,5\n"
+    assert parse(text, MOVIELENS_CSV, reader, block) == ([("1", "2", 3.0, 4)], [1])
+
+
 GOOD_OBJECT = {"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 7}
 GOOD_LINE = json.dumps(GOOD_OBJECT).encode()
 
