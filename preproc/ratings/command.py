@@ -31,7 +31,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
     help_texts = {
         "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}, or a folder of its parts; - is "
         "the standard input, and URLs that fsspec knows, such as s3://, are copied first.",
-        "format": f"Of the file: {', '.join(source.format_names)}.",
+        "format": f"Of the file: {', '.join(source.format_names)}, or the path of a schema (YAML).",
         "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}; with "
         f"names of its header, other columns are ignored{without_header}.",
         "min_user_count": "Users with fewer interactions are dropped; at least 3. Default: "

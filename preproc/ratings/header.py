@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Header lines of csv files, and their columns by name."""
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
+from preproc.clicks.schema import rating_fields
+from preproc.clicks.schema.row_format import Column as Field
+from preproc.clicks.schema.row_format import split_fields
+from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
-from preproc.ratings.format import (
-    IGNORED,
-    ITEM,
-    TIMESTAMP_PATTERN,
-    USER,
-    Column,
-    RatingsFormat,
-    show,
-    split_csv,
-)
+from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat, show
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
@@ -49,21 +43,22 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
     return names
 
 
-def names_of(line: bytes) -> list[str]:
+def names_of(line: bytes, delimiter: str) -> list[str]:
     """Returns the fields of a line, which are names in a header."""
-    return [field.decode(errors="backslashreplace") for field, _ in split_csv(line) or []]
+    fields = split_fields(line, delimiter.encode(), b'"') or []
+    return [field.decode(errors="backslashreplace") for field in fields]
 
 
-def header_names(line: bytes) -> list[str]:
+def header_names(line: bytes, delimiter: str = ",") -> list[str]:
     """Returns the names of a header line, empty if it is none.
 
     A header has several names, all different, and none is a number. One may be empty, as that of
     the index in files of pandas.
     """
-    names = names_of(line)
+    names = names_of(line, delimiter)
     if line.startswith((b"{", b"[", b"<")):  # JSON, or a page of the web
         return []
-    is_text = all(n.isprintable() and not re.fullmatch(TIMESTAMP_PATTERN, n) for n in names)
+    is_text = all(n.isprintable() and not re.fullmatch(rating_fields.TIME, n) for n in names)
     return names if is_text and 1 < len(names) == len(set(names)) else []
 
 
@@ -73,7 +68,7 @@ def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes
     Raises:
         PreprocError: the header lacks a name.
     """
-    seen = names_of(header)
+    seen = names_of(header, layout.delimiter)
     missing = [name for name in names.values() if seen.count(name) != 1]
     if missing:
         raise PreprocError(
@@ -81,12 +76,13 @@ def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes
             f"the columns as the file does: {NAMED}"
         )
     column_of = {name: column for column, name in names.items()}
-    return dataclasses.replace(
-        layout,
-        columns=tuple(column_of.get(name, IGNORED) for name in seen),
-        headers=(header.replace(b'"', b""),),
-        needs_header=True,
-    )
+    columns = []
+    for name in seen:
+        role = column_of.get(name, IGNORED)
+        kind = layout.id_type if role in (USER, ITEM) else "hex"
+        time = TimeRule("any") if role == TIMESTAMP else None
+        columns.append(Field(name=name, role=role, type=kind, time=time))
+    return layout.with_columns(columns)
 
 
 def names_by_column(seen: Sequence[str]) -> dict[Column, str]:

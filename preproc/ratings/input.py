@@ -11,43 +11,39 @@ from typing import cast
 
 import numpy as np
 
+from preproc.clicks.schema.rating_fields import Rating, date_of_digits, has_decimals
+from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
-from preproc.files.raw.as_csv import ConvertedFile, as_csv
-from preproc.files.raw.blank_end import WHITESPACE
+from preproc.files.input_file import (
+    MAX_LINE_BYTES,
+    PLAIN_OR_COMPRESSED,
+    InputFile,
+    line_too_long,
+    without_mark,
+)
+from preproc.files.raw.as_csv import as_csv, delimiter_of
+from preproc.files.raw.blank_end import WHITESPACE, row_blocks
 from preproc.files.raw.lists_in_text import list_separator
 from preproc.files.raw.parts import parts_of
 from preproc.files.raw.tables import TableColumn, TableFile, open_table, table_schema, write_csv
-from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
-    AMAZON_CSV,
-    AMAZON_ITEM_FIRST_CSV,
-    INTEGER_ID,
     ITEM,
-    JSON_KEYS,
-    NAME_ID,
     RATING,
     TIMESTAMP,
     USER,
     Fault,
     RatingsFormat,
-    Values,
-    is_date_of_digits,
     show,
-    split_csv,
 )
 from preproc.ratings.header import (
     NAMED,
     header_names,
     names_by_column,
-    names_of,
     suggestion,
     with_names,
 )
 from preproc.ratings.job import RatingsJob
-
-RATINGS_FILE = "a ratings file"
-"""Noun for the messages about other files."""
+from preproc.ratings.parse import RATINGS_FILE
 
 SAMPLE_ROWS = 100
 _MOST = 0.5
@@ -107,7 +103,7 @@ def _opened(job: RatingsJob, path: Path) -> InputFile:
     file = InputFile.open(path)
     if file.is_table:
         return _open_table(job, file)
-    return as_csv(file, JSON_KEYS.keys(), lambda line: bool(header_names(line)))
+    return as_csv(file, [layout.keys for layout in job.formats if layout.is_json])
 
 
 def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
@@ -127,9 +123,9 @@ def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
             )
     else:
         headers: list[dict[str, str]] = [
-            dict(zip(header.decode().split(","), layout.columns, strict=True))
-            for layout in job.source.formats
-            for header in layout.headers
+            {name: column for name, column in layout.keys.items() if column in layout.read_columns}
+            for layout in job.formats
+            if layout.needs_header
         ]
         known = [header for header in headers if header.keys() <= {*names}]
         if not known:
@@ -158,6 +154,50 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
     )
 
 
+def first_lines(file: InputFile, count: int) -> list[bytes]:
+    """Returns lines of a text, without their ends.
+
+    Raises:
+        PreprocError: a line is longer than 1 MiB.
+    """
+    rest, lines = b"", list[bytes]()
+    for block in without_mark(row_blocks(file, WHITESPACE))[1]:
+        *whole, rest = (rest + block).split(b"\n")
+        lines += whole
+        if len(rest) > MAX_LINE_BYTES:
+            offset = sum(len(line) + 1 for line in lines)
+            raise line_too_long(file.path, offset, RATINGS_FILE)
+        if len(lines) >= count:
+            break
+    else:
+        lines += [rest] if rest else []
+    return [line.removesuffix(b"\r") for line in lines[:count]]
+
+
+def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
+    """Returns a format as a file of a folder has it.
+
+    Raises:
+        PreprocError: it has another header.
+    """
+    line = next(iter(first_lines(file, 1)), b"")
+    if layout.is_csv:
+        layout = layout.with_dialect(_delimiter_of(file, line) if line else layout.delimiter)
+    if line and layout.needs_header and not layout.is_header(line):
+        raise PreprocError(
+            f"{file.path}: its first line is {show(line)}, but the header of the largest file is "
+            f"{layout.header.decode()}; write all parts with the same columns in the same order"
+        )
+    return layout
+
+
+def _delimiter_of(file: InputFile, line: bytes) -> str:
+    """Returns the delimiter of a csv file; tables and objects are written with commas."""
+    if file.is_table:
+        return ","
+    return delimiter_of(line, lambda header: bool(header_names(header)))
+
+
 def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
     """Detects format and mean row bytes from the first rows of the largest file.
 
@@ -165,12 +205,11 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
         PreprocError: no row is valid, or the order of columns is ambiguous.
     """
     file = max(files, key=lambda file: file.text_bytes)
-    chunk = next(read_chunks(file, 2**18, RATINGS_FILE, WHITESPACE), None)
-    if chunk is None:
+    rows = first_lines(file, SAMPLE_ROWS)
+    if not rows:
         raise PreprocError(f"{file.path}: holds no row; get the file again")
-    rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
-    length = float(chunk.starts[len(rows)]) / len(rows)
-    candidates = _candidates(job, rows[0])
+    length = sum(len(row) + 1 for row in rows) / len(rows)
+    candidates = _candidates(job, file, rows[0])
     named = [f for f in candidates if f.is_header(rows[0])]
     if named:
         fitting = [f for f in named if any(map(f.is_good, rows[1:]))]
@@ -181,7 +220,6 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
                 f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag "
                 "out"
             )
-        best = dataclasses.replace(best, names=tuple(names_of(rows[0])))
         _check_ids(job, file, best, rows[1:])
         return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
@@ -194,12 +232,13 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
         raise _nothing_fits(job, file, rows, candidates, best)
     if best.needs_header:
         raise PreprocError(
-            f"{file.path}: line 1 must be the header {best.headers[0].decode()}, found "
+            f"{file.path}: line 1 must be the header {best.header.decode()}, found "
             f"{show(rows[0])}; get the file again, or add the header above its rows, if these are "
             "its columns"
         )
-    if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
-        best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
+    orders = {",".join(f.columns[:2]): f for f in candidates if f.is_csv and not f.needs_header}
+    if best.is_csv and len(orders) > 1:
+        best = _detect_order(job, file, orders, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
     _check_ids(job, file, best, rows)
@@ -220,27 +259,34 @@ def _nothing_fits(
         f"{file.path}: none of the first {len(rows)} rows fits a format of {job.source.name} "
         f"({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} ({reason})"
     )
-    if best.separator == "," and b"," in rows[0] and not rows[0].startswith((b"{", b"[", b"<")):
+    is_csv = best.is_csv and best.rows.delimiter in rows[0]
+    if is_csv and not rows[0].startswith((b"{", b"[", b"<")):
         return PreprocError(f"{message}. If these are other columns: {_with_header(file, rows[0])}")
     return PreprocError(f"{message}. Give another file, or name its `format`")
 
 
-def _candidates(job: RatingsJob, first_row: bytes) -> list[RatingsFormat]:
+def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
         PreprocError: `format` has no ids of the wanted type, or no such columns.
     """
-    formats = [f for f in job.source.formats if job.format in ("auto", f.name)]
+    formats = list(job.formats)
+    csv = [f for f in formats if f.is_csv]
+    delimiter = _delimiter_of(file, first_row)
+    if csv and (delimiter != "," or not job.has_own_schema):
+        csv = [f.with_dialect(delimiter) for f in csv]
+    if csv and delimiter != ",":
+        formats = csv
     if job.column_names is not None:
-        csv = [f for f in formats if f.separator == "," and f.columns[0] == USER]
         if not csv:
             raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
-        formats = [with_names(f, job.column_names, first_row) for f in csv]
+        by_type = {f.id_type: f for f in csv}
+        formats = [with_names(f, job.column_names, first_row) for f in by_type.values()]
     if job.id_type == "auto":
         return formats
-    wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
-    typed = [f for f in formats if f.id_pattern == wanted]
+    wanted = "digits" if job.id_type == "integer" else "name"
+    typed = [f for f in formats if f.id_type == wanted]
     if not typed:
         raise PreprocError(
             f"`id_type` {job.id_type}: files of format {job.format} have other ids; leave it out, "
@@ -257,12 +303,12 @@ def _check_first_line(
     Raises:
         PreprocError: the line looks like a header.
     """
-    seen = header_names(line.replace((best.separator or ",").encode(), b","))
+    seen = header_names(line, best.delimiter)
     if best.is_json or not seen or best.is_good(line):
         return
     if any_good and not best.needs_header and job.bad_rows == "quarantine":
         return
-    if best.separator != ",":
+    if not best.is_csv:
         if any_good:
             form = f"line 1 is a header, and format {best.name} has none"
             raise PreprocError(_told(file, form, "tail -n +2"))
@@ -286,11 +332,11 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
     """
     if job.id_type == "string" or best.is_json:
         return
-    values = [value for value in map(best.read, rows) if isinstance(value, Values)]
+    values = [value for value in map(best.read, rows) if isinstance(value, Rating)]
     for column in (USER, ITEM):
         ids = [getattr(value, column) for value in values]
         if ids and all(map(_FLOAT_ID.fullmatch, ids)):
-            has_types = any(layout.id_pattern == INTEGER_ID for layout in job.source.formats)
+            has_types = any(layout.id_type == "digits" for layout in job.source.formats)
             raise PreprocError(
                 f"{file.path}: each {column} of the first rows is a whole number as a float, such "
                 f"as {ids[0]}, and larger ones lose digits so. Write them as integers (pandas: "
@@ -301,14 +347,25 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
 
 def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
     """Reads times as dates of digits if most are; as floats if some have decimals."""
-    real = dataclasses.replace(layout, real_times=True)
-    times = [v.timestamp for v in map(real.read, rows) if isinstance(v, Values)]
-    if any(isinstance(time, float) for time in times):
-        return real
-    dates = sum(isinstance(time, int) and is_date_of_digits(time) for time in times)
-    if layout.is_json or dates <= _MOST * len(times):
+    if layout.time.format != "any" or not layout.has_timestamps:
         return layout
-    return dataclasses.replace(layout, dates_of_digits=True)
+    real = layout.with_time("any_real")
+    read = {row: real.read(row) for row in rows}
+    good = {row: rating for row, rating in read.items() if isinstance(rating, Rating)}
+    if layout.is_json:
+        return real if any(isinstance(r.time, float) for r in good.values()) else layout
+    at = layout.columns.index(TIMESTAMP)
+    fields = (real.rows.fields(row) or [] for row in rows if row in good)
+    times = [own[at].decode() for own in fields]
+    if any(map(has_decimals, times)):
+        return real
+    dates = sum(map(_is_date_of_digits, times))
+    return layout.with_time("any_digits") if dates > _MOST * len(times) else layout
+
+
+def _is_date_of_digits(text: str) -> bool:
+    """Returns True for 20240112, 202401120915 and 20240112091500, which are dates."""
+    return date_of_digits(text) is not None and "1970" <= text < "2200"
 
 
 def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
@@ -316,9 +373,9 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
 
     Empty if none do.
     """
-    chunk = next(read_chunks(file, 2**18, RATINGS_FILE, WHITESPACE))
-    values = (layout.read(chunk.row(i)) for i in range(min(chunk.num_lines, _LISTS_ROWS)))
-    items = dict.fromkeys(v.item for v in values if isinstance(v, Values))
+    layout = of_file(layout, file)
+    values = map(layout.read, first_lines(file, _LISTS_ROWS))
+    items = dict.fromkeys(v.item for v in values if isinstance(v, Rating))
     separator = list_separator(items)
     if not separator or layout.is_json:
         return ""
@@ -327,8 +384,8 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
         f"{file.path}: items such as {show(example.encode())} look like lists; each whole text is "
         "an item as it is. If they are lists, write a row for each element"
     )
-    delimiter = file.delimiter if isinstance(file, ConvertedFile) else layout.separator
-    if len(delimiter) != 1:
+    delimiter = layout.delimiter
+    if len(delimiter) != 1 or file.is_table:
         return note
     at = layout.columns.index(ITEM)
     code = (
@@ -339,12 +396,13 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
     return f"{note}:\n  {_piped(file, f'python3 -c {shlex.quote(code)}', '_items.csv')}"
 
 
-def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
+def _detect_order(
+    job: RatingsJob, file: InputFile, orders: dict[str, RatingsFormat], rows: list[bytes]
+) -> RatingsFormat:
     """Detects whether users or items, which are ASINs or ISBNs, come first."""
-    orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
     if job.columns != "auto":
         return orders[job.columns]
-    values = [v for v in map(AMAZON_CSV.read, rows) if isinstance(v, Values)]
+    values = [v for v in map(orders["user,item"].read, rows) if isinstance(v, Rating)]
     first = all(_ASIN.fullmatch(v.user) for v in values)
     second = all(_ASIN.fullmatch(v.item) for v in values)
     if first == second:
@@ -359,10 +417,9 @@ def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> Rating
 
 def _with_header(file: InputFile, line: bytes) -> str:
     """Returns an error message for a csv file that lacks a header."""
-    names = [f"c{number}" for number, _ in enumerate(split_csv(line) or [], 1)]
-    delimiter = file.delimiter if isinstance(file, ConvertedFile) else ","
-    if not delimiter:
-        return f"{file.path}: has no header; write the names of its columns as line 1"
+    delimiter = _delimiter_of(file, line)
+    fields = split_fields(line, delimiter.encode(), b'"') or []
+    names = [f"c{number}" for number, _ in enumerate(fields, 1)]
     header = delimiter.replace("\t", r"\t").replace("\x01", r"\001").join(names)
     return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)
 

@@ -14,18 +14,12 @@ from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import (
-    AMAZON_CSV,
-    AMAZON_ITEM_FIRST_CSV,
-    AMAZON_JSON,
     ITEM,
-    MOVIELENS_CSV,
-    MOVIELENS_DAT,
-    MOVIELENS_TOKEN_CSV,
-    MOVIELENS_UDATA,
-    TEXT,
     USER,
     Column,
     RatingsFormat,
+    formats_of,
+    load_formats,
 )
 from preproc.ratings.header import NAMED, parse_names
 from preproc.ratings.ids import KCORES, KCore
@@ -47,7 +41,7 @@ class RatingsSource:
 
     Attributes:
         name: `source` of the manifest.
-        formats: formats of its files.
+        schemas: names of the schemas of its files, in preproc/ratings/formats.
         column_orders: values of `columns` that name no column of a header.
         file_names: names to look for in a folder, with or without .gz.
         min_user_count: default for files with timestamps (text files are filtered already).
@@ -55,11 +49,16 @@ class RatingsSource:
     """
 
     name: str
-    formats: tuple[RatingsFormat, ...]
+    schemas: tuple[str, ...]
     column_orders: tuple[str, ...]
     file_names: tuple[str, ...]
     min_user_count: int
     min_item_count: int
+
+    @property
+    def formats(self) -> tuple[RatingsFormat, ...]:
+        """Formats of its files, in the order in which they are tried."""
+        return formats_of(self.schemas)
 
     @property
     def format_names(self) -> tuple[str, ...]:
@@ -69,7 +68,7 @@ class RatingsSource:
 
 MOVIELENS = RatingsSource(
     name="movielens",
-    formats=(MOVIELENS_CSV, MOVIELENS_TOKEN_CSV, MOVIELENS_DAT, MOVIELENS_UDATA, TEXT),
+    schemas=("movielens_csv", "movielens_dat", "movielens_udata", "text"),
     column_orders=("auto",),
     file_names=("ratings.csv", "ratings.dat", "u.data", "ml-1m.txt"),
     min_user_count=5,
@@ -77,7 +76,14 @@ MOVIELENS = RatingsSource(
 )
 AMAZON = RatingsSource(
     name="amazon",
-    formats=(AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, AMAZON_JSON, TEXT),
+    schemas=(
+        "amazon_2014",
+        "amazon_2018",
+        "amazon_2023",
+        "amazon_2023_asin",
+        "amazon_json",
+        "text",
+    ),
     column_orders=("auto", "user,item", "item,user"),
     file_names=(),
     min_user_count=5,
@@ -145,8 +151,9 @@ class RatingsJob:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        choices = {"format": self.source.format_names, "engine": ENGINES}
-        require_choices(self, choices, separator=" | ")
+        require_choices(self, {"engine": ENGINES}, separator=" | ")
+        if not self.has_own_schema:
+            require_choices(self, {"format": self.source.format_names}, separator=" | ")
         _ = self.column_names  # refuses what is none
         try:
             parse_split(self.split)
@@ -171,6 +178,22 @@ class RatingsJob:
         """The given names of columns in the header, or None."""
         orders = self.source.column_orders
         return None if self.columns in orders else parse_names(self.columns, orders)
+
+    @property
+    def has_own_schema(self) -> bool:
+        """Whether `format` names a file."""
+        return Path(self.format).suffix in (".yaml", ".yml")
+
+    @property
+    def formats(self) -> tuple[RatingsFormat, ...]:
+        """The formats that the file may have.
+
+        Raises:
+            PreprocError: the schema is missing or wrong.
+        """
+        if self.has_own_schema:
+            return load_formats(Path(self.format))
+        return tuple(f for f in self.source.formats if self.format in ("auto", f.name))
 
     @property
     def quantile(self) -> Fraction | None:

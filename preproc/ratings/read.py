@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,12 +17,9 @@ from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.raw.as_csv import position
-from preproc.files.raw.blank_end import WHITESPACE
 from preproc.files.raw.encoding import encoding_fault
-from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import (
     IGNORED,
-    INTEGER_ID,
     ITEM,
     RATING,
     ROW,
@@ -31,11 +27,10 @@ from preproc.ratings.format import (
     USER,
     Fault,
     RatingsFormat,
-    show,
 )
-from preproc.ratings.input import RATINGS_FILE
+from preproc.ratings.input import first_lines, of_file
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.parse import Interactions, parse_chunk, times_of_keys
+from preproc.ratings.parse import Interactions, Piece, pieces, times_of_keys
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
@@ -123,24 +118,18 @@ def read_ratings(
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
     read, done = ReadRows([0] * len(files)), 0
-    chunks = (
-        (number, chunk)
+    layouts = [of_file(layout, file) for file in files]
+    parts = (
+        (number, piece)
         for number, file in enumerate(files)
-        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE, WHITESPACE)
+        for piece in pieces(file, layouts[number], chunk_bytes)
     )
     text_bytes = sum(file.text_bytes for file in files)
     with reporter.stage("read", text_bytes, lambda: (done, read.num_rows)):
-        for number, chunk in chunks:
-            has_header = chunk.first_line == 1 and layout.is_header(chunk.row(0))
-            if chunk.first_line == 1 and layout.needs_header and not has_header:
-                raise PreprocError(
-                    f"{files[number].path}: its first line is {show(chunk.row(0))}, but the header "
-                    f"of the largest file is {layout.headers[0].decode()}; write all parts with "
-                    "the same columns in the same order"
-                )
-            rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
-            if len(bad_lines):
-                _reject(job, files[number], layout, chunk, bad_lines, read.rejected)
+        for number, piece in parts:
+            rows = piece.rows
+            if piece.rejected:
+                _reject(job, files[number], layouts[number], piece, read.rejected)
             read.valid_rows[number] += len(rows)
             if rows.timestamps is not None and len(rows):
                 ends = np.array([rows.timestamps.min(), rows.timestamps.max()])
@@ -153,8 +142,9 @@ def read_ratings(
                 enough = rows.ratings >= job.min_rating
                 read.below_min_rating += len(rows) - int(enough.sum())
                 rows = rows.filter(enough)
-            add(rows)
-            done += len(chunk.text)
+            if len(rows):
+                add(rows)
+            done += piece.text_bytes
     num_valid = sum(read.valid_rows)
     if rejected := read.rejected:
         lines = num_valid + len(rejected)
@@ -196,24 +186,23 @@ def _reject(
     job: RatingsJob,
     file: InputFile,
     layout: RatingsFormat,
-    chunk: Chunk,
-    lines: npt.NDArray[np.int64],
+    piece: Piece,
     rejected: list[RejectedRow],
 ) -> None:
-    """Appends lines of a chunk to `rejected`, or refuses the first one."""
-    for line in lines.tolist():
-        row = chunk.row(line)
+    """Appends the rejected rows of a piece to others, or refuses the first one."""
+    first, end = piece.lines
+    for offset, number, row in piece.rejected:
         reason, text = cast(Fault, layout.read(row))
-        offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
         if job.bad_rows == "refuse":
             if reason == "encoding":
-                count = min(chunk.num_lines, _LOOKED_AT)
-                numbers = range(chunk.first_line, chunk.first_line + count)
-                if fault := encoding_fault(file, [*map(chunk.row, range(count))], numbers):
+                count = min(end - first, _LOOKED_AT)
+                lines = first_lines(file, first - 1 + count)[first - 1 :]
+                if fault := encoding_fault(file, lines, range(first, first + count)):
                     raise PreprocError(fault)
+            num_bad = len(piece.rejected)
             raise TooManyRejectedRowsError(
                 f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
-                + _remedies(layout, reason, len(lines), chunk.num_lines, job.max_bad_fraction)
+                + _remedies(layout, reason, num_bad, end - first, job.max_bad_fraction)
             )
         rejected.append(RejectedRow(file.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
@@ -230,7 +219,7 @@ def _remedies(
     """Returns the ways to go on, and the rows that they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
-    if reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header:
+    if reason in (USER, ITEM) and layout.id_type == "digits" and layout.needs_header:
         ways.append("take ids as text with `id_type` string")
     named = dict(zip(layout.columns, layout.names, strict=False))
     useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}

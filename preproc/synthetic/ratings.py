@@ -29,33 +29,23 @@ from absl import flags
 from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.files.workspace import atomic_file
-from preproc.ratings.format import (
-    AMAZON_CSV,
-    AMAZON_ITEM_FIRST_CSV,
-    AMAZON_JSON,
-    JSON_KEYS,
-    MOVIELENS_CSV,
-    MOVIELENS_DAT,
-    MOVIELENS_UDATA,
-    TEXT,
-    RatingsFormat,
-)
+from preproc.ratings.format import RatingsFormat, formats_of
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, require_choices, require_not_negative, setting
 
-FORMATS: dict[str, RatingsFormat] = {
-    "movielens_csv": MOVIELENS_CSV,
-    "movielens_dat": MOVIELENS_DAT,
-    "movielens_udata": MOVIELENS_UDATA,
-    "amazon_csv": AMAZON_CSV,
-    "amazon_item_first_csv": AMAZON_ITEM_FIRST_CSV,
-    "amazon_json": AMAZON_JSON,
-    "text": TEXT,
+FORMATS = {
+    "movielens_csv": "movielens_csv",
+    "movielens_dat": "movielens_dat",
+    "movielens_udata": "movielens_udata",
+    "amazon_csv": "amazon_2014",
+    "amazon_item_first_csv": "amazon_2018",
+    "amazon_json": "amazon_json",
+    "text": "text",
 }
-
+"""Schema of each format."""
 MIN_LENGTH = 5
 _BLOCK_ROWS = 2**18
 _ROW_BYTES = 24
@@ -181,9 +171,14 @@ def _block(
     )
 
 
-def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int64]) -> bytes:
+def layout_of(name: str) -> RatingsFormat:
+    """Returns the layout of a format."""
+    return formats_of((FORMATS[name],))[0]
+
+
+def format_block(block: Block, name: str, order: npt.NDArray[np.int64]) -> bytes:
     """Formats a block as text, its rows in the given order."""
-    is_amazon = layout in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, AMAZON_JSON)
+    layout, is_amazon = layout_of(name), name.startswith("amazon")
 
     def text(values: npt.NDArray[np.int64]) -> pa.Array:
         return pc.cast(pa.array(values[order]), pa.string())
@@ -192,7 +187,7 @@ def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int6
     if is_amazon:
         users = pc.binary_join_element_wise("A", pc.utf8_lpad(users, 13, "0"), "")
         items = pc.binary_join_element_wise("B", pc.utf8_lpad(items, 9, "0"), "")
-    if is_amazon or layout is MOVIELENS_CSV:
+    if is_amazon or name == "movielens_csv":
         ratings = pc.binary_join_element_wise(ratings, ".0", "")
     columns = {
         "user": users,
@@ -202,13 +197,13 @@ def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int6
     }
     if layout.is_json:
         texts: list[Any] = []
-        for key, column in JSON_KEYS.items():
+        for key, column in layout.keys.items():
             quote = '"' if column in ("user", "item") else ""
             texts += [f'{", " if texts else "{"}"{key}": {quote}', columns[column], quote]
         lines = pc.binary_join_element_wise(*texts, "}\n", "")
     else:
         fields = [columns[c] for c in layout.columns]
-        lines = pc.binary_join_element_wise(*fields, layout.separator)
+        lines = pc.binary_join_element_wise(*fields, layout.delimiter)
         lines = pc.binary_join_element_wise(lines, "\n", "")
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")
     return cast(bytes, joined[0].as_buffer().to_pybytes())
@@ -222,7 +217,6 @@ def generate(config: RatingsConfig) -> None:
     """
     files = [config.output, *([] if config.titles is None else [config.titles])]
     check_files(files, {*files}, overwrite=config.overwrite)
-    layout = FORMATS[config.format]
     config.output.parent.mkdir(parents=True, exist_ok=True)
     needs = DiskNeeds(
         {config.output.parent: config.interactions * _ROW_BYTES},
@@ -232,9 +226,9 @@ def generate(config: RatingsConfig) -> None:
     with needs.explained("nothing was written"), atomic_file(config.output) as raw:
         if config.output.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                _write(config, layout, packed)
+                _write(config, packed)
         else:
-            _write(config, layout, raw)
+            _write(config, raw)
         if config.titles is not None:
             _write_titles(config, config.titles)
 
@@ -249,16 +243,15 @@ def _write_titles(config: RatingsConfig, file: Path) -> None:
         text.writelines(rows)
 
 
-def _write(
-    config: RatingsConfig, layout: RatingsFormat, file: IO[bytes] | io.BufferedIOBase
-) -> None:
+def _write(config: RatingsConfig, file: IO[bytes] | io.BufferedIOBase) -> None:
+    layout = layout_of(config.format)
     if layout.needs_header:
-        file.write(layout.headers[0] + b"\n")
+        file.write(layout.header + b"\n")
     for number, block in enumerate(blocks(config)):
         order = np.arange(len(block.users))
         if layout.has_timestamps:
             order = np.random.default_rng([config.seed, number, 1]).permutation(order)
-        file.write(format_block(block, layout, order))
+        file.write(format_block(block, config.format, order))
 
 
 SECTIONS: dict[type, str] = {RatingsConfig: "ratings"}

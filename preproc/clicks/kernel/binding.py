@@ -83,7 +83,7 @@ class ScanResult:
     split_values: tuple[int, int]
 
 
-class _Reader:
+class Reader:
     """Feeds text to an open handle, from memory or a file."""
 
     def __init__(self, handle: int | None) -> None:
@@ -119,7 +119,7 @@ class _Reader:
         self.close()
 
 
-class Scanner(_Reader):
+class Scanner(Reader):
     """Validates rows and counts their categories.
 
     Args:
@@ -245,7 +245,7 @@ def open_dictionaries(
                 load().clicks_dictionary_close(handle)
 
 
-class Encoder(_Reader):
+class Encoder(Reader):
     """Encodes rows and writes them to the columns of a dataset.
 
     Args:

@@ -11,6 +11,7 @@
 
 #include "count_table.h"
 #include "line_transform.h"
+#include "rating_rows.h"
 #include "row_encoder.h"
 #include "row_stream.h"
 #include "row_writer.h"
@@ -55,14 +56,6 @@ Handle* guarded_make(const Make& make) {
   guarded([&] { handle = make(); });
   return handle;
 }
-
-// Header of each rejected row in a rejects file; the bytes of the row follow.
-struct RejectedHeader {
-  uint64_t offset;
-  uint64_t line;
-  uint32_t length;
-  uint32_t reason;
-};
 
 }  // namespace
 
@@ -194,6 +187,30 @@ CLICKS_API int clicks_scan_finish(Reader* scan, ScanSummary* summary) {
 CLICKS_API void clicks_scan_runs(const Reader* scan, Run* runs) {
   const auto& written = static_cast<const RowScanner&>(*scan->sink).counts_.runs();
   std::copy(written.begin(), written.end(), runs);
+}
+
+// Reads ratings to columns; packed, offset: as of `clicks_scan_open`.
+CLICKS_API Reader* clicks_ratings_open(const void* packed, uint64_t packed_bytes, uint64_t offset,
+                                       Progress* progress) {
+  return guarded_make<Reader>([&] {
+    const RowFormat format(packed, packed_bytes);
+    if (!format.has_ratings()) throw std::logic_error("the fields are none of ratings");
+    return new Reader(std::make_unique<RatingRows>(), progress, offset, format);
+  });
+}
+
+CLICKS_API int clicks_ratings_finish(Reader* ratings) {
+  return guarded([&] { ratings->stream.finish(); });
+}
+
+// What was read since the last rows were taken, and the lines of the text so far.
+CLICKS_API void clicks_ratings_counts(const Reader* ratings, RatingCounts* counts) {
+  *counts = static_cast<const RatingRows&>(*ratings->sink).counts();
+  counts->lines = ratings->stream.lines();
+}
+
+CLICKS_API void clicks_ratings_take(Reader* ratings, const RatingColumns* columns) {
+  static_cast<RatingRows&>(*ratings->sink).take(*columns);
 }
 
 // Merges the runs of one column and writes its keys in id order: uint32, int64 or, to keys_fd, the

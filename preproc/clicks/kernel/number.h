@@ -19,6 +19,12 @@ constexpr uint32_t kMaxNumberBytes = 64;
 // Numbers from here on are nearer to infinity than to a float32.
 constexpr double kFloat32End = 0x1.ffffffp127;
 
+// The locale of numbers with a point.
+inline locale_t c_locale() {
+  static const locale_t locale = newlocale(LC_ALL_MASK, "C", nullptr);
+  return locale;
+}
+
 // Reads -?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?, at most 64 bytes; returns whether it
 // is one within float32. -0 is 0.
 inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
@@ -69,11 +75,10 @@ inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
     value = exponent < 0 ? digits / kPowers[-exponent] : digits * kPowers[exponent];
     if (negative) value = -value;
   } else {
-    static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
     char text[kMaxNumberBytes + 1];
     std::memcpy(text, field, length);
     text[length] = 0;
-    value = strtod_l(text, nullptr, c_locale);
+    value = strtod_l(text, nullptr, c_locale());
   }
   value += 0.0;  // -0
   return std::fabs(value) < kFloat32End;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields in quotes: a subset of RFC 4180, in which a row ends at every line feed.
+// Fields in quotes, a subset of RFC 4180 in which a row ends at every line feed, or between
+// delimiters of two bytes.
 
 #pragma once
 
@@ -12,6 +13,12 @@
 
 namespace clicks {
 
+// Whether a delimiter begins at a byte of a row.
+inline bool is_delimiter(const uint8_t* at, const uint8_t* end, const RowFormat& format) {
+  if (*at != format.delimiter) return false;
+  return format.delimiter_end == 0 || (at + 1 < end && at[1] == format.delimiter_end);
+}
+
 // Returns the end of the field that begins at `at`: its delimiter, or the row's end. Null if it
 // begins with a quote and none that closes it stands before a delimiter or that end.
 inline const uint8_t* end_of_field(const uint8_t* at, const uint8_t* end, const RowFormat& format) {
@@ -20,18 +27,21 @@ inline const uint8_t* end_of_field(const uint8_t* at, const uint8_t* end, const 
     return static_cast<const uint8_t*>(found);
   };
   if (format.quote == 0 || format.is_table || at == end || *at != format.quote) {
-    const uint8_t* const found = find(format.delimiter);
-    return found == nullptr ? end : found;
+    for (;; ++at) {
+      at = find(format.delimiter);
+      if (at == nullptr) return end;
+      if (is_delimiter(at, end, format)) return at;
+    }
   }
   for (++at; (at = find(format.quote)) != nullptr; ++at) {
     ++at;
-    if (at == end || *at == format.delimiter) return at;
+    if (at == end || is_delimiter(at, end, format)) return at;
     if (*at != format.quote) return nullptr;
   }
   return nullptr;
 }
 
-// Splits rows as `split_rows` does, of a text with quotes.
+// Splits rows as `split_rows` does, of a text with quotes or of a delimiter of two bytes.
 inline uint32_t split_quoted_rows(const uint8_t* text, uint32_t size, const RowFormat& format,
                                   uint64_t& line, FieldEnds& fields,
                                   std::vector<RejectedRow>& rejected) {
@@ -49,7 +59,7 @@ inline uint32_t split_quoted_rows(const uint8_t* text, uint32_t size, const RowF
       if (count < format.num_fields) ends[count] = static_cast<uint32_t>(at - text);
       ++count;
       if (at == end) break;
-      ++at;
+      at += format.delimiter_bytes();
     }
     const auto start = static_cast<uint32_t>(row - text);
     if (at != nullptr && count == format.num_fields) {

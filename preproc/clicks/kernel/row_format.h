@@ -38,7 +38,7 @@ enum RejectReason : uint32_t {
   kNumReasons
 };
 
-enum FieldType : uint8_t { kHexadecimal, kText, kWholeNumber, kDecimal };
+enum FieldType : uint8_t { kHexadecimal, kText, kWholeNumber, kDecimal, kDigits, kName, kToken };
 
 enum Role : uint8_t {
   kIgnored,
@@ -46,7 +46,10 @@ enum Role : uint8_t {
   kNumericalRole,
   kCategoricalRole,
   kTimestampRole,
-  kListRole
+  kListRole,
+  kUserRole,  // of ratings: see rated_rows.h
+  kItemRole,
+  kRatingRole
 };
 
 // How the lists of a column are read.
@@ -123,7 +126,8 @@ struct RowHeader {
   uint8_t missing_is_zero_after;  // a missing integer is 0.0, not the transform of 0
   uint8_t counts_train;           // categories are counted in training rows alone
   uint8_t is_table;               // cells of a table: see `unescape`
-  uint8_t unused[4];
+  uint8_t delimiter_end;          // a second byte of the delimiter, as of "::"; 0: it has one
+  uint8_t unused[3];
 };
 
 static_assert(sizeof(RowHeader) == 80, "Fields follow at once");
@@ -174,6 +178,11 @@ struct RowFormat : RowHeader {
     const uint32_t at = fields[f].name_at;
     return texts.substr(at + 1, static_cast<uint8_t>(texts[at]));
   }
+  uint32_t delimiter_bytes() const { return delimiter_end == 0 ? 1 : 2; }
+  bool has_ratings() const {
+    return std::any_of(fields.begin(), fields.end(),
+                       [](const Field& field) { return field.role == kUserRole; });
+  }
   // Number of the first field that a row has.
   uint32_t first_field() const { return has_label ? 0 : 1; }
 
@@ -188,6 +197,7 @@ struct RowFormat : RowHeader {
     format.num_fields = static_cast<uint32_t>(format.fields.size());
     format.read_edges();
     format.delimiter = '\t';
+    format.delimiter_end = 0;
     format.quote = kEscape;
     format.is_table = 1;
     return format;
@@ -228,6 +238,7 @@ struct RowFormat : RowHeader {
       if (field.bins_at != 0 && field.role != kNumericalRole) throw damaged();
       if (field.lacks_edges > (field.bins_at != 0)) throw damaged();
       if (field.role == kLabelRole || field.role == kIgnored) continue;
+      if (field.role >= kUserRole && field.role <= kRatingRole) continue;
       const bool is_number = field.role == kNumericalRole, is_time = field.role == kTimestampRole;
       const bool is_list = field.role == kListRole;
       const uint32_t count = is_time ? time_features(field.time) : 1;

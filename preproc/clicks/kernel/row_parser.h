@@ -20,6 +20,7 @@
 #include "digits.h"
 #include "memory.h"
 #include "presence.h"
+#include "rating_fields.h"
 #include "row_format.h"
 #include "typed_fields.h"
 
@@ -73,6 +74,7 @@ struct RowBatch {
   KeyArena unquoted;            // fields with quotes in them
   std::vector<ListElements> elements;
   std::vector<ListColumn> lists;  // [num_lists], of these elements or another batch's
+  std::vector<Rating> ratings;    // [kBatchRows] of ratings, else none
 
   explicit RowBatch(const RowFormat& format)
       : numericals(format.num_numerical),
@@ -82,7 +84,8 @@ struct RowBatch {
         categorical(kBatchRows * categoricals + 1),
         keys(kBatchRows * categoricals + 1, Pages<WideKey>::kOnUse),
         elements(format.num_lists),
-        lists(format.num_lists) {
+        lists(format.num_lists),
+        ratings(format.has_ratings() ? kBatchRows : 0) {
     for (size_t l = 0; l < lists.size(); ++l) lists[l].elements = &elements[l];
   }
 
@@ -93,6 +96,7 @@ struct RowBatch {
     id_present.copy(source.id_present, from, to);
     split_value[to] = source.split_value[from];
     group[to] = source.group[from];
+    if (!ratings.empty()) ratings[to] = source.ratings[from];
     for (size_t l = 0; l < lists.size(); ++l) {
       lists[l].elements = source.lists[l].elements;
       lists[l].begin[to] = source.lists[l].begin[from];
@@ -333,7 +337,7 @@ inline const uint8_t* text_of_field(const uint8_t* text, const FieldEnds& fields
                                     const RowFormat& format, uint32_t f, int r, uint32_t& length,
                                     KeyArena& unquoted) {
   const uint32_t* const ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
-  const uint32_t begin = f == 0 ? fields.start[r] : ends[f - 1] + 1;
+  const uint32_t begin = f == 0 ? fields.start[r] : ends[f - 1] + format.delimiter_bytes();
   const uint8_t* field = text + begin;
   length = ends[f] - begin;
   if (format.quote != 0 && length > 0 && *field == format.quote) {
@@ -426,10 +430,11 @@ CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const R
   batch.split_value[r] = shuffle_key(format.split.seed, hash) >> 1;
 }
 
-// Reads a time or a list of a row; returns whether it is valid.
+// Reads a time, a list or a field of a rating; returns whether it is valid.
 CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFormat& format,
                              uint32_t f, int r, RowBatch& batch, uint64_t* id_present) {
   const Field& declared = format.fields[f];
+  if (!batch.ratings.empty()) return read_rating(field, length, declared, batch.ratings[r]);
   const uint32_t column = declared.column;
   const bool is_present = !is_missing(field, length, format, declared);
   if (declared.role == kListRole) {
@@ -464,6 +469,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   const bool is_random = format.split.kind == SplitRule::kAtRandom;
   const bool has_hashes = is_random || format.group_field != kNoField;
   const Field* const declared_fields = format.fields.data();
+  const uint32_t delimiter_bytes = format.delimiter_bytes();
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + static_cast<size_t>(r) * format.num_fields;
     int32_t* numerical = batch.numerical.data() + static_cast<size_t>(r) * format.num_numerical;
@@ -483,7 +489,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
       if (format.quote != 0 && length > 0 && *field == format.quote) {
         unquote(field, length, format, batch.unquoted);
       }
-      begin = ends[f] + 1;
+      begin = ends[f] + delimiter_bytes;
       switch (declared.role) {
         case kLabelRole:
           valid &= read_label(field, length, format, declared, batch.label[r]);
@@ -525,6 +531,9 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
         }
         case kTimestampRole:
         case kListRole:
+        case kUserRole:
+        case kItemRole:
+        case kRatingRole:
           valid &= read_apart(field, length, format, f, r, batch, id_present);
           break;
         default:
@@ -590,7 +599,10 @@ inline RejectReason reject_reason(const uint8_t* field, uint32_t length, const R
   int32_t integer;
   WideKey key;
   const bool negative = length > 0 && *field == '-';
-  if (declared.role == kLabelRole) {
+  if (format.has_ratings() && declared.role != kIgnored) {
+    Rating rating;
+    if (!read_rating(field, length, declared, rating)) reason = kString;  // the reader says why
+  } else if (declared.role == kLabelRole) {
     if (!read_label(field, length, format, declared, label)) reason = kLabel;
   } else if (declared.role != kIgnored && is_missing(field, length, format, declared)) {
     if (format.split.is_by_time_of(f)) reason = kTime;
@@ -622,7 +634,7 @@ inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_
     if (format.quote != 0 && length > 0 && *field == format.quote) {
       unquote(field, length, format, unquoted);
     }
-    start = ends[f] + 1;
+    start = ends[f] + format.delimiter_bytes();
     const RejectReason reason = reject_reason(field, length, format, f);
     if (reason != kNumReasons) return {reason, f};
   }

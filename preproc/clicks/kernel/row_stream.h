@@ -144,7 +144,8 @@ class RowStream {
       rejected_.clear();
       const bool has_quotes =
           format_.quote != 0 && !format_.is_table && memchr(text + at, format_.quote, size - at);
-      const auto split = has_quotes ? split_quoted_rows : kernels_.split_rows;
+      const auto split =
+          has_quotes || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;
       const uint32_t read = split(text + at, static_cast<uint32_t>(size - at), format_, lines_,
                                   fields_[0], rejected_);
       if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_, is_rejected_)) {

@@ -121,6 +121,31 @@ class CellColumn(Structure):
     )
 
 
+class RatingCounts(Structure):
+    """struct RatingCounts."""
+
+    _fields_ = (
+        ("rows", c_uint64),
+        ("texts", c_uint64 * 2),
+        ("text_bytes", c_uint64 * 2),
+        ("rejected_bytes", c_uint64),
+        ("lines", c_uint64),
+    )
+
+
+class RatingColumns(Structure):
+    """struct RatingColumns."""
+
+    _fields_ = (
+        ("numbers", c_void_p * 2),
+        ("ends", c_void_p * 2),
+        ("bytes", c_void_p * 2),
+        ("ratings", c_void_p),
+        ("times", c_void_p),
+        ("rejected", c_void_p),
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_last_message": (c_char_p, ()),
     "clicks_last_offset": (c_uint64, ()),
@@ -136,6 +161,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "clicks_scan_runs": (None, (c_void_p, c_void_p)),
     "clicks_read_checksum": (c_uint64, (c_void_p,)),
     "clicks_read_close": (None, (c_void_p,)),
+    "clicks_ratings_open": (c_void_p, (c_char_p, c_uint64, c_uint64, c_void_p)),
+    "clicks_ratings_finish": (c_int, (c_void_p,)),
+    "clicks_ratings_counts": (None, (c_void_p, c_void_p)),
+    "clicks_ratings_take": (None, (c_void_p, c_void_p)),
     "clicks_merge": (
         c_int,
         (

@@ -60,15 +60,21 @@ class TimeReader {
     at_ += 2;
     return is_half;
   }
+  bool skip_printable() { return at_ < end_ && *at_ >= 0x20 && *at_++ < 0x7f; }
+  bool is_at_zone() const {
+    return at_ < end_ && (*at_ == ' ' || *at_ == '+' || *at_ == '-' || *at_ == 'Z');
+  }
+  void end_at(const uint8_t* end) { end_ = end; }
   int digits() const {
     return static_cast<int>(std::find_if(at_, end_, [](uint8_t b) { return b < '0' || b > '9'; }) -
                             at_);
   }
-  // Takes digits; returns the first three as a number, as if zeros followed.
-  int64_t milliseconds() {
+  // Takes digits; returns the first ones as a number, as if zeros followed.
+  int64_t milliseconds() { return fraction(3); }
+  int64_t fraction(int wanted) {
     const int count = digits();
     int64_t value = 0;
-    for (int i = 0; i < 3; ++i) value = 10 * value + (i < count ? at_[i] - '0' : 0);
+    for (int i = 0; i < wanted; ++i) value = 10 * value + (i < count ? at_[i] - '0' : 0);
     at_ += count;
     return value;
   }

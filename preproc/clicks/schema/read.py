@@ -14,10 +14,12 @@ from preproc.clicks.schema.row_format import (
     MAX_FEATURES,
     MAX_FIELDS,
     Column,
+    FieldType,
     ListRule,
     NumberRule,
+    Role,
 )
-from preproc.clicks.schema.schema import SPLIT_KINDS, Schema
+from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 from recsys.data.quantiles import MOST_BINS
@@ -73,6 +75,33 @@ _QUANTILES = re.compile(r"quantiles:(\d{1,9})")
 _RANGE = re.compile(r"(.*)\{(\d{1,18})\.\.(\d{1,18})\}(.*)")
 
 
+_TOP_OF_RATINGS = ("format", "dialect", "columns")
+_DIALECT_OF_RATINGS = (*_DIALECT, "json")
+_KEYS_OF_RATINGS: dict[Role, tuple[str, ...]] = {
+    "user": ("name", "role", "type"),
+    "item": ("name", "role", "type"),
+    "rating": ("name", "role"),
+    "timestamp": ("name", "role", "format", "time_zone"),
+    "ignored": ("name", "role"),
+}
+_COLUMN_OF_RATINGS = ("name", "role", "type", "format", "time_zone")
+_ID_TYPES: dict[str, FieldType] = {
+    "auto": "name",
+    "integer": "digits",
+    "string": "name",
+    "token": "token",
+}
+
+
+def load_ratings_schema(path: Path) -> RatingsSchema:
+    """Reads the schema of a file of ratings.
+
+    Raises:
+        PreprocError: it is missing or wrong; names file, line and key.
+    """
+    return _Reader(path, "`format`").ratings()
+
+
 def load_schema(path: Path) -> Schema:
     """Reads a schema.
 
@@ -85,27 +114,17 @@ def load_schema(path: Path) -> Schema:
 class _Reader:
     """Reads the keys of a schema, each once, and knows their lines."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, setting: str = "`schema`") -> None:
         from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
-        self._path, self._document = path, load(path, PreprocError, "`schema`")
+        self._path, self._document = path, load(path, PreprocError, setting)
         self._values = self._document.values
 
     def schema(self) -> Schema:
         """Returns the schema."""
         top = self._mapping((), self._values, _TOP)
         dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
-        header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
-        quote = self._one_of(("dialect", "quote"), dialect.get("quote", '"'), ('"', "none"))
-        delimiter = dialect.get("delimiter", ",")
-        if not isinstance(delimiter, str) or not re.fullmatch(r"[\x01\t -,/:-~]", delimiter):
-            raise self._error(
-                ("dialect", "delimiter"),
-                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and ., got '
-                f"{delimiter!r}",
-            )
-        if delimiter == quote:
-            raise self._error(("dialect", "delimiter"), "is the quote too")
+        delimiter, quote, header = self._dialect(dialect)
         defaults = self._mapping(("defaults",), top.get("defaults", {}), _DEFAULTS)
         missing = self._texts(("missing",), top.get("missing", []))
         spelled_out = self._columns(top.get("columns"), defaults, missing)
@@ -129,7 +148,7 @@ class _Reader:
         )
         return Schema(
             delimiter=delimiter,
-            quote="" if quote == "none" else quote,
+            quote=quote,
             header=header,
             positive=positive,
             negative=None if negative == "other" else negative,
@@ -140,6 +159,79 @@ class _Reader:
             count=count_of,
             **split,
         )
+
+    def _dialect(
+        self, dialect: Mapping[str, Any], others: tuple[str, ...] = ()
+    ) -> tuple[str, str, bool]:
+        """Returns delimiter, one of `others` perhaps, quote, and whether a header is there."""
+        header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
+        quote = self._one_of(("dialect", "quote"), dialect.get("quote", '"'), ('"', "none"))
+        delimiter = dialect.get("delimiter", ",")
+        is_one = isinstance(delimiter, str) and re.fullmatch(r"[\x01\t -,/:-~]", delimiter)
+        if not is_one and delimiter not in others:
+            raise self._error(
+                ("dialect", "delimiter"),
+                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and .'
+                f"{''.join(f', or {each}' for each in others)}, got {delimiter!r}",
+            )
+        if delimiter == quote:
+            raise self._error(("dialect", "delimiter"), "is the quote too")
+        return delimiter, "" if quote == "none" else quote, bool(header)
+
+    def ratings(self) -> RatingsSchema:
+        """Returns the schema of a file of ratings."""
+        top = self._mapping((), self._values, _TOP_OF_RATINGS)
+        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT_OF_RATINGS)
+        delimiter, quote, header = self._dialect(dialect, ("::",))
+        is_json = self._one_of(("dialect", "json"), dialect.get("json", False), (True, False))
+        name = top.get("format", self._path.stem)
+        if not isinstance(name, str):
+            raise self._error(("format",), f"expected a name, got {name!r}")
+        entries = top.get("columns")
+        if not isinstance(entries, list):
+            raise self._error(("columns",), "expected a list of columns")
+        columns = tuple(self._column_of_ratings(i, entry) for i, entry in enumerate(entries))
+        roles = [column.role for column in columns if column.role != "ignored"]
+        names = [column.name for column in columns]
+        if len(roles) > len({*roles}) or not {"user", "item"} <= {*roles}:
+            text = "expected one user and one item, at most one rating and one timestamp"
+            raise self._error(("columns",), f"{text}, got {', '.join(roles)}")
+        if len(names) > len({*names}):
+            raise self._error(("columns",), "a name stands there more than once")
+        types = [entry.get("type") for entry in entries if entry["role"] in ("user", "item")]
+        if ("auto" in types) and types[0] != types[1]:
+            raise self._error(("columns",), "user and item have the type auto together")
+        return RatingsSchema(
+            name=name,
+            delimiter=delimiter,
+            quote=quote,
+            header=header,
+            is_json=bool(is_json),
+            columns=columns,
+            has_any_ids="auto" in types,
+        )
+
+    def _column_of_ratings(self, i: int, values: Any) -> Column:
+        at = ("columns", i)
+        entry = self._mapping(at, values, _COLUMN_OF_RATINGS)
+        role = self._one_of((*at, "role"), entry.get("role"), (*_KEYS_OF_RATINGS,))
+        for key in entry:
+            if key not in _KEYS_OF_RATINGS[role]:
+                keys = ", ".join(_KEYS_OF_RATINGS[role])
+                raise self._error((*at, key), f"a {role} column has none; it has {keys}")
+        name = entry.get("name")
+        if not isinstance(name, str):
+            raise self._error((*at, "name"), f"expected a text, got {name!r}")
+        is_id = role in ("user", "item")
+        kind: FieldType = "hex"
+        if is_id:
+            kind = _ID_TYPES[self._one_of((*at, "type"), entry.get("type"), (*_ID_TYPES,))]
+        is_any = entry.get("format", "auto") == "auto"
+        if is_any and "time_zone" in entry:
+            raise self._error((*at, "time_zone"), "without `format` times are UTC or say their own")
+        rule = TimeRule("any") if is_any else self._time_rule(at, entry)
+        time = rule if role == "timestamp" else None
+        return Column(name=name, role=role, type=kind, time=time)
 
     def _check_columns(self, columns: tuple[Column, ...]) -> None:
         """Refuses columns that do not go together."""

@@ -9,11 +9,14 @@ from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.raw.blank_end import LINE_ENDS
 from preproc.files.raw.tables import unescaped
 
-Role = Literal["ignored", "label", "numerical", "categorical", "timestamp", "categorical_list"]
+Role = Literal[
+    "ignored", "label", "numerical", "categorical", "timestamp", "categorical_list",
+    "user", "item", "rating",
+]  # fmt: skip
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
 
-FieldType = Literal["hex", "string", "int", "float"]
+FieldType = Literal["hex", "string", "int", "float", "digits", "name", "token"]
 FIELD_TYPES: tuple[FieldType, ...] = get_args(FieldType)
 """In the order of their numbers in the kernel."""
 
@@ -103,7 +106,8 @@ class Column:
 
     Attributes:
         name: as the header has it.
-        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`.
+        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`; of
+            ratings `user`, `item`, `rating`, `timestamp` or `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
         max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.
@@ -174,7 +178,7 @@ class RowFormat:
     """Fields of the rows of a file.
 
     Attributes:
-        delimiter: one byte between two fields.
+        delimiter: one byte or two between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
         is_table: fields are cells of a table, see preproc.files.raw.tables; the quote escapes them.
         columns: of the fields, in their order.
@@ -283,13 +287,13 @@ def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | No
             end = row.find(quote, at + 1)
             while row[end + 1 : end + 2] == quote and end >= 0:
                 end = row.find(quote, end + 2)
-            if end < 0 or row[end + 1 : end + 2] not in (b"", delimiter):
+            if end < 0 or row[end + 1 : end + 1 + len(delimiter)] not in (b"", delimiter):
                 return None
             fields.append(row[at + 1 : end].replace(quote * 2, quote))
             end += 1
         if end == len(row):
             return fields
-        at = end + 1
+        at = end + len(delimiter)
 
 
 def with_edges(columns: Sequence[Column], edges: Edges) -> tuple[Column, ...]:

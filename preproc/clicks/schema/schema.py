@@ -48,6 +48,40 @@ files keep an order that the user has chosen.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RatingsSchema:
+    """The schema of a file of ratings.
+
+    Attributes:
+        name: of the format.
+        delimiter: one character between two fields, or two colons.
+        quote: one around fields that may hold delimiters; empty for none.
+        header: files begin with the names of their columns.
+        is_json: rows are objects with the names of the columns as keys.
+        columns: in the order of the file.
+        has_any_ids: ids are whole numbers or texts, as the first rows have them.
+    """
+
+    name: str
+    delimiter: str
+    quote: str
+    header: bool
+    is_json: bool
+    columns: tuple[Column, ...]
+    has_any_ids: bool
+
+    @property
+    def row_format(self) -> RowFormat:
+        """The fields of a row."""
+        return RowFormat(
+            delimiter=self.delimiter.encode(),
+            quote=self.quote.encode(),
+            columns=self.columns,
+            numbers=(0,) * len(self.columns),
+            has_header=self.header,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
     """A schema with all defaults filled in.
 

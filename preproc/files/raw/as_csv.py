@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of other forms, read as csv with commas.
+"""Files of other forms, read as csv with commas: objects of JSON and dictionaries of Python.
 
-Other delimiters, UTF-16, CR line ends, objects of JSON and dictionaries of Python. Click logs are
-read in UTF-16 and with CR line ends too; their schema names the delimiter.
+UTF-16 and CR line ends are read as UTF-8 with LF; `delimiter_of` tells the delimiter of a csv file.
 """
 
 import ast
@@ -15,7 +14,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,10 @@ class ConvertedFile(InputFile):
     Attributes:
         source: the file as it is.
         convert: reads its text.
-        delimiter: between its fields; empty if it has no lines of fields.
     """
 
     source: InputFile
     convert: Convert
-    delimiter: str
 
     @property
     def is_plain(self) -> bool:
@@ -61,21 +58,18 @@ def as_utf8(file: InputFile) -> InputFile:
         return file
     head = next(file.blocks(), b"")
     if head.startswith(_UTF16_MARKS):
-        return as_utf8(_converted(file, functools.partial(_from_utf16, file.path), ""))
+        return as_utf8(_converted(file, functools.partial(_from_utf16, file.path)))
     if b"\r" in head and b"\n" not in head:
-        return _converted(file, _with_line_feeds, "")
+        return _converted(file, _with_line_feeds)
     return file
 
 
-def as_csv(
-    file: InputFile, known_keys: Collection[str], is_header: Callable[[bytes], bool]
-) -> InputFile:
-    """Returns a file of another form as csv, others as they are.
+def as_csv(file: InputFile, known_keys: Sequence[Collection[str]]) -> InputFile:
+    """Returns a file of objects as csv, others as they are.
 
     Args:
         file: the file.
-        known_keys: JSON objects that have them stay.
-        is_header: tells whether a line of csv has names of columns; `u.data` has none.
+        known_keys: JSON objects that have all of some of them stay.
 
     Raises:
         PreprocError: it is an array of JSON.
@@ -87,15 +81,33 @@ def as_csv(
             f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}",
             path=file.path,
         )
-    conversion = _conversion(head, known_keys, is_header)
-    if conversion is None:
+    line = head.partition(b"\n")[0].removesuffix(b"\r")
+    row = _object_of(line.decode(errors="replace")) if line.startswith(b"{") else None
+    if row is None or any({*keys} <= row.keys() for keys in known_keys):
         return file
-    return as_csv(_converted(file, *conversion), known_keys, is_header)
+    return _converted(file, _from_objects)
 
 
-def _converted(file: InputFile, convert: Convert, delimiter: str) -> ConvertedFile:
+def _converted(file: InputFile, convert: Convert) -> ConvertedFile:
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
-    return ConvertedFile(**fields, source=file, convert=convert, delimiter=delimiter)
+    return ConvertedFile(**fields, source=file, convert=convert)
+
+
+def delimiter_of(line: bytes, is_header: Callable[[bytes], bool]) -> str:
+    """Returns the delimiter of a csv file.
+
+    Args:
+        line: its first line.
+        is_header: tells whether a line of csv has names of columns; `u.data` has none.
+    """
+    delimiter = max(_DELIMITERS, key=lambda each: line.count(each.encode()))
+    count = line.count(delimiter.encode())
+    if line.startswith(b"{") or count <= line.count(b","):
+        return ","
+    has_header = is_header(line.replace(delimiter.encode(), b","))
+    if delimiter == "\t" and count == _UDATA_FIELDS - 1 and not has_header:
+        return ","  # MovieLens' u.data
+    return delimiter
 
 
 def position(file: InputFile, line: int, offset: int) -> str:
@@ -105,25 +117,6 @@ def position(file: InputFile, line: int, offset: int) -> str:
     if not isinstance(file, ConvertedFile):
         return f"line {line}, byte {offset}"
     return f"line {line - (file.convert is _from_objects)}"
-
-
-def _conversion(
-    head: bytes, known_keys: Collection[str], is_header: Callable[[bytes], bool]
-) -> tuple[Convert, str] | None:
-    """Returns how to convert a text that begins so, and its delimiter."""
-    line = head.partition(b"\n")[0].removesuffix(b"\r")
-    if line.startswith(b"{"):
-        row = _object_of(line.decode(errors="replace"))
-        is_known = row is None or set(known_keys) <= row.keys()
-        return None if is_known else (_from_objects, "")
-    delimiter = max(_DELIMITERS, key=lambda each: line.count(each.encode()))
-    count = line.count(delimiter.encode())
-    if count <= line.count(b","):
-        return None
-    has_header = is_header(line.replace(delimiter.encode(), b","))
-    if delimiter == "\t" and count == _UDATA_FIELDS - 1 and not has_header:
-        return None  # MovieLens' u.data
-    return functools.partial(_from_delimiter, delimiter), delimiter
 
 
 def _from_utf16(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -142,20 +135,6 @@ def _from_utf16(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
     return (block.replace(b"\r", b"\n") for block in blocks)
-
-
-def _from_delimiter(delimiter: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    # Quotes between tabs are text, as a rule, and always in Hive's files.
-    if delimiter in ("\t", "\x01"):
-        return _csv_of(line.split(delimiter) for line in _lines(blocks))
-    return _csv_of(_fields(line, delimiter) for line in _lines(blocks))
-
-
-def _fields(line: str, delimiter: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:
-        return [line]
 
 
 def _from_objects(blocks: Iterator[bytes]) -> Iterator[bytes]:

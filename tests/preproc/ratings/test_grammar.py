@@ -2,6 +2,7 @@
 """Which rows are good: the code against plain regular expressions, on text made to be nasty."""
 
 import dataclasses
+import datetime
 import json
 import re
 from pathlib import Path
@@ -11,23 +12,30 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from preproc.clicks.kernel.rating_rows import RatingReader
+from preproc.clicks.schema import rating_fields
+from preproc.clicks.schema.rating_fields import RATING_REASONS, Rating
 from preproc.files.text_chunks import Chunk
-from preproc.ratings import format as ratings_format
-from preproc.ratings.format import (
+from preproc.ratings.format import formats_of
+from preproc.ratings.header import with_names
+from preproc.ratings.parse import ReferenceReader, parse_objects
+from tests.tools import needs
+
+(
+    MOVIELENS_CSV,
+    MOVIELENS_TOKEN_CSV,
+    MOVIELENS_DAT,
+    MOVIELENS_UDATA,
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     AMAZON_JSON,
-    IGNORED,
-    MOVIELENS_CSV,
-    MOVIELENS_DAT,
-    MOVIELENS_TOKEN_CSV,
-    MOVIELENS_UDATA,
-    REJECT_REASONS,
     TEXT,
-    Values,
+) = formats_of(
+    (
+        *("movielens_csv", "movielens_dat", "movielens_udata"),
+        *("amazon_2014", "amazon_2018", "amazon_json", "text"),
+    )
 )
-from preproc.ratings.parse import parse_chunk
-
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 LINE_FORMATS = {
     "movielens_csv": MOVIELENS_CSV,
@@ -37,12 +45,20 @@ LINE_FORMATS = {
     "amazon_item_first_csv": AMAZON_ITEM_FIRST_CSV,
     "text": TEXT,
     "movielens_csv_of_tokens": MOVIELENS_TOKEN_CSV,
-    "csv_with_another_column": dataclasses.replace(
-        AMAZON_CSV, columns=(*AMAZON_CSV.columns, IGNORED)
+    "csv_with_another_column": with_names(
+        AMAZON_CSV,
+        dict(zip(AMAZON_CSV.columns, "uirt", strict=True)),
+        b"u,i,r,t,other",
     ),
-    "csv_with_real_times": dataclasses.replace(AMAZON_CSV, real_times=True),
+    "csv_with_real_times": AMAZON_CSV.with_time("any_real"),
+    "csv_with_dates_of_digits": AMAZON_CSV.with_time("any_digits"),
+    "tabs": AMAZON_CSV.with_dialect("\t"),
 }
-CSV_FIELD = r'(?:"(?:[^"]|"")*"|[^",]*)'
+READERS = [
+    pytest.param(RatingReader, marks=needs("compiled Criteo kernel"), id="kernel"),
+    pytest.param(ReferenceReader, id="reference"),
+]
+CSV_FIELD = r'(?:"(?:[^"]|"")*"|(?!")[^,]*)'
 
 NASTY = r"""
 1 0 01 -1 +1 1.5 .5 5. 1e3 nan NULL "1" 1:2 B00X 12345678901234567890 1234.5 0x1 1_0 true 007 -0 -77
@@ -65,14 +81,29 @@ def chunk_of(text: bytes) -> Chunk:
     return Chunk(text, 0, 1, np.array([0, *ends], np.int32))
 
 
-def parse(text: bytes, layout):
+def parse(text: bytes, layout, reader=None, block=2**20):
     """Returns the good rows as tuples of raw values, and the places of the bad ones."""
-    rows, bad = parse_chunk(chunk_of(text), layout, skip_header=False)
+    if layout.is_json:
+        rows, bad = parse_objects(chunk_of(text), layout)
+        bad, ratings, times = bad.tolist(), rows.ratings, rows.timestamps
+    else:
+        rows_of_file = dataclasses.replace(layout.rows, has_header=False)
+        opened = reader(rows_of_file)
+        for start in range(0, len(text), block):
+            opened.feed(text[start : start + block])
+        opened.finish()
+        rows = opened.take()
+        opened.close()
+        lines = text.split(b"\n")
+        assert rows.lines == text.count(b"\n")
+        for offset, line, row in rows.rejected:
+            assert row == lines[line - 1].removesuffix(b"\r")
+            assert text[:offset].count(b"\n") == line - 1
+        bad, ratings, times = [line - 1 for _, line, _ in rows.rejected], rows.ratings, rows.times
     columns = [rows.users.to_pylist(), rows.items.to_pylist()]
-    if rows.ratings is not None:
-        times = as_floats(rows.timestamps) if layout.real_times else rows.timestamps
-        columns += [rows.ratings.tolist(), times.tolist()]
-    return list(zip(*columns, strict=True)), bad.tolist()
+    if "rating" in layout.columns:
+        columns += [ratings.tolist(), (as_floats(times) if layout.real_times else times).tolist()]
+    return list(zip(*columns, strict=True)), bad
 
 
 def as_floats(keys):
@@ -83,43 +114,59 @@ def as_floats(keys):
 def expected_row(row: bytes, layout):
     """Returns the values of a good row, None of a bad one; written from the format page."""
     kinds = dict(re.findall(r"^    ([A-Z]+) += (.+)$", PAGE, re.MULTILINE))
-    is_integer = layout in (MOVIELENS_CSV, MOVIELENS_DAT, MOVIELENS_UDATA)
-    patterns = {"rating": kinds["RATING"], "timestamp": kinds["TIME"]}
+    names = {"digits": "ID", "name": "NAME", "token": "TOKEN"}
     text = row.decode(errors="surrogateescape")
-    fields = [(field, False) for field in text.split(layout.separator)]
-    if layout.separator == ",":
+    fields = text.split(layout.delimiter)
+    if layout.rows.quote:
         if not re.fullmatch(f"{CSV_FIELD}(,{CSV_FIELD})*", text, re.DOTALL):
             return None
         written = re.findall(f"(?:^|,)({CSV_FIELD})", text, re.DOTALL)
-        unquoted = [w[1:-1].replace('""', '"') if w.startswith('"') else w for w in written]
-        fields = [(v, v != w) for v, w in zip(unquoted, written, strict=True)]
+        fields = [w[1:-1].replace('""', '"') if w.startswith('"') else w for w in written]
     if len(fields) != len(layout.columns):
         return None
     values = {}
-    for column, (field, is_quoted) in zip(layout.columns, fields, strict=True):
-        if column == IGNORED:
+    for column, field in zip(layout.columns, fields, strict=True):
+        if column == "ignored":
             continue
         if re.search("[\udc80-\udcff]", field):
             return None
-        token = kinds["QUOTED" if is_quoted else "NAME" if layout.separator == "," else "TOKEN"]
-        if not re.fullmatch(patterns.get(column, kinds["ID"] if is_integer else token), field):
+        if column == "timestamp" and re.fullmatch("-?[0-9]{1,2}[eE][+]?[0-9]{1,2}", field):
+            field = str(int(float(field)))  # as the page says of exponents
+        kind = {"rating": "NUMBER", "timestamp": "TIME"}.get(column, names[layout.id_type])
+        if not re.fullmatch(kinds[kind], field):
             return None
         values[column] = field
     if "rating" not in values:
         return values["user"], values["item"]
-    whole, _, decimals = values["timestamp"].partition(".")
-    if decimals.strip("0") and not layout.real_times:
+    if not 0 <= float(values["rating"]) < 1000 or len(values["rating"]) > 64:
         return None
-    time = float(values["timestamp"]) if layout.real_times else int(whole)
-    return values["user"], values["item"], float(values["rating"]), time
+    time = expected_time(values["timestamp"], layout)
+    row = values["user"], values["item"], float(values["rating"]), time
+    return row if time is not None else None
 
 
+def expected_time(text: str, layout):
+    """Returns the value of a number, None where it is no time."""
+    whole, _, decimals = text.partition(".")
+    if layout.real_times:
+        return float(text)
+    if not layout.dates_of_digits:
+        return None if decimals.strip("0") else int(whole)
+    form = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}.get(len(text))
+    try:
+        time = datetime.datetime.strptime(text, form or "no date")
+    except ValueError:
+        return None
+    return int(time.replace(tzinfo=datetime.UTC).timestamp())
+
+
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", LINE_FORMATS)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_rows_are_judged_as_the_page_says(name, data):
+def test_rows_are_judged_as_the_page_says(reader, name, data):
     layout = LINE_FORMATS[name]
-    separator = layout.separator.encode()
+    separator = layout.rows.delimiter
     good = [b"1", b"2", b"4.5", b"978300760", b"x"][: len(layout.columns)]
     rows = data.draw(
         st.lists(
@@ -145,14 +192,21 @@ def test_rows_are_judged_as_the_page_says(name, data):
         for line, e in zip(lines, ends, strict=False)
     ]
     wanted = [expected_row(line, layout) for line in stripped]
-    found, bad = parse(text, layout)
+    found, bad = parse(text, layout, reader, data.draw(st.sampled_from([1, 7, 2**20])))
     assert bad == [i for i, row in enumerate(wanted) if row is None]
     assert found == [row for row in wanted if row is not None]
     for place in bad:
         reason, message = layout.read(stripped[place])
-        assert reason in REJECT_REASONS
+        assert reason in RATING_REASONS
         assert message
     assert [layout.is_good(line) for line in stripped] == [row is not None for row in wanted]
+
+
+@pytest.mark.parametrize("block", [1, 2**20])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_mark_of_utf8_is_no_part_of_the_first_row(reader, block):
+    text = b"\xef\xbb\xbf1,2,3,4\n1,3,x,5\n"
+    assert parse(text, MOVIELENS_CSV, reader, block) == ([("1", "2", 3.0, 4)], [1])
 
 
 GOOD_OBJECT = {"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 7}
@@ -222,16 +276,16 @@ JSON_LINES = st.one_of(
 @given(lines=st.lists(JSON_LINES, min_size=1, max_size=6))
 @example(lines=[GOOD_LINE * 2, b""])
 def test_a_line_of_json_is_judged_alone(real_times, lines):
-    layout = dataclasses.replace(AMAZON_JSON, real_times=real_times)
+    layout = AMAZON_JSON.with_time("any_real" if real_times else "any")
     read = [layout.read(line) for line in lines]
     as_time = float if real_times else int
     good = [
-        (row.user, row.item, row.rating, as_time(row.timestamp))
+        (row.user, row.item, row.rating, as_time(row.time))
         for row in read
-        if isinstance(row, Values)
+        if isinstance(row, Rating)
     ]
     found, bad = parse(b"".join(line + b"\n" for line in lines), layout)
-    assert bad == [i for i, row in enumerate(read) if not isinstance(row, Values)]
+    assert bad == [i for i, row in enumerate(read) if not isinstance(row, Rating)]
     assert found == good
     alone = [parse(line + b"\n", layout)[0] for line in lines]
     assert [row for rows in alone for row in rows] == good
@@ -256,22 +310,75 @@ def test_fields_of_no_interest_are_not_looked_at():
     assert (len(found), bad) == (2, [])
 
 
+MOMENTS = [
+    *("2024-01-31", "31.01.2024", "2024-01-31T09", "2024-01-31 0915", "2024-01-31_09:15:07"),
+    *("2024-01-31T091507.25", "2024-01-31T09:15:07,123456789", "31.01.2024 09:15 UTC"),
+    *("2024-01-31T09:15Z", "2024-01-31T09:15:07+01:00", "2024-01-31 09:15:07 -0530"),
+    *("1969-12-31T23:59:59.75", "0001-01-01", "9999-12-31T23:59:59.999999+00:00:30"),
+    *("4.0E+00", "1.5e3", "-9.25e1", "1.7e9", "1.23456789e1", "9e18", "9e19", "1e-3", "12e99"),
+    *("2024-02-30", "2024-01-31T24:00", "2024-01-31T", "2024-01-31T9", "2024-01-31T09:15:", "1e"),
+    *("2024-01-31T09:15+24:00", "2024-01-31T09:15+01:", "2024-01-31Z", "2024-1-31", "31.1.2024"),
+    *(
+        "2024-01-31T09:1",
+        "2024-01-31T09:15:07.",
+        "2024-01-31T09:15z",
+        "20240131T0915",
+        "4 Dec 1997",
+    ),
+    *(
+        "20240131",
+        "202401310915",
+        "20240131091507",
+        "20240230",
+        "00000101",
+        " 2024-01-31",
+        "٣",
+        "4 Dec 1997",
+    ),
+]
+
+
+@needs("compiled Criteo kernel")
+@pytest.mark.parametrize("kind", [*rating_fields.ANY_TIMES, "iso8601", "%d/%m/%y", "unix_ms"])
+def test_the_kernel_reads_the_times_of_the_reference(kind):
+    layout = AMAZON_CSV.with_time(kind)
+    slashes = ["31/01/24", "31/01/70", "32/01/24", "1500", "1500.5"]
+    text = "".join(f"u,i,4,{time}\n" for time in [*MOMENTS, *slashes]).encode()
+    kernel, bad = parse(text, layout, RatingReader)
+    assert (kernel, bad) == parse(text, layout, ReferenceReader)
+    assert kernel
+
+
+@pytest.mark.parametrize("text", MOMENTS)
+def test_dates_are_those_of_python(text):
+    """Of the forms that are read; a time without a zone is UTC."""
+    seconds = rating_fields.read_time(text, AMAZON_CSV.with_time("any_real").time)
+    written = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", text).removesuffix(" UTC")
+    try:
+        time = datetime.datetime.fromisoformat(written)
+    except ValueError:
+        time = None
+    if time is None or "-" not in written[4:5]:
+        assert seconds is None or re.fullmatch(r"[-+0-9.eE]+", text)
+        return
+    time = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+    assert seconds == time.timestamp()
+
+
 def test_the_grammar_of_the_page_is_that_of_the_code():
     kinds = dict(re.findall(r"^    ([A-Z]+) += (.+)$", PAGE, re.MULTILINE))
     code = {
-        "ID": ratings_format.INTEGER_ID,
-        "TOKEN": ratings_format.TOKEN_ID,
-        "NAME": ratings_format.NAME_ID,
-        "QUOTED": ratings_format.QUOTED_ID,
-        "RATING": ratings_format.RATING_PATTERN,
-        "TIME": ratings_format.TIMESTAMP_PATTERN,
+        "ID": rating_fields.DIGITS,
+        "TOKEN": rating_fields.TOKEN,
+        "NAME": rating_fields.NAME,
+        "NUMBER": rating_fields.NUMBER,
+        "TIME": rating_fields.TIME,
     }
     assert kinds == {name: pattern.replace("(?:", "(") for name, pattern in code.items()}
     section = PAGE[PAGE.index("### Raw rows") :]
-    for reason in REJECT_REASONS:
+    for reason in RATING_REASONS:
         assert f"`{reason}`" in section
-    for layout in LINE_FORMATS.values():
-        for header in layout.headers:
-            assert f"`{header.decode()}`" in section
-    for key in ratings_format.JSON_KEYS:
+    for layout in formats_of(("movielens_csv", "amazon_2023", "amazon_2023_asin")):
+        assert f"`{layout.header.decode()}`" in section
+    for key in AMAZON_JSON.keys:
         assert f"`{key}`" in section
