@@ -100,7 +100,7 @@ class OpenedDataset:
             Origin({"items": num_items}, self.fingerprint),
             self.name,
             f"name the dataset of the training with {self.setting}, prepare new ratings with its "
-            "items (`dictionaries` of `recsys-recipes prepare movielens`)",
+            "items (recsys-recipes prepare movielens --dictionaries)",
             ignore_fingerprint=ignore_fingerprint,
         )
 

@@ -110,5 +110,5 @@ def _too_large(workload: Workload, machine: Machine) -> str:
         f"{machine.world_size * machine.table_bytes / GIB:,.1f} GiB for them: take at least "
         f"{devices} such devices, or make the tables smaller (`max_table_size` with "
         "`hash_indices`, `embedding_storage` bfloat16, `optimizer` sgd, which keeps "
-        "no state, a higher `frequency_limit` when the dataset is prepared)"
+        "no state, a higher recsys-recipes prepare clicks --frequency_limit)"
     )

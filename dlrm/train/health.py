@@ -49,8 +49,8 @@ def data_lines(
         low, high = (f"{train.clicks[at] / train.rows[at]:.1%} in part {at + 1}" for at in drift)
         lines.append(
             f"The click rate drifts along the training rows: of {PARTS} parts in their order it is "
-            f"{low} and {high}. The rows that are trained on last count most: shuffle the rows "
-            "while preparing the dataset (`shuffle_seed` 0), or train on those alone that are like "
+            f"{low} and {high}. The rows that are trained on last count most: shuffle them with "
+            "recsys-recipes prepare clicks --shuffle_seed 0, or train on those alone that are like "
             "the ones to predict"
         )
     if tables and (others := train.other_shares(evaluated)):
@@ -63,7 +63,7 @@ def data_lines(
         lines.append(
             "Id 0, of missing, rare and unseen values, has another share in training than on the "
             f"{split} split: {', '.join(shares)}{more}. What the model learned about it does not "
-            "hold there: leave these features out, or prepare the dataset with another "
-            "`frequency_limit`"
+            "hold there: leave these features out, or prepare the dataset with another limit, "
+            "recsys-recipes prepare clicks --frequency_limit"
         )
     return lines
