@@ -146,6 +146,13 @@ class HealthEndpoint:
             address_family = family_of(host)
             request_queue_size = 64
 
+            def get_request(self) -> Any:
+                try:
+                    return super().get_request()
+                except OSError:  # no descriptor is left, and the connection waits for one
+                    time.sleep(0.1)
+                    raise
+
             def handle_error(self, request: object, client_address: object) -> None:
                 """Leaves out connections that broke, or found no thread."""
 
