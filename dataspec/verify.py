@@ -45,7 +45,7 @@ def run(flag_values: flags.FlagValues, folders: Sequence[str]) -> int:
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(VerifyOptions, values)
     if len(folders) != 1:
-        raise UserError("one folder is needed: python -m dataspec.verify DIR")
+        raise UserError("one folder is needed: recsys-recipes verify DIR")
     folder = Path(folders[0])
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")
