@@ -88,7 +88,7 @@ def browser():
 @pytest.fixture(params=[400, 1280])
 def page(browser, request):
     page = browser.new_page(viewport={"width": request.param, "height": 900})
-    page.set_default_timeout(harness.PATIENCE_S * 100)
+    page.set_default_timeout(harness.PATIENCE_S * 1000)
     yield page
     page.close()
 
@@ -119,9 +119,10 @@ def check_width(page):
 
 def add(page, text, name):
     """Types into the history and takes an item."""
-    page.get_by_label(HISTORY).fill(text)
+    page.get_by_label(HISTORY).press_sequentially(text)
     page.get_by_role("option", name=name).click()
     page.keyboard.press("Escape")  # or the list of the others covers the page
+    page.get_by_role("option").first.wait_for(state="detached")  # or the next text meets its end
 
 
 def recommended(server, history, *, exclude_seen=True):

@@ -22,6 +22,10 @@ from recsys.serve.signature import (
     PROBABILITY,
 )
 
+_EACH_INPUT = """() => document.addEventListener("input", (event) =>
+    event.target.dispatchEvent(new KeyboardEvent("keypress", { bubbles: true })))"""
+"""Script: Gradio's text fields tell of keys that write, this of a paste and a deletion too."""
+
 
 def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
     """Returns the page of a DLRM, with the label, categories and a row of a dataset, if any."""
@@ -72,6 +76,7 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
         return [*fields, *scored(fields)]
 
     with gr.Blocks(title=endpoint.model) as page:
+        page.load(None, js=_EACH_INPUT)
         gr.Markdown(f"# {endpoint.model}: score a line of a click log")
         between = "tabs" if log.delimiter == "\t" else log.delimiter
         fields = f"{len(log.columns)} fields without the label, {between} between them"
