@@ -117,13 +117,13 @@ class ToyReader:
 """,
         ),
         (
-            "recsys/data/verify/source.py",
-            "@    ]\n    readers, errors",
+            "recsys/data/verify/splits.py",
+            "@    ]\n    readers = []",
             '        ((root / "toy").is_dir(), _open_toy),\n',
         ),
         (
-            "recsys/data/verify/source.py",
-            "@def open_readers(",
+            "recsys/data/verify/splits.py",
+            "@def _open_readers(",
             """def _open_toy(root: Path, split: str, spec: FeatureSpec) -> RowReader:
     reader = SplitBinaryReader(root / "toy", split, spec, check_ids=True)
     reader.format_name = "toy"

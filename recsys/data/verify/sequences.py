@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks sequences against their maps, manifest and rules of ids."""
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from recsys.data.errors import DatasetError
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences.files import (
     ITEM_MAP_FILE,
@@ -19,7 +15,7 @@ from recsys.data.sequences.files import (
     read_sequences,
     read_user_map,
 )
-from recsys.data.sequences.histories import RawIds, Sequences, order_raw_ids
+from recsys.data.sequences.histories import RawIds, order_raw_ids
 from recsys.data.sequences.split import (
     DICTIONARIES,
     LEAVE_ONE_OUT,
@@ -30,147 +26,86 @@ from recsys.data.sequences.split import (
     temporal_statistics,
 )
 from recsys.data.sequences.titles import read_titles
-from recsys.data.verify.report import Findings
-
-_AGAIN = "copy it again, or prepare the dataset again"
+from recsys.data.verify.files import AGAIN
+from recsys.data.verify.findings import Findings
 
 
 def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -> None:
-    """Reads all sequences and checks them against the format."""
-    try:
-        sequences, users, items = read_sequences(root), read_user_map(root), read_item_map(root)
-    except DatasetError as error:
-        findings.problems.append(str(error))
-        return
-    if len(users) != sequences.num_users:
-        findings.problems.append(
-            f"{root / USER_MAP_FILE}: has {len(users):,} users, the sequences "
-            f"{sequences.num_users:,}; {_AGAIN}"
-        )
-        return
-    _report(sequences, findings)
-    counts = np.bincount(sequences.items, minlength=len(items) + 1)[1:]
-    _check_map(root / USER_MAP_FILE, users, sequences.lengths, findings)
-    _check_map(root / ITEM_MAP_FILE, items, counts, findings)
-    if not np.array_equal(order_raw_ids(users.raw), np.arange(len(users))):
-        findings.problems.append(f"{root / USER_MAP_FILE}: not in the order of raw ids; {_AGAIN}")
-    try:
-        split = _split_of(manifest, sequences, users, items)
-    except ValueError as error:
-        findings.problems.append(f"{root / MANIFEST_FILE}: {error}; {_AGAIN}")
-        return
-    by_raw = order_raw_ids(items.raw)
-    by_count = by_raw[np.argsort(-split.counts[by_raw], kind="stable")]
-    has_own_ids = manifest is None or DICTIONARIES not in manifest.semantics
-    if has_own_ids and not np.array_equal(by_count, np.arange(len(items))):
-        findings.problems.append(
-            f"{root / ITEM_MAP_FILE}: not in the order of count descending, then raw id; {_AGAIN}"
-        )
-    _check_titles(root, len(items), findings)
-    if manifest is not None:
-        _check_manifest(root / MANIFEST_FILE, manifest, sequences, split, findings)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Split:
-    """The split of a dataset, as its files have it.
-
-    Attributes:
-        name: text for the report.
-        counts: [I] interactions that the items are ordered by.
-        statistics: what the manifest must say of it.
-    """
-
-    name: str
-    counts: npt.NDArray[np.int64]
-    statistics: dict[str, Any]
-
-
-def _split_of(
-    manifest: Manifest | None, sequences: Sequences, users: RawIds, items: RawIds
-) -> _Split:
-    """Computes the split that the manifest names; by default leave one out.
+    """Reads all sequences and checks them against the format.
 
     Raises:
-        ValueError: the manifest names no split, or one that needs times.
+        DatasetError: a file breaks the format, so that nothing else can be said.
     """
-    rule = LEAVE_ONE_OUT if manifest is None else manifest.semantics.get("split", LEAVE_ONE_OUT)
-    quantile = parse_split(str(rule))
-    if quantile is None:
-        fingerprint = split_fingerprint(sequences, users, items)
-        return _Split("leave one out", items.counts, {"split_fingerprint": fingerprint})
-    if sequences.timestamps is None:
-        raise ValueError(f"names the split {rule}, yet the sequences have no timestamps")
-    statistics = temporal_statistics(sequences, quantile, users, items)
-    counts = counts_before(sequences, statistics["cut"])
-    return _Split(f"{rule}, cut at {statistics['cut']}", counts, statistics)
-
-
-def _report(sequences: Sequences, findings: Findings) -> None:
-    total, users = len(sequences.items), sequences.num_users
-    findings.fact(
-        "sequences",
-        f"{users:,} users, {sequences.num_items:,} items, {total:,} interactions",
-    )
-    if users:
-        lengths = sequences.lengths
-        findings.fact(
-            "lengths",
-            f"{lengths.min():,} to {lengths.max():,}, mean {total / users:.1f}, median "
-            f"{np.median(lengths):.0f}",
+    sequences, users, items = read_sequences(root), read_user_map(root), read_item_map(root)
+    num_users, total = sequences.num_users, len(sequences.items)
+    if len(users) != num_users:
+        findings.problems.append(
+            f"{root / USER_MAP_FILE}: has {len(users):,} users, the sequences {num_users:,}; "
+            f"{AGAIN}"
         )
-
-
-def _check_titles(root: Path, num_items: int, findings: Findings) -> None:
-    try:
-        titles = read_titles(root, num_items)
-    except DatasetError as error:
-        findings.problems.append(str(error))
         return
-    if titles is not None:
-        findings.fact("titles", f"of {sum(map(bool, titles)):,} of {num_items:,} items")
+    text = f"{num_users:,} users, {len(items):,} items, {total:,} interactions"
+    findings.facts.append(("sequences", text))
+    if num_users:
+        lengths = sequences.lengths
+        text = f"mean {lengths.mean():.1f}, median {np.median(lengths):.0f}"
+        findings.facts.append(("lengths", f"{lengths.min():,} to {lengths.max():,}, {text}"))
+    by_raw = order_raw_ids(users.raw)
+    _check_map(root / USER_MAP_FILE, users, sequences.lengths, by_raw, findings)
+    with findings.collected():
+        titles = read_titles(root, len(items))
+        if titles is not None:
+            text = f"of {sum(map(bool, titles)):,} of {len(items):,} items"
+            findings.facts.append(("titles", text))
+    semantics = {} if manifest is None else manifest.semantics
+    rule, counts = str(semantics.get("split", LEAVE_ONE_OUT)), items.counts
+    try:
+        if quantile := parse_split(rule):
+            statistics = temporal_statistics(sequences, quantile, users, items)
+            counts, rule = counts_before(sequences, statistics["cut"]), f"{rule}, cut at "
+            rule += str(statistics["cut"])
+        else:
+            statistics = {"split_fingerprint": split_fingerprint(sequences, users, items)}
+            rule = "leave one out"
+    except ValueError as error:
+        findings.problems.append(f"{root / MANIFEST_FILE}: split {rule}: {error}")
+        return
+    order = order_raw_ids(items.raw)
+    order = order[np.argsort(-counts[order], kind="stable")]
+    order = np.arange(len(items)) if DICTIONARIES in semantics else order  # of another dataset
+    met = np.bincount(sequences.items, minlength=len(items) + 1)[1:]
+    _check_map(root / ITEM_MAP_FILE, items, met, order, findings)
+    if manifest is None:
+        return
+    findings.facts.append(("split", f"{rule}, fingerprint {statistics['split_fingerprint']}"))
+    statistics |= {"users": num_users, "items": len(items), "interactions": total}
+    stated = {name: manifest.statistics.get(name) for name in statistics}
+    pairs = {name: (stated[name], value) for name, value in statistics.items()}
+    pairs["rows"] = (manifest.rows, split_rows(statistics))
+    pairs["cardinalities"] = (manifest.cardinalities, [len(items) + 1])
+    for name, (said, value) in pairs.items():
+        if said != value:
+            findings.problems.append(
+                f"{root / MANIFEST_FILE}: {name} {said}, by the files {value}; {AGAIN}"
+            )
 
 
-def _check_map(path: Path, ids: RawIds, counts: npt.NDArray[np.int64], findings: Findings) -> None:
-    wrong = np.flatnonzero(ids.counts != counts)
-    if len(wrong):
-        findings.problems.append(
-            f"{path}: row {wrong[0]} has the count {ids.counts[wrong[0]]}, the sequences hold "
-            f"{counts[wrong[0]]}; {_AGAIN}"
-        )
-    if pc.count_distinct(ids.raw).as_py() != len(ids):
-        repeated = pc.value_counts(ids.raw)
-        first = repeated.filter(pa.array(repeated.field("counts").to_numpy() > 1))[0]
-        findings.problems.append(
-            f"{path}: the raw id {first['values'].as_py()!r} is there twice; {_AGAIN}"
-        )
-
-
-def _check_manifest(
+def _check_map(
     path: Path,
-    manifest: Manifest,
-    sequences: Sequences,
-    split: _Split,
+    ids: RawIds,
+    counts: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
     findings: Findings,
 ) -> None:
-    expected = {
-        "users": sequences.num_users,
-        "items": sequences.num_items,
-        "interactions": len(sequences.items),
-        **split.statistics,
-    }
-    for name, value in expected.items():
-        stated = manifest.statistics.get(name)
-        if stated != value:
-            findings.problems.append(
-                f"{path}: statistics say {name} {stated}, the files {value}; {_AGAIN}"
-            )
-    rows = split_rows(expected)
-    if manifest.rows != rows:
-        findings.problems.append(f"{path}: rows are {manifest.rows}, should be {rows}; {_AGAIN}")
-    if manifest.cardinalities != [sequences.num_items + 1]:
-        findings.problems.append(
-            f"{path}: cardinalities are {manifest.cardinalities}, should be "
-            f"[{sequences.num_items + 1}]; {_AGAIN}"
-        )
-    findings.fact("split", f"{split.name}, fingerprint {expected['split_fingerprint']}")
+    """Compares counts with the sequences, and the order of raw ids with the one of the format."""
+    wrong = np.flatnonzero(ids.counts != counts)
+    faults = [
+        f"row {row} has the count {ids.counts[row]}, the sequences hold {counts[row]}"
+        for row in wrong[:1]
+    ]
+    found = pc.value_counts(ids.raw)
+    twice = found.field("values").filter(pc.greater(found.field("counts"), 1))
+    faults += [f"the raw id {raw!r} is there twice" for raw in twice[:1].to_pylist()]
+    if not np.array_equal(order, np.arange(len(ids))):
+        faults.append("not in the order of raw ids (of items: by count descending, then raw id)")
+    findings.problems += [f"{path}: {fault}; {AGAIN}" for fault in faults]

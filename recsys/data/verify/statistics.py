@@ -1,215 +1,205 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects statistics and bad values of a split."""
+"""Statistics of a split, their tables, and what is suspicious in them."""
 
-import functools
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import xxhash
 
 from recsys.data.click_columns import RawColumns
-from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.list_columns import ListColumn
 from recsys.data.row_reader import RowReader
+from recsys.data.split_layout import NUMERICAL_FILE
+from recsys.data.verify.findings import Findings
 
-_REMEDY = (
-    "the feature spec does not belong to this data, or the data is damaged: prepare the dataset "
-    "again"
-)
+_BASE_RATE_CHANGE, _BASE_RATE_SIGMAS = 0.2, 5.0
+"""Base rates differ strongly: by a fifth, and by more than chance makes likely."""
+
+_CONSTANT_ROWS = 1000
+"""Least number of rows for the warning that a feature is constant."""
+
+_ZERO_ROWS = 0.01
+"""Least fraction of rows without any number but 0 that is suspicious."""
 
 
 class SplitStatistics:
-    """Statistics of the rows added so far, in constant memory.
+    """Statistics of the rows of a split in one format, in constant memory.
 
     Args:
-        spec: columns of the dataset.
-        is_compared: collect the sums that `compare` needs; rounding to float16 takes time.
+        reader: of the split.
+        is_compared: collect the digests.
+        first: the same split in the format that this one is compared with.
 
     Attributes:
-        spec: columns of the dataset.
-        num_rows: number of rows.
-        positives: number of clicks.
-        numerical_min: [M] float64 minima of the finite values.
-        numerical_max: [M] float64 maxima of the finite values.
-        id_max: [F] int64 highest ids, -1 without rows.
-        id_zeros: [F] int64 number of rows with id 0.
+        formats: names of the formats of the split.
+        rows: number of rows of the split, of which `read` were added.
+        low: [M] minima, `high` maxima and `sums` sums of the finite numbers, `finite` of them.
         zero_rows: number of rows with 0 in every numerical feature.
-        lists: [L, 4] int64 of each feature of lists: elements, those with id 0, highest id, length
-            of the longest.
-        label_sum: [1] uint64 sum of the weights of clicked rows, to compare formats.
-        id_sums: [F] uint64 sums of ids times the weights of their rows.
-        numerical_sums: float dtype -> [M] uint64 such sums of the values' bits in it; float16 of
-            all formats, float32 of those that store it.
+        id_max: [F] highest ids, -1 without rows; `id_zeros` rows have id 0.
+        lists: [L, 4] of each feature of lists: elements, those with id 0, highest id, length of
+            the longest.
+        digests: column -> checksum of its values; equal columns of two formats have equal ones.
+        float_type: type of the numbers in these: what the first format stores.
     """
 
-    def __init__(self, spec: FeatureSpec, *, is_compared: bool) -> None:
-        self.spec = spec
-        self._is_compared = is_compared
-        self.num_rows = 0
-        self.positives = 0
+    def __init__(
+        self, reader: RowReader, *, is_compared: bool, first: "SplitStatistics | None" = None
+    ) -> None:
+        spec = reader.spec
         num_numerical, num_categorical = len(spec.numerical), len(spec.categorical)
-        self.numerical_min = np.full(num_numerical, np.inf)
-        self.numerical_max = np.full(num_numerical, -np.inf)
-        self._numerical_sum = np.zeros(num_numerical)
-        self._numerical_finite = np.zeros(num_numerical, np.int64)
+        self.formats = [reader.format_name]
+        self.rows = reader.num_rows
+        self.read = self.positives = self.zero_rows = 0
+        self.low, self.high = np.full((2, num_numerical), [[np.inf], [-np.inf]])
+        self.sums, self.finite = np.zeros((2, num_numerical))
         self.id_max = np.full(num_categorical, -1, np.int64)
         self.id_zeros = np.zeros(num_categorical, np.int64)
-        self.zero_rows = 0
         self.lists = np.zeros((len(spec.lists), 4), np.int64)
-        self.label_sum = np.zeros(1, np.uint64)
-        self.id_sums = np.zeros(num_categorical, np.uint64)
-        self.numerical_sums: dict[str, npt.NDArray[np.uint64]] = {}
-        self._bad: dict[tuple[str, Path], tuple[str, int]] = {}
+        names = (spec.label, *spec.numerical, *(f.name for f in spec.categorical))
+        self.digests = {name: xxhash.xxh3_128() for name in names}
+        self._is_compared = is_compared
+        self.float_type: np.dtype[Any] = np.dtype("f4") if first is None else first.float_type
+        if first is None and reader.layout is not None:
+            self.float_type = reader.layout.dtypes.get(NUMERICAL_FILE, self.float_type)
 
     @property
     def base_rate(self) -> float:
         """Fraction of clicks; nan without rows."""
-        return self.positives / self.num_rows if self.num_rows else float("nan")
+        return self.positives / self.read if self.read else float("nan")
 
     @property
-    def numerical_mean(self) -> npt.NDArray[np.float64]:
-        """[M] means of the finite values."""
-        return self._numerical_sum / np.maximum(self._numerical_finite, 1)
+    def is_whole(self) -> bool:
+        """True if all rows were added."""
+        return self.read == self.rows
 
-    def problems(self) -> list[str]:
-        """Returns the first bad value of each column and file."""
-        lines = []
-        for (name, path), (first, count) in self._bad.items():
-            more = f" (and {count - 1:,} more rows)" if count > 1 else ""
-            lines.append(f"{path}: feature {name}, {first}{more}; {_REMEDY}")
-        return lines
-
-    def add(self, reader: RowReader, first_row: int, columns: RawColumns) -> None:
-        """Adds rows of a reader, of which the first has a number.
-
-        Raises:
-            DatasetError: a file of lists is damaged.
-        """
-        note = functools.partial(self._note, reader, first_row)
-        self.num_rows += len(columns.label)
-        label = columns.label
-        # The common case, without temporaries of four times the size.
-        is_clean = label.dtype == np.uint8 and label.max(initial=0) <= 1
-        wrong = np.zeros(0, np.bool_) if is_clean else (label != 0) & (label != 1)
-        self.positives += int(np.count_nonzero(label)) if is_clean else int((label == 1).sum())
-        note(self.spec.label, wrong, label, "is neither 0 nor 1")
-        if columns.numerical.shape[1]:
-            self._add_numerical(note, columns.numerical)
-        for i, (feature, ids) in enumerate(
-            zip(self.spec.categorical, columns.categorical, strict=True)
-        ):
-            self._add_ids(note, i, feature, ids)
-        for counts, column in zip(
-            self.lists, reader.read_lists(first_row, first_row + len(label)), strict=True
-        ):
+    def add(self, columns: RawColumns, lists: Sequence[ListColumn]) -> None:
+        """Adds rows."""
+        label = columns.label == 1
+        self.read += len(label)
+        self.positives += int(np.count_nonzero(label))
+        with np.errstate(invalid="ignore", over="ignore"):
+            wide = np.ascontiguousarray(columns.numerical.T, np.float32)  # float16 is slow
+            finite = np.isfinite(wide)
+            np.minimum(self.low, wide.min(1, initial=np.inf, where=finite), out=self.low)
+            np.maximum(self.high, wide.max(1, initial=-np.inf, where=finite), out=self.high)
+            self.sums += wide.sum(1, dtype=np.float64, where=finite)
+            self.finite += finite.sum(1)
+            self.zero_rows += len(label) - int(np.count_nonzero((wide != 0).any(0)))
+        for i, ids in enumerate(columns.categorical):
+            self.id_max[i] = max(int(self.id_max[i]), int(ids.max(initial=-1)))
+            self.id_zeros[i] += len(ids) - np.count_nonzero(ids)
+        for counts, column in zip(self.lists, lists, strict=False):
             count, longest = len(column.ids), np.diff(column.offsets).max(initial=0)
             counts[:2] += np.array([count, count - np.count_nonzero(column.ids)])
             np.maximum(counts[2:], (column.ids.max(initial=0), longest), out=counts[2:])
         if self._is_compared:
-            self._add_sums(columns, _row_weights(first_row, len(label)))
-
-    def _add_sums(self, columns: RawColumns, weights: npt.NDArray[np.uint64]) -> None:
-        self.label_sum += weights[columns.label == 1].sum(dtype=np.uint64)
-        for i, ids in enumerate(columns.categorical):
-            self.id_sums[i : i + 1] += ids.astype(np.int64).view(np.uint64) @ weights
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = np.ascontiguousarray(columns.numerical.T, np.float16)
-        stored = {"float16": half.view(np.uint16)}
-        if columns.numerical.dtype != np.float16:
-            wide = np.ascontiguousarray(columns.numerical.T, np.float32)
-            stored["float32"] = wide.view(np.uint32)
-        for dtype, bits in stored.items():
-            sums = self.numerical_sums.setdefault(dtype, np.zeros(len(bits), np.uint64))
-            sums += np.einsum("mb,b->m", bits.astype(np.uint64), weights)
-
-    def _add_numerical(self, note: Callable[..., None], values: npt.NDArray[Any]) -> None:
-        # NumPy may warn of a NaN that `where` leaves out.
-        with np.errstate(invalid="ignore"):
-            wide = np.ascontiguousarray(values.T, np.float32)  # float16 is emulated, and slow
-            finite = np.isfinite(wide)
-            low = np.min(wide, axis=1, initial=np.inf, where=finite)
-            high = np.max(wide, axis=1, initial=-np.inf, where=finite)
-            self._numerical_sum += wide.sum(axis=1, dtype=np.float64, where=finite)
-        if not finite.all():
-            for i, name in enumerate(self.spec.numerical):
-                note(name, ~finite[i], values[:, i], "is not finite")
-        self.numerical_min = np.minimum(self.numerical_min, low)
-        self.numerical_max = np.maximum(self.numerical_max, high)
-        self._numerical_finite += finite.sum(axis=1)
-        self.zero_rows += len(values) - int(np.count_nonzero((wide != 0).any(axis=0)))
-
-    def _add_ids(
-        self,
-        note: Callable[..., None],
-        index: int,
-        feature: CategoricalFeature,
-        ids: npt.NDArray[Any],
-    ) -> None:
-        if not len(ids):
-            return
-        highest, lowest = int(ids.max()), int(ids.min())
-        if highest >= feature.cardinality or lowest < 0:
-            wrong = (ids < 0) | (ids >= feature.cardinality)
-            note(feature.name, wrong, ids, f"is outside [0, {feature.cardinality})", "id")
-        self.id_max[index] = max(int(self.id_max[index]), min(highest, np.iinfo(np.int64).max))
-        self.id_zeros[index] += len(ids) - np.count_nonzero(ids)
-
-    def _note(
-        self,
-        reader: RowReader,
-        first_row: int,
-        name: str,
-        wrong: npt.NDArray[np.bool_],
-        values: npt.NDArray[Any],
-        what: str,
-        kind: str = "value",
-    ) -> None:
-        rows = np.flatnonzero(wrong)
-        if not len(rows):
-            return
-        key = (name, reader.path_of(name, first_row))
-        first = f"row {first_row + int(rows[0])}: {kind} {values[rows[0]]} {what}"
-        first, count = self._bad.get(key, (first, 0))
-        self._bad[key] = (first, count + len(rows))
+            numbers = wide.astype(self.float_type, copy=False)
+            wider = (np.ascontiguousarray(ids, np.int64) for ids in columns.categorical)
+            values = itertools.chain((label,), numbers, wider)
+            for digest, column in zip(self.digests.values(), values, strict=True):
+                digest.update(column.data)
 
 
-def _row_weights(first_row: int, num_rows: int) -> npt.NDArray[np.uint64]:
-    """Returns [num_rows] odd numbers that tell the rows of a split apart."""
-    rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
-    return rows * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+def add_tables(
+    spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Findings
+) -> None:
+    """Adds the tables of splits, categorical, list and numerical features to the report."""
+    every, categorical, lists = list(splits.values()), spec.categorical, spec.lists
+    findings.table(
+        {
+            "split": (splits, ""),
+            "rows": ([s.rows for s in every], ","),
+            "read": ([s.read for s in every], ","),
+            "clicks": ([s.positives for s in every], ","),
+            "base rate": ([s.base_rate for s in every], ".4f"),
+            "formats": ([", ".join(s.formats) for s in every], ""),
+        }
+    )
+    highest = np.max([s.id_max for s in every], axis=0)
+    findings.table(
+        {
+            "categorical": ([f.name for f in categorical], ""),
+            "cardinality": ([f.cardinality for f in categorical], ","),
+            "highest id": ([f"{i:,}" if i >= 0 else "-" for i in highest], ""),
+            **{
+                f"id 0 in {name}": (s.id_zeros / max(s.read, 1), ".2%")
+                for name, s in splits.items()
+            },
+        }
+    )
+    count, zeros = np.sum([s.lists[:, :2] for s in every], axis=0).T
+    highest, longest = np.max([s.lists[:, 2:] for s in every], axis=0).T
+    findings.table(
+        {
+            "list": ([f.name for f in lists], ""),
+            "cardinality": ([f.cardinality for f in lists], ","),
+            "highest id": (highest, ","),
+            "id 0": (zeros / np.maximum(count, 1), ".2%"),
+            "elements a row": (count / max(sum(s.read for s in every), 1), ".1f"),
+            "most": (longest, ","),
+        }
+    )
+    count = np.sum([s.finite for s in every], axis=0)
+    findings.table(
+        {
+            "numerical": (spec.numerical, ""),
+            "min": (np.min([s.low for s in every], axis=0), ".4g"),
+            "mean": (np.sum([s.sums for s in every], axis=0) / np.maximum(count, 1), ".4g"),
+            "max": (np.max([s.high for s in every], axis=0), ".4g"),
+        }
+    )
 
 
-def compare(
-    where: str, one: tuple[str, SplitStatistics], other: tuple[str, SplitStatistics]
-) -> list[str]:
-    """Lists the differences between two formats of the same split.
-
-    Args:
-        where: folder and split for the messages.
-        one: name and statistics of a format.
-        other: name and statistics of another format.
-    """
-    (one_name, first), (other_name, second) = one, other
-    lines = []
-    differ: list[tuple[str, Sequence[str], npt.NDArray[np.bool_]]] = []
-    if first.positives != second.positives:
-        lines.append(
-            f"{first.positives:,} clicks in {one_name}, {second.positives:,} in {other_name}"
-        )
-    else:
-        differ.append(("labels", [first.spec.label], first.label_sum != second.label_sum))
-    # In float32 if both store it.
-    for dtype in sorted(first.numerical_sums.keys() & second.numerical_sums.keys())[-1:]:
-        sums, other_sums = first.numerical_sums[dtype], second.numerical_sums[dtype]
-        differ.append(("numbers", first.spec.numerical, sums != other_sums))
-    ids = [feature.name for feature in first.spec.categorical]
-    differ.append(("ids", ids, first.id_sums != second.id_sums))
-    for what, features, are_other in differ:
-        lines += [
-            f"feature {feature} holds other {what} in {one_name} than in {other_name}"
-            for feature, is_other in zip(features, are_other, strict=True)
-            if is_other
+def warn(spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Findings) -> None:
+    """Warns of labels and features that nothing can be learned from."""
+    read = {split: s for split, s in splits.items() if s.read}
+    if not read:
+        findings.warnings.append("no split has rows")
+        return
+    for split, s in read.items():
+        if s.positives in (0, s.read):
+            findings.warnings.append(
+                f"{split}: base rate {s.base_rate:.0f}: every label is the same, so nothing can "
+                "be learned and the AUC is undefined"
+            )
+        if s.read >= _CONSTANT_ROWS:
+            findings.warnings += [f"{split}: {text}" for text in _constants(spec, s)]
+    for split, other in read.items():
+        one = read.get("train", other)
+        difference = abs(one.base_rate - other.base_rate)
+        pooled = (one.positives + other.positives) / (one.read + other.read)
+        deviation = math.sqrt(pooled * (1 - pooled) * (1 / one.read + 1 / other.read))
+        is_large = difference > _BASE_RATE_CHANGE * max(one.base_rate, other.base_rate)
+        if is_large and difference > _BASE_RATE_SIGMAS * deviation:
+            findings.warnings.append(
+                f"base rate {one.base_rate:.4f} in train, {other.base_rate:.4f} in {split}: they "
+                "differ strongly; were the splits sampled differently?"
+            )
+    highest = np.max([s.id_max for s in read.values()], axis=0)
+    if all(s.is_whole for s in splits.values()):
+        findings.warnings += [
+            f"feature {feature.name}: the highest id is {top:,}, its table has "
+            f"{feature.cardinality:,} rows: more than half of it is never used"
+            for feature, top in zip(spec.categorical, highest, strict=True)
+            if 2 * (top + 1) < feature.cardinality
         ]
-    remedy = "the formats do not hold the same rows in the same order: prepare the dataset again"
-    return [f"{where}: {line}; {remedy}" for line in lines]
+
+
+def _constants(spec: FeatureSpec, statistics: SplitStatistics) -> Iterator[str]:
+    """Yields features that say nothing in a split, as if they were not written."""
+    s = statistics
+    for name, low, high in zip(spec.numerical, s.low, s.high, strict=True):
+        if low == high:
+            yield f"feature {name}: is {low:g} in every row"
+    for feature, zeros in zip(spec.categorical, s.id_zeros, strict=True):
+        if zeros == s.read and feature.cardinality > 1:
+            yield f"feature {feature.name}: has id 0 in every row"
+    if s.zero_rows >= _ZERO_ROWS * s.read and len(s.low) > 1 and (s.low != s.high).any():
+        yield (
+            f"{s.zero_rows:,} of {s.read:,} rows have 0 in every numerical feature: were the files "
+            "written to their end?"
+        )

@@ -138,7 +138,7 @@ def change_times(root: Path, change) -> None:
     [
         (lambda times: [times[0][::-1], *times[1:]], "the timestamps of user 0 go backwards"),
         (lambda times: [times[0][:-1], *times[1:]], "another number of timestamps than items"),
-        (lambda times: [[t + 5 for t in own] for own in times], "statistics say cut"),
+        (lambda times: [[t + 5 for t in own] for own in times], "manifest.json: cut "),
     ],
 )
 def test_verify_finds_wrong_times(tmp_path, change, message):
@@ -152,7 +152,7 @@ def test_verify_misses_the_times_that_a_split_needs(tmp_path):
     table = pq.read_table(made / PART).drop(["timestamps"])
     pq.write_table(table.cast(SEQUENCE_SCHEMA), made / PART)
     sign_again(made)
-    assert "split temporal:0.7, yet the sequences have no timestamps" in problems(made)
+    assert "split temporal:0.7: the sequences have no timestamps" in problems(made)
 
 
 def test_parts_must_agree_on_times(tmp_path):
