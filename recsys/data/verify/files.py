@@ -49,8 +49,8 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
         else:
             findings.warnings.append(f"{path}: is not in the manifest; no reader uses it")
     total = sum(entry["bytes"] for entry in sound.values())
-    text = f"{len(sound):,} of {len(manifest.files):,} have the right size"
-    text = f"{text}, {format_bytes(total, DECIMAL)}"
+    text = f"{len(sound):,} of {len(manifest.files):,} have the right size, "
+    text += format_bytes(total, DECIMAL)
     if quick:
         findings.facts.append(("files", f"{text}; checksums not compared (`quick`)"))
         return

@@ -56,10 +56,9 @@ def check_splits(
             first = splits.get(split)
             this = SplitStatistics(reader, is_compared=len(readers) > 1, first=first)
             _read(split, reader, this, quick, findings)
-            wrong = [] if manifest is None else [*_counts(this, split, manifest)]
-            wrong += [] if first is None else [*_differences(this, first)]
             where = f"{root}: {split} as {reader.format_name}"
-            findings.problems += [f"{where}: {text}; {_AGAIN}" for text in wrong]
+            differences = _differences(split, this, first, manifest)
+            findings.problems += [f"{where}: {text}; {_AGAIN}" for text in differences]
             if first is None:
                 splits[split] = this
             else:
@@ -185,21 +184,21 @@ def _faults(
             yield (name, path), str(error)
 
 
-def _counts(this: SplitStatistics, split: str, manifest: Manifest) -> Iterator[str]:
-    """Compares a format of a split with the manifest."""
-    rows, clicks = manifest.rows.get(split, 0), manifest.positives.get(split, this.positives)
-    if this.rows != rows:
-        yield f"{this.rows:,} rows, the manifest says {rows:,}"
-    if this.is_whole and this.positives != clicks:
-        yield f"{this.positives:,} clicks, the manifest says {clicks:,}"
-
-
-def _differences(this: SplitStatistics, first: SplitStatistics) -> Iterator[str]:
-    """Compares a format of a split with the first one."""
-    (other, *_), is_whole = first.formats, this.is_whole and first.is_whole
-    if first.rows != this.rows:
-        yield f"{this.rows:,} rows, {first.rows:,} in {other}"
-    elif is_whole:
-        differ = [c for c, d in this.digests.items() if d.digest() != first.digests[c].digest()]
+def _differences(
+    split: str, this: SplitStatistics, first: SplitStatistics | None, manifest: Manifest | None
+) -> Iterator[str]:
+    """Compares a format of a split with the manifest and with the first format."""
+    if manifest is not None:
+        rows, clicks = manifest.rows.get(split, 0), manifest.positives.get(split, this.positives)
+        if this.rows != rows:
+            yield f"{this.rows:,} rows, the manifest says {rows:,}"
+        if this.is_whole and this.positives != clicks:
+            yield f"{this.positives:,} clicks, the manifest says {clicks:,}"
+    if first is not None and first.rows != this.rows:
+        yield f"{this.rows:,} rows, {first.rows:,} in {first.formats[0]}"
+    elif first is not None and this.is_whole and first.is_whole:
+        sums = {name: digest.digest() for name, digest in first.digests.items()}
+        differ = [name for name, digest in this.digests.items() if digest.digest() != sums[name]]
         if differ:
-            yield f"other rows, or in another order, than in {other}: {', '.join(differ)} differ"
+            names = ", ".join(differ)
+            yield f"other rows, or in another order, than in {first.formats[0]}: {names} differ"

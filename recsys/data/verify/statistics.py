@@ -82,13 +82,15 @@ class SplitStatistics:
         self.read += len(label)
         self.positives += int(np.count_nonzero(label))
         with np.errstate(invalid="ignore", over="ignore"):
-            wide = np.ascontiguousarray(columns.numerical.T, np.float32)  # float16 is slow
+            # NumPy computes float16 slowly, and warns of a NaN that `where` leaves out.
+            wide = np.ascontiguousarray(columns.numerical.T, np.float32)
             finite = np.isfinite(wide)
             np.minimum(self.low, wide.min(1, initial=np.inf, where=finite), out=self.low)
             np.maximum(self.high, wide.max(1, initial=-np.inf, where=finite), out=self.high)
             self.sums += wide.sum(1, dtype=np.float64, where=finite)
             self.finite += finite.sum(1)
             self.zero_rows += len(label) - int(np.count_nonzero((wide != 0).any(0)))
+            numbers = wide.astype(self.float_type) if self._is_compared else wide
         for i, ids in enumerate(columns.categorical):
             self.id_max[i] = max(int(self.id_max[i]), int(ids.max(initial=-1)))
             self.id_zeros[i] += len(ids) - np.count_nonzero(ids)
@@ -97,7 +99,6 @@ class SplitStatistics:
             counts[:2] += np.array([count, count - np.count_nonzero(column.ids)])
             np.maximum(counts[2:], (column.ids.max(initial=0), longest), out=counts[2:])
         if self._is_compared:
-            numbers = wide.astype(self.float_type, copy=False)
             wider = (np.ascontiguousarray(ids, np.int64) for ids in columns.categorical)
             values = itertools.chain((label,), numbers, wider)
             for digest, column in zip(self.digests.values(), values, strict=True):
