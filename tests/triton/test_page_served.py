@@ -237,11 +237,12 @@ def test_a_model_that_the_server_lost_is_said(browser, bert4rec_run, tmp_path):
     ("host", "status"), [("127.0.0.1:1", 200), ("localhost", 200), ("evil.example", 400)]
 )
 def test_other_hosts_are_refused(items_url, host, status):
-    connection = http.client.HTTPConnection(
-        urllib.parse.urlsplit(items_url).netloc, timeout=harness.PATIENCE_S
-    )
-    connection.request("GET", "/", headers={"Host": host})
-    assert connection.getresponse().status == status
+    address = urllib.parse.urlsplit(items_url).netloc
+    connection = http.client.HTTPConnection(address, timeout=harness.PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request("GET", "/", headers={"Host": host})
+        with connection.getresponse() as response:
+            assert response.status == status
 
 
 @pytest.mark.parametrize(

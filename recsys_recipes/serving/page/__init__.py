@@ -22,7 +22,7 @@ def gradio() -> Any:
         return importlib.import_module("gradio")
     except ModuleNotFoundError as error:
         needs = f"{error.name} is not installed, which `mode` page needs"
-        raise UserError(f"{needs}: {command_for('page')}") from error
+        raise UserError(f"{needs}: {command_for('page')}", setting="mode") from error
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def served(gr: Any, page: Any, port: int) -> Iterator[str]:
         listening = socket.create_server((_HOST, port))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or "no port has this number"
-        raise UserError(f"`port` {port}: {reason}; 0 takes a free one") from error
+        raise UserError(f"`port` {port}: {reason}; 0 takes a free one", setting="port") from error
     uvicorn, fastapi, hosts = map(
         importlib.import_module, ("uvicorn", "fastapi", "starlette.middleware.trustedhost")
     )

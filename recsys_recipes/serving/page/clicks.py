@@ -33,7 +33,8 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
         raise UserError(
             f"`mode` page edits lines of a click log, and {endpoint.model} takes transformed "
             "features alone: deploy it under another `name`, with `raw` and the `dataset` of its "
-            "training"
+            "training",
+            settings=("mode", "name", "raw", "dataset"),
         )
     log, names = endpoint.signature.input(LINE), endpoint.signature.input(FIELDS).columns
     known = KnownTexts(dataset) if dataset is not None else None

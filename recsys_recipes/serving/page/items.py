@@ -33,7 +33,8 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
             if names and (other := next((item for item, *_ in best if item not in names), None)):
                 raise UserError(
                     f"the model recommends {other}, which the {len(names)} items of the dataset "
-                    "lack: `dataset` is not that of its training"
+                    "lack: `dataset` is not that of its training",
+                    setting="dataset",
                 )
         except UserError as error:
             return [], gr.Textbox(str(error), visible=True)
