@@ -308,7 +308,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         flag_values = define_flags(names)
     except UserError as error:
-        return program.fail(str(error))
+        return program.fail(str(error), error.settings)
     return program.run_command(
         lambda values: run(values, arguments, argv[1:]),
         flag_values,

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -69,9 +69,14 @@ def print_with_flags(line: str) -> None:
     print_line(as_flags(line, _flags))
 
 
-def fail(message: str) -> int:
-    """Prints an error and returns the exit status of refused input."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+def fail(message: str, settings: Iterable[str] = _flags) -> int:
+    """Prints an error and returns the exit status of refused input.
+
+    Args:
+        message: what is wrong and what to do.
+        settings: names to spell as flags; those of the program that runs by default.
+    """
+    print(f"error: {as_flags(message, settings)}", file=sys.stderr, flush=True)
     return INPUT_REFUSED
 
 
@@ -167,6 +172,7 @@ def run_command(
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files, as they are
     try:
         raise_interrupts()
+        _flags.clear()
         _flags.update(flag_values)
         extra = flag_values(argv)[1:]
         if flag_values.help:
@@ -186,7 +192,7 @@ def run_command(
         named = set(getattr(error, "settings", ()))
         if getattr(error, "line", None) is None:  # else a file, whose keys are not flags
             named |= _flags
-        fail(f"{as_flags(str(error), named)}{advice and '; '}{advice}")
+        fail(f"{error}{advice and '; '}{advice}", named)
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
         if _is_interrupt(error):

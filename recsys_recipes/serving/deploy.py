@@ -321,7 +321,7 @@ def start() -> None:
     try:
         sys.argv[1:] = translate(sys.argv[1:])
     except UserError as error:
-        sys.exit(program.fail(str(error)))
+        sys.exit(program.fail(str(error), error.settings))
     program.start(run, values)
 
 
