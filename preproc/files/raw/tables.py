@@ -110,7 +110,11 @@ class TableFile(InputFile):
             return cells
         except _RefusedCellError as error:
             row = first_row + error.row + 1
-            raise PreprocError(f"{self.path}, row {row}: column {column.name}: {error}") from None
+            raise PreprocError(
+                f"{self.path}, row {row}: column {column.name}: {error}",
+                path=self.path,
+                column=column.name,
+            ) from None
         except (pa.ArrowException, TypeError) as error:
             raise PreprocError(
                 f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "

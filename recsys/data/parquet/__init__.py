@@ -320,7 +320,7 @@ def spec_by_ids(root: Path) -> FeatureSpec:
             largest = pc.max(pq.read_table(path, columns=[name])[name]).as_py()
         except (*_DAMAGE, KeyError) as error:
             raise DatasetError(
-                f"{path}: column {name} is not readable: {error}", path=path
+                f"{path}: column {name} is not readable: {error}", path=path, column=name
             ) from error
         sizes[name] = max(sizes[name], (largest or 0) + 1)
     return spec_of_plain(paths[0], schema, list(sizes.values()))

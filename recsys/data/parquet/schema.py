@@ -63,6 +63,7 @@ def check_schema(
                 f"{path}: column {name} must hold {expected}, got {kind}; cast it, or prepare "
                 f"the dataset again{rule if name == spec.label else ''}",
                 path=path,
+                column=name,
             )
 
 
@@ -178,5 +179,6 @@ def _cardinality(path: Path, field: pa.Field) -> int:
             f"{path}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
             "give the feature spec",
             path=path,
+            column=field.name,
         )
     return int(text)
