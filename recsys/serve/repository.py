@@ -75,15 +75,15 @@ class ModelRepository:
             kind = "checkpoint" if checkpoint.path == self.root else "training run"
             raise RepositoryError(
                 f"`repository`: {self.root} is the folder of a {kind}, not of deployed models; "
-                f"deploy it first by recsys-recipes deploy `checkpoint` {self.root} `repository` "
+                f"deploy it first by recsys-recipes deploy --checkpoint {self.root} --repository "
                 "FOLDER, then serve that FOLDER",
-                settings=("repository", "checkpoint"),
+                setting="repository",
             )
         if not later and not any(path.is_dir() for path in self.root.glob("[!.]*")):
             raise RepositoryError(
-                f"`repository`: {self.root} holds no model; recsys-recipes deploy `checkpoint` "
-                f"CHECKPOINT `repository` {self.root} adds one, and `poll_secs` waits for it",
-                settings=("repository", "checkpoint", "poll_secs"),
+                f"`repository`: {self.root} holds no model; recsys-recipes deploy --checkpoint "
+                f"CHECKPOINT --repository {self.root} adds one, and `poll_secs` waits for it",
+                settings=("repository", "poll_secs"),
             )
 
     def config_file(self, name: str) -> Path:

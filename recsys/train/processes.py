@@ -315,7 +315,8 @@ def join_processes(
         if uses_cuda:
             _let_gloo_time_out_first(process_timeout)
         try:
-            with _naming_missing(here, min(process_timeout, _ROLL_CALL_S)):
+            # Who notices by the timeout of an exchange still has to answer.
+            with _naming_missing(here, min(2 * process_timeout, _ROLL_CALL_S)):
                 yield dataclasses.replace(here, is_restart=here.any(is_restart))
         finally:
             dist.destroy_process_group()

@@ -188,7 +188,10 @@ def test_new_rows_of_the_trained_items(program, refused, dataset, loaded, recomm
     assert values["test_full_hr@10"] > 2 * values["test_popularity_hr@10"]
     assert recommend(*new, lines=raw_id(3)) == recommend(*loaded, lines=raw_id(3))
     said = refused("--mode=test", f"--dataset_path={tmp_path / 'own'}", checkpoint)
-    assert "prepare new ratings with its items (--dictionaries of" in said
+    assert (
+        "prepare new ratings with its items (recsys-recipes prepare movielens --dictionaries)"
+        in said
+    )
     resumed = f"--export_root={shutil.copytree(checkpoint.partition('=')[2], tmp_path / 'run')}"
     trained = ("--resume", "--num_epochs=25", "--mask_last_prob=0.5", "--head=tied")
     assert "was trained on" in refused(new[0], resumed, *trained)
