@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 import sys
-import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +47,8 @@ def open_in_browser(url: str) -> bool:
 
     Without a desktop or BROWSER it does not: a browser in the terminal would take that over.
     """
+    import webbrowser  # which few programs need
+
     if any(os.environ.get(name) for name in _SIGNS_OF_A_BROWSER):
         with contextlib.suppress(webbrowser.Error):
             return webbrowser.open(url)
@@ -69,14 +70,18 @@ def print_with_flags(line: str) -> None:
     print_line(as_flags(line, _flags))
 
 
-def fail(message: str, settings: Iterable[str] = _flags) -> int:
+def fail(message: str, settings: Iterable[str] | None = None) -> int:
     """Prints an error and returns the exit status of refused input.
 
     Args:
         message: what is wrong and what to do.
-        settings: names to spell as flags; those of the program that runs by default.
+        settings: names to spell as flags; None takes those of the program that runs.
     """
-    print(f"error: {as_flags(message, settings)}", file=sys.stderr, flush=True)
+    print(
+        f"error: {as_flags(message, _flags if settings is None else settings)}",
+        file=sys.stderr,
+        flush=True,
+    )
     return INPUT_REFUSED
 
 

@@ -120,6 +120,7 @@ class TableFile(InputFile):
                 f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "
                 "numbers, truth values, times and lists of them are read; convert the column",
                 path=self.path,
+                column=column.name,
             ) from error
 
 

@@ -6,7 +6,7 @@ import importlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from recsys.errors import UserError
@@ -16,13 +16,20 @@ _HOST = "127.0.0.1"
 
 
 def gradio() -> Any:
-    """Imports Gradio, which then tells nobody that it is used; refused if it is not installed."""
+    """Imports Gradio with its analytics turned off; refused if it is not installed."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
         return importlib.import_module("gradio")
     except ModuleNotFoundError as error:
         needs = f"{error.name} is not installed, which `mode` page needs"
         raise UserError(f"{needs}: {command_for('page')}", setting="mode") from error
+
+
+def table(gr: Any, headers: Sequence[str], label: str) -> Any:
+    """Returns a table of answers, which grows with its rows."""
+    return gr.Dataframe(
+        headers=[*headers], label=label, interactive=False, wrap=True, max_height=4000
+    )
 
 
 @contextlib.contextmanager

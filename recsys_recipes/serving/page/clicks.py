@@ -21,10 +21,11 @@ from recsys.serve.signature import (
     NUMERICAL,
     PROBABILITY,
 )
+from recsys_recipes.serving.page import table
 
 _EACH_INPUT = """() => document.addEventListener("input", (event) =>
     event.target.dispatchEvent(new KeyboardEvent("keypress", { bubbles: true })))"""
-"""Script: Gradio's text fields tell of keys that write, this of a paste and a deletion too."""
+"""Script that has Gradio's text fields report a paste or a deletion, as they do a typed key."""
 
 
 def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
@@ -90,13 +91,8 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
         message = gr.Textbox(label="Error", visible=False)
         with gr.Row():
             boxes = [gr.Textbox(label=name, min_width=100) for name in names]
-        effects = gr.Dataframe(
-            headers=["Field", "Value", "Effect"],
-            label="Effects: the logit of this row minus that of the same row without the field",
-            interactive=False,
-            wrap=True,
-            max_height=4000,
-        )
+        what = "Effects: the logit of this row minus that of the same row without the field"
+        effects = table(gr, ["Field", "Value", "Effect"], what)
         shown = [label, logit, effects, message]
         live = {"trigger_mode": "always_last", "show_progress": "hidden"}
         line.input(of_line, line, [*boxes, *shown], **live)

@@ -13,6 +13,7 @@ from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import TITLES
+from recsys_recipes.serving.page import table
 
 
 def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
@@ -54,13 +55,7 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
         exclude = gr.Checkbox(value=True, label="Leave out what is in the history")
         take = gr.Button("Fill in a user of the dataset", visible=bool(example))
         message = gr.Textbox(label="Error", visible=False)
-        best = gr.Dataframe(
-            headers=["Item", "Sent as", "Score"],
-            label="What comes next, the best first",
-            interactive=False,
-            wrap=True,
-            max_height=4000,
-        )
+        best = table(gr, ["Item", "Sent as", "Score"], "What comes next, the best first")
         gr.on([history.change, exclude.input], recommend, [history, exclude], [best, message])
         take.click(lambda: example, None, history)
     return page
