@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import multiprocessing.context
 import os
+import re
 import resource
 import runpy
 import socket
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+
+from recsys.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -430,6 +433,32 @@ class Program:
         settings = self.model if model is None else model
         self.exit_code = call(self.program, *always, *settings, *arguments, stdin=stdin)
         return read_log(self.log_path)
+
+
+def assert_tells(message: str, *facts: object) -> None:
+    """Asserts that a message holds facts: flags, files, lines, rows, values, whole words each.
+
+    The sentences around them are free to change.
+    """
+    for fact in facts:
+        # The ends of a fact may be punctuation, beside which words end anyway.
+        whole = rf"(?<![\w.-]){re.escape(str(fact))}(?![\w-])"
+        assert re.search(whole, message), f"no {fact} in: {message}"
+
+
+@contextlib.contextmanager
+def refusal(*facts: object, kind: type[Exception] = UserError, **at: Any) -> Iterator[None]:
+    """Expects an error in the block.
+
+    Args:
+        facts: see `assert_tells`.
+        kind: type of the error.
+        at: its attributes, such as `settings`, `path`, `line` and `column` of a `UserError`.
+    """
+    with pytest.raises(kind) as caught:
+        yield
+    assert_tells(str(caught.value), *facts)
+    assert {name: getattr(caught.value, name) for name in at} == at
 
 
 def put_nan(run: Path, group: str) -> None:
