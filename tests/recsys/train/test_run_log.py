@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,9 @@ def test_each_step_stands_once_in_log_page_and_events_of_a_resumed_run(
     always = (*model, "--print_freq=1", "--resume", f"--log_path={log}", f"--tensorboard={events}")
 
     def train(folder, *more):
+        # TensorBoard reads files in the order of their names, which tell runs by their second.
+        seconds = [path.name.split(".")[3] for path in events.glob("events.*")]
+        harness.wait_for(lambda: f"{int(time.time()):010d}" > max(seconds, default=""), "a second")
         assert harness.call(program, *always, f"--{folder_flag}={folder}", *more) == 0
         assert [step for step, _ in scalars(events)["train/loss"]] == steps(log)
 
