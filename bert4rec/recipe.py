@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import REMOVED, Bert4RecConfig, ObjectiveConfig, RunConfig
+from bert4rec.config import Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import BatchGroup, TrainBatches
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.opened import OpenedDataset
@@ -90,7 +90,7 @@ class Bert4RecRecipe:
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(Bert4RecConfig.sections) | REMOVED
+    fixed = fixed_settings(Bert4RecConfig.sections)
 
     @classmethod
     def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":

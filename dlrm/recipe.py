@@ -90,7 +90,7 @@ class DlrmRecipe:
     model: DlrmNetwork[Any]
     origin: Origin
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(DlrmConfig.sections) | {"mlp_weight_decay": 0.0}  # of earlier versions
+    fixed = fixed_settings(DlrmConfig.sections)
     summary = ()
 
     @classmethod

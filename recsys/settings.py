@@ -6,6 +6,7 @@ keys and keys of the log, so they differ between sections. `recsys.flags` makes 
 """
 
 import dataclasses
+import itertools
 import math
 import types
 import typing
@@ -34,7 +35,6 @@ def setting(
     help_text: str,
     *,
     resumable: bool = False,
-    earlier: Any = REQUIRED,
     unit: Unit | None = None,
     parse: Callable[[list[str]], Any] | None = None,
     default_text: str | None = None,
@@ -46,8 +46,6 @@ def setting(
         help_text: text of the flag's help.
         resumable: a resumed run may have another value, since the trained parameters do not
             depend on it.
-        earlier: value that runs had before the setting existed, for their checkpoints; by default
-            `default`.
         unit: unit of the number in flags; "bytes" reads 4GiB and 512M, "seconds" 90s, 10m and 1.5h.
         parse: converts all texts of a flag that may be repeated to the value.
         default_text: text for a default that depends on the machine.
@@ -55,7 +53,6 @@ def setting(
     metadata = {
         "help": help_text,
         "resumable": resumable,
-        "earlier": default if earlier is REQUIRED else earlier,
         "unit": unit,
         "parse": parse,
         "default_text": default_text,
@@ -127,19 +124,10 @@ def _number(value: Any) -> Any:
     return value
 
 
-def fixed_settings(sections: Sections) -> dict[str, Any]:
-    """Returns the settings that a resumed run must repeat.
-
-    Returns:
-        name -> value of runs whose checkpoints do not record it, as `to_dict` gives it.
-    """
-    return {
-        field.name: list(value) if isinstance(value, tuple) else value
-        for section in sections
-        for field in declared(section)
-        if not field.metadata["resumable"]
-        for value in [field.metadata["earlier"]]
-    }
+def fixed_settings(sections: Sections) -> tuple[str, ...]:
+    """Returns the names of the settings that a resumed run must repeat."""
+    fields = itertools.chain.from_iterable(map(declared, sections))
+    return tuple(field.name for field in fields if not field.metadata["resumable"])
 
 
 def require_positive(section: Any, *names: str) -> None:

@@ -8,13 +8,11 @@ name of one in `configs/`) replaces defaults, a flag replaces both.
 from bert4rec.config.data import DataConfig, TemporalTargets, TemporalValidation, WindowKind
 from bert4rec.config.model import EXPERTS, Activation, AdapterConfig, ModelConfig
 from bert4rec.config.optimizer import ObjectiveConfig
-from bert4rec.config.removed import REMOVED, require_current
 from bert4rec.config.run import RunConfig
 from bert4rec.config.whole import Bert4RecConfig
 
 __all__ = [
     "EXPERTS",
-    "REMOVED",
     "Activation",
     "AdapterConfig",
     "Bert4RecConfig",
@@ -25,5 +23,4 @@ __all__ = [
     "TemporalTargets",
     "TemporalValidation",
     "WindowKind",
-    "require_current",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig, require_current
+from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
@@ -35,7 +35,7 @@ class OpenedCheckpoint:
         checkpoint: the checkpoint of any model.
         num_items: items of the catalogue.
         config: settings of the network.
-        adapter: settings of its adapters; none in earlier releases.
+        adapter: settings of its adapters.
         causal: the model predicts the next item at the last one, without a mask item.
     """
 
@@ -60,14 +60,12 @@ class OpenedCheckpoint:
 
         Raises:
             CheckpointError: it is of another model.
-            UserError: its network has a setting of an earlier version.
         """
         if NUM_ITEMS not in checkpoint.state:
             raise CheckpointError(
                 f"{checkpoint.path}: not a checkpoint of BERT4Rec", path=checkpoint.path
             )
         checkpoint.check_groups((MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP))
-        require_current(checkpoint.path, checkpoint.config)
         return cls(
             checkpoint,
             checkpoint.count(NUM_ITEMS),

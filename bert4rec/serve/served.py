@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import AdapterConfig, ModelConfig, require_current
+from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, scorer_for
@@ -59,7 +59,6 @@ class ServedBert4Rec(ServedModel):
         deployment = Deployment.open(folder, KIND)
         if deployment.format == "eager":
             values = deployment.model
-            require_current(folder, values["config"] | values.get("adapter", {}))
             model = build_model(deployment, read_weights(folder)).to(device)
             names = None
             if values["raw_ids"]:

@@ -5,7 +5,7 @@
 """
 
 from dlrm.config.data import DataConfig, DatasetType
-from dlrm.config.model import EmbeddingStorage, ModelConfig, current_settings
+from dlrm.config.model import EmbeddingStorage, ModelConfig
 from dlrm.config.optimizer import OptimizerConfig
 from dlrm.config.run import BestBy, RunConfig
 from dlrm.config.whole import DlrmConfig
@@ -19,5 +19,4 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "RunConfig",
-    "current_settings",
 ]

@@ -46,7 +46,6 @@ class DataConfig:
     drop_last: bool = setting(
         False,
         "Leave out the last rows of an epoch of training, if they make no whole batch",
-        earlier=True,
     )
     shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
     eval_split: Literal["test", "validation"] = setting(

@@ -3,8 +3,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from recsys.data.quantiles import MOST_BINS
 from recsys.errors import UserError
@@ -190,9 +190,3 @@ def combinations_of(table_sizes: Sequence[int]) -> list[int]:
         table_sizes: categories of each feature, of which pairs are (0, 1), (0, 2), ..., (1, 2), ...
     """
     return [*table_sizes, *(a * b for a, b in itertools.combinations(table_sizes, 2))]
-
-
-def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps settings that an earlier release stored to those of this one."""
-    is_planar = stored.get("embedding_storage") == "planar"  # checkpoints hold it as float32
-    return {**stored, "embedding_storage": "float32"} if is_planar else dict(stored)

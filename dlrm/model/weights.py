@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DataConfig, ModelConfig, current_settings
+from dlrm.config import DataConfig, ModelConfig
 from dlrm.model.groups import MLP_GROUP, MLP_OPTIMIZER_GROUP, WEIGHT, table_group
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
@@ -128,7 +128,6 @@ class OpenedCheckpoint:
                 f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
                 path=checkpoint.path,
             )
-        checkpoint = dataclasses.replace(checkpoint, config=current_settings(checkpoint.config))
         tables = range(_num_tables(checkpoint))
         checkpoint.check_groups({MLP_GROUP, MLP_OPTIMIZER_GROUP, *map(table_group, tables)})
         return cls(

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from dlrm.config import ModelConfig, current_settings
+from dlrm.config import ModelConfig
 from dlrm.serve.network import build_network
 from recsys.serve.client.requests import Arrays, check_ids
 from recsys.serve.formats import Runner, open_artifact, read_weights
@@ -72,4 +72,4 @@ class ServedDlrm(ServedModel):
 
 def model_config(deployment: Deployment) -> ModelConfig:
     """Returns the model settings of a deployed DLRM."""
-    return section_from_dict(ModelConfig, current_settings(deployment.model["config"]))
+    return section_from_dict(ModelConfig, deployment.model["config"])

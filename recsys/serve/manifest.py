@@ -21,8 +21,6 @@ DEPLOYMENT_FILE = "deployment.json"
 WEIGHTS_FILE = "weights.safetensors"
 FORMAT = "recsys-recipes deployment"
 FORMAT_VERSION = 2
-_FORMAT_WITHOUT_CHECKSUMS = 1
-"""That of earlier releases, which had no card either."""
 
 Backend = Literal["python", "native", "pytorch", "onnx"]
 ArtifactFormat = Literal["eager", "torchscript", "onnx"]
@@ -123,15 +121,13 @@ class Deployment:
                 f"{file}: not a deployment of this project; deploy the checkpoint again", path=file
             )
         version = values.pop("format_version", None)
-        if version not in (FORMAT_VERSION, _FORMAT_WITHOUT_CHECKSUMS):
+        if version != FORMAT_VERSION:
             raise DeploymentError(
                 f"{file}: format version {version}, this code reads {FORMAT_VERSION}; deploy the "
                 "checkpoint again",
                 path=file,
             )
-        if version == _FORMAT_WITHOUT_CHECKSUMS:
-            values = {"card": {}, "checksums": {}} | values
-        elif text != _signed(text.rpartition(_CHECKSUM)[0]):
+        if text != _signed(text.rpartition(_CHECKSUM)[0]):
             raise _damaged(file)
         values.pop("checksum", None)
         names = {field.name for field in dataclasses.fields(cls)}

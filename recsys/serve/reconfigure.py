@@ -128,7 +128,7 @@ def hand_edits(
     """Yields a message for each line that the settings do not give."""
     file = repository.config_file(name)
     if not settings:
-        yield f"{file}: of an earlier release; flags and defaults replace its settings"
+        yield f"{file}: holds no settings of a deployment; flags and defaults replace its settings"
         return
     text, serving = file.read_text(), section_from_dict(ServingSettings, settings)
     for version in repository.versions(name):

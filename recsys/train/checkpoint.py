@@ -16,7 +16,7 @@ import json
 import re
 import time
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -233,20 +233,20 @@ class Checkpoint:
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
-    def check_same_settings(self, now: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    def check_same_settings(self, now: Mapping[str, Any], fixed: Iterable[str]) -> None:
         """Refuses a resumed run with settings that change its result.
 
         Args:
             now: every setting of the resumed run.
-            fixed: settings that must be equal -> value where none is recorded, or none is left.
+            fixed: names of those that must be equal.
 
         Raises:
             CheckpointError: others differ; names them.
         """
         differing = {
             name: f"`{name}` (was {was}, now {is_now})"
-            for name, earlier in fixed.items()
-            for was, is_now in [(self.config.get(name, earlier), now.get(name, earlier))]
+            for name in fixed
+            for was, is_now in [(self.config.get(name), now.get(name))]
             if was != is_now
         }
         if differing:

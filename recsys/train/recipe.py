@@ -154,7 +154,7 @@ class Recipe(Protocol[BatchT]):
         """Settings, completed from checkpoint, dataset and machine."""
 
     @property
-    def fixed(self) -> Mapping[str, Any]:
+    def fixed(self) -> Sequence[str]:
         """Settings that a resumed run must repeat, see `fixed_settings`."""
 
     @property

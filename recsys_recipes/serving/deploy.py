@@ -150,7 +150,7 @@ def run(flag_values: flags.FlagValues) -> None:
             kept = _read_kept(repository, name, chosen)
             if not kept:
                 raise UserError(
-                    "`checkpoint` is needed: the model is of an earlier release",
+                    f"`checkpoint` is needed: {repository.config_file(name)} holds no settings",
                     setting="checkpoint",
                 )
             served = change_settings(repository, name, kept | chosen, given)
@@ -168,7 +168,7 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
     kept = {
         key: Path(value) if value and key == "raw_ids" else checked(f"{file}: {key}", hint, value)
         for key, value in kept_settings(file).items()
-        if key in KEPT and (key, value) != ("format", "aoti")  # of earlier releases
+        if key in KEPT
         for hint in (hints[key],)
     }
     for line in (*changes(kept, chosen), *hand_edits(repository, name, kept)):

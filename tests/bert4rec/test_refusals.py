@@ -9,7 +9,7 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from bert4rec.config import REMOVED, Bert4RecConfig
+from bert4rec.config import Bert4RecConfig
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.bert4rec.conftest import CheckedProgram, make_program, raw_id, write_other_dataset
@@ -252,58 +252,3 @@ def test_a_line_that_is_no_history_leaves_the_others_their_lists(recommend, load
 def test_settings_under_names_that_are_none():
     with pytest.raises(ValueError, match="unknown settings: max_length"):
         Bert4RecConfig.from_dict({"max_length": 3})
-
-
-ANYWHERE = {"metric_ks": [1, 10], "eval_seed": 3, "init_std": 0.5, "extend_schedule": True}
-"""Removed settings on which no trained weight of a continued run depends."""
-
-
-@pytest.fixture(scope="module")
-def of_a_step(tmp_path_factory, dataset):
-    """The run of a step."""
-    folder = tmp_path_factory.mktemp("earlier")
-    run = f"--export_root={folder / 'run'}"
-    make_program(folder, CheckedProgram)(f"--dataset_path={dataset}", run, "--max_steps=1")
-    return folder / "run"
-
-
-@pytest.fixture
-def stored(of_a_step, tmp_path):
-    """Returns the flags that continue, and those that test, the run with other stored settings."""
-
-    def store(**settings):
-        run = shutil.copytree(of_a_step, tmp_path / "run")
-        (manifest,) = run.glob("step_*/manifest.json")
-        document = json.loads(manifest.read_text())
-        document["config"] |= settings
-        manifest.write_text(json.dumps(document))
-        return (
-            (f"--export_root={run}", "--resume", "--max_steps=2"),
-            (f"--load_checkpoint_path={run}", "--mode=test"),
-        )
-
-    return store
-
-
-def test_removed_settings_with_the_value_that_is_left_are_ignored(program, dataset, stored):
-    for flags in stored(**REMOVED, **ANYWHERE):
-        program(f"--dataset_path={dataset}", *flags)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("ema_decay", 0.9), ("item_rule", "adagrad"), ("warmup_ratio", 0.1)]
-)
-def test_a_run_with_another_value_is_not_continued(refused, dataset, stored, name, value):
-    continued, _ = stored(**{name: value})
-    error = refused(f"--dataset_path={dataset}", *continued)
-    assert f"--{name} (was {value}, now {REMOVED[name]})" in error
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("residual", "gated"), ("embedding_norm", False), ("adapter_alpha", 8.0)],
-)
-def test_a_network_with_another_value_is_not_loaded(refused, dataset, stored, name, value):
-    _, tested = stored(**{name: value})
-    error = refused(f"--dataset_path={dataset}", *tested)
-    assert f"has --{name} {value}, and this version computes {REMOVED[name]} alone" in error

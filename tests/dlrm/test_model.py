@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DlrmConfig, ModelConfig, current_settings
+from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import OpenedCheckpoint, weights_of
 from dlrm.nn.embedding import load_table, read_tables
@@ -83,11 +83,6 @@ def test_a_bfloat16_table_trains_as_a_float32_one(optimizer):
     assert found["bfloat16"][0] == pytest.approx(losses, rel=1e-2)
     moved, expected = found["bfloat16"][2] - found["bfloat16"][1], after - before
     assert (moved - expected).norm() < 0.1 * max(expected.norm(), after.norm() * 0.02)
-
-
-def test_a_planar_model_of_an_earlier_release_is_read_as_a_float32_one():
-    stored = {"embedding_storage": "planar", "top_mlp_sizes": [8, 1]}
-    assert current_settings(stored) == stored | {"embedding_storage": "float32"}
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])

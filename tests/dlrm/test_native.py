@@ -20,6 +20,7 @@ from tests.recsys.serve.checkpoints import (
     NUM_NUMERICAL,
     TABLE_SIZES,
     dlrm_checkpoint,
+    sign,
     without_checksums,
 )
 from tests.tools import needs
@@ -232,6 +233,8 @@ def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damag
         (tmp_path / file).unlink()
     else:
         (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
+    if file == "deployment.json" and damage is not cut:
+        sign(tmp_path)
     with pytest.raises(DeploymentError) as refused:
         _open_by_the_library(tmp_path)
     assert file in str(refused.value)

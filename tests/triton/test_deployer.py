@@ -175,14 +175,6 @@ def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_a_kept_format_that_went_is_forgotten(deploy, dlrm, models):
-    deploy("--checkpoint", dlrm)
-    file = models / "dlrm" / "config.pbtxt"
-    file.write_text(file.read_text().replace('"format": "eager"', '"format": "aoti"'))
-    deploy("--checkpoint", dlrm)
-    assert '"format": "eager"' in file.read_text()
-
-
 CLIENT, SERVE = ("client", "--url=127.0.0.1:9"), ("serve",)
 COMMANDS = [
     (("client",), 2, "--url is needed"),

@@ -54,11 +54,10 @@ Deployment::Deployment(const std::string& folder) {
   const std::string text = read_text(path);
   try {
     const Json json = Json::parse(text);
-    const int64_t version = json.at("format_version").integer();
     require(json.at("format_name").string() == "recsys-recipes deployment" &&
-                (version == 1 || version == 2),
+                json.at("format_version").integer() == 2,
             "deployments of this project");
-    if (version > 1) check_version(folder, text, json);  // earlier releases wrote no checksums
+    check_version(folder, text, json);
     require(json.at("kind").string() == "dlrm", "DLRM alone");
     require(json.at("format").string() == "eager", "the format eager");
     require(json.at("precision").string() == "float32", "float32");
@@ -70,20 +69,14 @@ Deployment::Deployment(const std::string& folder) {
             "dot products and concatenation");
     require(!config.at("batch_norm").boolean(), "MLPs without batch norm");
     num_numerical = config.at("num_numerical_features").integer();
-    // Releases before had no vectors of numerical features.
-    if (const Json* const kind = config.find("numerical_embedding"); kind != nullptr) {
-      numerical_kind = kind_of(kind->string());
-      numerical_bins = config.at("numerical_bins").integer();
-      require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
-    }
-    if (const Json* const slots = config.find("id_statistics"); slots != nullptr) {
-      statistics_slots = slots->integer();
-      require(statistics_slots == 0 || (statistics_slots >= 2 && statistics_slots <= kMostSlots),
-              "2 slots of statistics or more");
-    }
+    numerical_kind = kind_of(config.at("numerical_embedding").string());
+    numerical_bins = config.at("numerical_bins").integer();
+    require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
+    statistics_slots = config.at("id_statistics").integer();
+    require(statistics_slots == 0 || (statistics_slots >= 2 && statistics_slots <= kMostSlots),
+            "2 slots of statistics or more");
     dim = config.at("embedding_dim").integer();
-    const Json* const seeds = config.find("seeds");  // of releases that have them
-    num_networks = seeds == nullptr ? 1 : seeds->integer();
+    num_networks = config.at("seeds").integer();
     hash_indices = config.at("hash_indices").boolean();
     bottom_sizes = config.at("bottom_mlp_sizes").integers();
     top_sizes = config.at("top_mlp_sizes").integers();

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "../../../dlrm/serve/csrc/checksum.h"
 #include "requests.h"
 
 struct RecsysTensor {
@@ -119,6 +120,21 @@ void write(const std::filesystem::path& path, const std::vector<uint8_t>& bytes)
   require(static_cast<bool>(file.flush()), path.c_str());
 }
 
+const std::string kChecksum = ",\n \"checksum\": \"";
+
+// Takes its checksum from the text of a deployment.json.
+void take_checksum(std::vector<uint8_t>& bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  bytes.resize(text.rfind(kChecksum));
+}
+
+// Gives a damaged text the checksum that a deployment would have given it.
+void add_checksum(std::vector<uint8_t>& bytes) {
+  std::string text(bytes.begin(), bytes.end());
+  text += kChecksum + recsys::serve::checksum_of(text) + "\"\n}\n";
+  bytes.assign(text.begin(), text.end());
+}
+
 void send_requests(Instance* instance, int rounds, std::mt19937& random, Counts& counts) {
   std::vector<float> logit;
   for (int64_t rows = 1; rows <= kMostRows; rows += 1 + rows / 4) {
@@ -140,7 +156,10 @@ void open_damaged(const std::filesystem::path& version, const std::filesystem::p
   for (const char* const name : names) std::filesystem::copy(version / name, folder);
   std::vector<float> logit;
   for (const char* const name : names) {
-    const std::vector<uint8_t> whole = read(version / name);
+    const std::vector<uint8_t> undamaged = read(version / name);
+    std::vector<uint8_t> whole = undamaged;
+    const bool has_checksum = name == names[0];
+    if (has_checksum) take_checksum(whole);
     const size_t interesting = std::min<size_t>(whole.size(), 4096);  // headers come first
     for (int round = 0; round < rounds; ++round) {
       std::vector<uint8_t> bytes(whole.begin(), whole.begin() + static_cast<int64_t>(interesting));
@@ -148,6 +167,7 @@ void open_damaged(const std::filesystem::path& version, const std::filesystem::p
       if (bytes.size() == interesting) {
         bytes.insert(bytes.end(), whole.begin() + static_cast<int64_t>(interesting), whole.end());
       }
+      if (has_checksum) add_checksum(bytes);
       write(folder / name, bytes);
       Instance* const instance = recsys_open(folder.c_str(), 1);
       if (instance == nullptr) {
@@ -157,7 +177,7 @@ void open_damaged(const std::filesystem::path& version, const std::filesystem::p
       ++(respond(instance, request(3, random), logit) == 0 ? counts.answered : counts.refused);
       recsys_close(instance);
     }
-    write(folder / name, whole);
+    write(folder / name, undamaged);
   }
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of small models with random weights, written as a training run writes them."""
 
-import json
+import dataclasses
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from dlrm.config import DlrmConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of as dlrm_weights
 from dlrm.nn.embedding import load_table, read_tables
+from recsys.serve import manifest
+from recsys.serve.manifest import Deployment
 from recsys.train.saving.write import write_checkpoint
 
 TABLE_SIZES = (5, 200, 3000, 17)
@@ -70,10 +72,13 @@ def bert4rec_checkpoint(
 
 
 def without_checksums(version):
-    """Turns a version into one of a release that wrote no checksums; returns its folder."""
-    file = version / "deployment.json"
-    values = json.loads(file.read_text()) | {"format_version": 1}
-    for key in ("card", "checksums", "checksum"):
-        del values[key]
-    file.write_text(json.dumps(values, indent=1) + "\n")
+    """Takes the checksums of its files from a version, for damages behind them; returns it."""
+    dataclasses.replace(Deployment.load(version), checksums={}).save(version)
     return version
+
+
+def sign(version):
+    """Gives a version the checksum of its changed deployment.json."""
+    file = version / "deployment.json"
+    text, _, _ = file.read_text().rpartition(manifest._CHECKSUM)
+    file.write_text(manifest._signed(text))
