@@ -81,6 +81,7 @@ def test_a_wrong_schema_names_the_key(tmp_path, key):
     (tmp_path / "own.yaml").write_text(WRONG[key])
     error = called("movielens", *flags, f"--output={tmp_path / 'made'}", status=2)
     assert f"own.yaml:1: {key}: " in error
+    assert "--columns" not in error  # which is a flag too
     assert not (tmp_path / "made").exists()
 
 
