@@ -17,6 +17,7 @@ from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings
 from recsys.serve.deploy import ParityError
 from recsys.serve.manifest import Deployment, DeploymentError
+from tests.checkpoints import rewrite
 from tests.dlrm.deployed import deploy_checkpoint, draw
 from tests.dlrm.nvidia_folder import write_nvidia_folder
 from tests.recsys.serve.checkpoints import (
@@ -210,6 +211,15 @@ def test_a_checkpoint_in_nvidias_layout_is_deployed(tmp_path):
 def test_a_version_that_is_not_the_checkpoint_is_refused(checkpoint, tmp_path):
     with pytest.raises(ParityError, match="largest difference"):
         deployed(checkpoint, tmp_path / "models", quantize="int8", tolerance=1e-7)
+    assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
+
+
+def test_answers_that_are_no_numbers_are_refused(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    for file in checkpoint.glob("*.safetensors"):
+        rewrite(file, lambda tensors: {name: t * 1e30 for name, t in tensors.items()})
+    with pytest.raises(ParityError):
+        deployed(checkpoint, tmp_path / "models")
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
 

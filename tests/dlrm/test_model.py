@@ -305,6 +305,12 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
 
 
+def test_dropout_differs_at_each_step_of_training():
+    step = train_step(build(dropout=0.5), "sgd")
+    first, second = (float(step(batch(), 0.0)) for _ in range(2))
+    assert first != second
+
+
 def test_batch_norm_is_between_each_hidden_layer_and_its_relu():
     mlp = Mlp(3, (5, 4, 2), final_relu=True, batch_norm=True)
     plain = nn.Sequential(

@@ -354,18 +354,25 @@ def damage_unseen(root, split):
     return lambda: path.write_bytes(before)
 
 
+def evaluations(records):
+    """Returns step -> AUC, and the best one at the end."""
+    return {str(r["step"]): auc for r in records if (auc := r["data"].get("auc")) is not None} | {
+        "best": final(records)["best_auc"]
+    }
+
+
 @pytest.mark.parametrize(("split", "steps"), [("train", 46), ("test", 47)])
 def test_what_was_reached_before_an_error_is_saved(program, copy, tmp_path, split, steps):
     vouch(copy)
     whole, run = tmp_path / "whole", tmp_path / "run"
-    auc = final(program.train(copy, whole, "--epochs=2"))["best_auc"]
+    expected = evaluations(program.train(copy, whole, "--epochs=2"))
     mend = damage_unseen(copy, split)
     program.train(copy, run, "--epochs=2", status=2)
     assert "numerical.bin: feature num_1" in program.stderr
     assert f"Saved step {steps}, before the error below" in program.stdout
     assert "repeat the command with --resume" in program.stdout
     mend()
-    assert final(program.train(copy, run, "--epochs=2", "--resume"))["best_auc"] == auc
+    assert evaluations(program.train(copy, run, "--epochs=2", "--resume")) == expected
     assert_same(run, whole)
 
 

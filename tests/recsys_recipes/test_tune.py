@@ -88,13 +88,19 @@ def test_a_study_finds_by_validation_and_goes_on(tune, tmp_path):
 
 def test_further_seeds_decide_between_the_best(tune, tmp_path):
     """What they found is kept: the same command trains nothing."""
-    *lines, best = tune("--trials=4", "--finalists=2").splitlines()
+    command = functools.partial(
+        *(tune, "--trials=5", "--finalists=3"),
+        search=("--search=lr=3e-3,4e-3,5e-3,6e-3", "--search=dropout=0.1,0.2"),
+    )
+    *lines, best = command().splitlines()
     found = [
-        re.fullmatch(r"finalist, trial (\d): (\S+), (\S+), (\S+) by seed, lr (\S+), norm (\w+)", x)
-        for x in lines[4:]
+        re.fullmatch(
+            r"finalist, trial (\d): (\S+), (\S+), (\S+) by seed, lr (\S+), dropout (\S+)", x
+        )
+        for x in lines[5:]
     ]
     complete = of_study(tmp_path)["COMPLETE"]
-    ranked = sorted(complete, key=lambda trial: -trial.value)[:2]
+    ranked = sorted(complete, key=lambda trial: -trial.value)[:3]
     assert [int(match[1]) for match in found] == [trial.number for trial in ranked]
     for match, trial in zip(found, ranked, strict=True):
         assert float(match[2]) == pytest.approx(trial.value, abs=1e-6)
@@ -104,9 +110,9 @@ def test_further_seeds_decide_between_the_best(tune, tmp_path):
             assert max(measured) == pytest.approx(float(score), abs=1e-6)
     means = [sum(map(float, match.group(2, 3, 4))) for match in found]
     winner = found[means.index(max(means))]
-    assert best == f"Best of 4: --lr={winner[5]} --norm={winner[6]}"
+    assert best == f"Best of 5: --lr={winner[5]} --dropout={winner[6]}"
     logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("study.db.*")}
-    assert tune("--trials=4", "--finalists=2").splitlines() == [*lines[4:], best]
+    assert command().splitlines() == [*lines[5:], best]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("study.db.*")} == logs
 
 

@@ -128,6 +128,9 @@ def test_the_client_sends_lines_of_a_file(ask, model, clicks, tmp_path):
     table.write_text("I1,I2\n1,2\n")
     said = ask(f"--model={model}", f"--request={table}", status=2)
     assert "rows.csv: the header lacks I3, I4" in said
+    table.write_text(f"{text}1,2\n")
+    said = ask(f"--model={model}", f"--request={table}", status=2)
+    assert "rows.csv:3" in said
     requests.write_bytes(line + b"\n")
     begins = line[:12].decode().replace("\t", "\\t")
     said = ask(*arguments, status=2)

@@ -71,6 +71,8 @@ WRONG = {
     "columns.type": "columns: [{name: a, role: user, type: hex}, {name: b, role: item, type: hex}]",
     "columns.missing": "columns: [{name: a, role: user, type: string, missing: [x]}]",
     "dialect.delimiter": "dialect: {delimiter: '-'}",
+    "columns.time_zone": "columns: [{name: a, role: user, type: string}, "
+    "{name: t, role: timestamp, time_zone: '+01:00'}]",  # without format
     "label": "label: {column: a}",
 }
 
@@ -81,6 +83,7 @@ def test_a_wrong_schema_names_the_key(tmp_path, key):
     (tmp_path / "own.yaml").write_text(WRONG[key])
     error = called("movielens", *flags, f"--output={tmp_path / 'made'}", status=2)
     assert f"own.yaml:1: {key}: " in error
+    assert "--format" not in error  # a key, which is a flag too
     assert not (tmp_path / "made").exists()
 
 
