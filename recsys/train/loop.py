@@ -169,8 +169,6 @@ class LoopState:
         Raises:
             UserError: a value is missing or of another type.
         """
-        older = {"evaluation_failed": False, "plateaus": 0, "ended": ""}
-        values = older | dict(values)
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             value: Any = values.get(field.name)
