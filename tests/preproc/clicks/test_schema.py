@@ -15,8 +15,6 @@ import xxhash
 from dlrm.model.weights import OpenedCheckpoint
 from preproc.clicks import __main__ as program
 from preproc.clicks.job import semantics_of, semantics_of_schema
-from preproc.clicks.serving.feature_file import write_feature_file
-from preproc.clicks.serving.line_transform import LineTransform
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from tests.dlrm.conftest import final, make_program
 from tests.harness import assert_tells, refusal
@@ -24,6 +22,7 @@ from tests.preproc.clicks.rows import assert_same, good_text, run
 from tests.preproc.clicks.schema_log import (
     NAMES,
     SINGLE,
+    assert_served,
     columns_of,
     prepare,
     rows,
@@ -102,17 +101,6 @@ def test_a_log_of_as_many_features_as_there_may_be(tmp_path):
     expected = prepare(tmp_path / "log", schema, tmp_path / "reference", engine="reference")
     assert_same(prepare(tmp_path / "log", schema, tmp_path / "made"), expected)
     assert_served(tmp_path, lines)
-
-
-def assert_served(folder, lines):
-    """Compares lines, transformed as a server does, with the test split of a dataset."""
-    write_feature_file(folder / "made", folder / "features.bin", "float32")
-    _, reader = columns_of(folder / "made", "test")
-    rows_of_test = [line.partition(";")[2].encode() for line in lines[-reader.num_rows :]]
-    served = LineTransform(folder / "features.bin").transform(rows_of_test)
-    offline = reader.read(0, reader.num_rows)
-    assert np.array_equal(served.ids, np.stack(offline.categorical, 1))
-    assert np.array_equal(served.numerical, offline.numerical)
 
 
 @needs("compiled Criteo kernel")
