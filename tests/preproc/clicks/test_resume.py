@@ -192,7 +192,7 @@ def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch, can_swap):
 def test_two_runs_do_not_meet(days, tmp_path):
     with (
         workspace.Workspace(tmp_path / "made", None).locked(),
-        refusal(tmp_path / "made.staging", kind=PreprocError),
+        refusal(tmp_path / "made.work", kind=PreprocError),
     ):
         run(days, tmp_path / "made")
 
