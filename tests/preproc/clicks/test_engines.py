@@ -552,5 +552,5 @@ def test_too_many_bad_rows_and_then_enough(engine, tmp_path):
 @only("spark")
 def test_dictionaries_that_do_not_fit_an_executor(engine, tmp_path):
     days = write_days(tmp_path / "days", rows=100)
-    with refusal("30.0 MiB", kind=PreprocError, settings=("memory_limit",)):
+    with refusal("`memory_limit` 30.0 MiB", kind=PreprocError):
         engine(days, tmp_path / "made", memory_limit=30 * 2**20)
