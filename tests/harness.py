@@ -457,8 +457,11 @@ def refusal(*facts: object, kind: type[Exception] = UserError, **at: Any) -> Ite
     """
     with pytest.raises(kind) as caught:
         yield
-    assert_tells(str(caught.value), *facts)
-    assert {name: getattr(caught.value, name) for name in at} == at
+    try:
+        assert_tells(str(caught.value), *facts)
+        assert {name: getattr(caught.value, name) for name in at} == at
+    finally:
+        del caught  # its traceback holds this frame, and files of others would stay open
 
 
 def put_nan(run: Path, group: str) -> None:

@@ -128,8 +128,9 @@ class ClicksSemantics:
                 )
         if self.numerical_min + self.numerical_offset < 1:
             raise UserError(
-                f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
-                f"{self.numerical_min} + {self.numerical_offset}"
+                f"`numerical_min` + `numerical_offset` must be at least 1 to take the logarithm, "
+                f"got {self.numerical_min} + {self.numerical_offset}",
+                settings=("numerical_min", "numerical_offset"),
             )
         require_not_negative(self, "frequency_limit")
         require_below(self, "frequency_limit", 2**64)
@@ -262,7 +263,8 @@ def one_split(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = [name for name in SPLIT_SETTINGS if overrides.get(name) is not None]
     if len(given) > 1:
-        raise UserError(f"{' and '.join(f'`{n}`' for n in given)} exclude each other; drop one")
+        names = " and ".join(f"`{name}`" for name in given)
+        raise UserError(f"{names} exclude each other; drop one", settings=given)
     return {**dict.fromkeys(SPLIT_SETTINGS if given else ()), **overrides}
 
 

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import xxhash
 import yaml
 
 from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.serving.feature_file import write_feature_file
+from preproc.clicks.serving.line_transform import Features, LineTransform
+from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest
 from recsys.data.split_binary import SplitBinaryReader
@@ -223,6 +227,22 @@ def prepare(
     """Prepares a dataset by a schema, in input order unless `overrides` shuffle it."""
     semantics = semantics_of_schema(schema, {"shuffle_seed": None} | (overrides or {}))
     return run(source, output, schema=schema, semantics=semantics, **fields)
+
+
+def assert_served(folder: Path, lines: list[str]) -> tuple[Features, ClickColumns]:
+    """Compares lines, transformed as a server does, with the test split of a dataset.
+
+    Returns both.
+    """
+    _, reader = columns_of(folder / "made", "test")
+    write_feature_file(folder / "made", folder / "features.bin", "float32")
+    rows_of_test = [line.partition(";")[2].encode() for line in lines[-reader.num_rows :]]
+    with LineTransform(folder / "features.bin") as transform:
+        served = transform.transform(rows_of_test)
+    offline = reader.read(0, reader.num_rows)
+    assert np.array_equal(served.ids, np.stack(offline.categorical, 1))
+    assert np.array_equal(served.numerical, offline.numerical)
+    return served, offline
 
 
 def columns_of(dataset: Path, split: str) -> tuple[FeatureSpec, SplitBinaryReader]:

@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from recsys.data import parquet
 from recsys.data.manifest import Manifest
 from recsys.data.verify.run import verify
 from tests import harness
+from tests.harness import assert_tells
 from tests.preproc.clicks.rows import good_text, run, write_days
 from tests.preproc.programs import called
 
@@ -56,8 +56,9 @@ def test_a_given_split_replaces_that_of_the_preset_and_no_other_one():
     semantics = clicks.job_from_flags(values).semantics
     assert (semantics.split_fractions, semantics.split_rows) == (None, (20, -1, 5))
     both = "--split_days=1,1,-1", "--split_fractions=.8,.1,.1"
-    said = call("--input=in", "--output=out", *both, status=2)
-    assert "--split_fractions and --split_days exclude each other" in said
+    assert_tells(
+        call("--input=in", "--output=out", *both, status=2), "--split_fractions", "--split_days"
+    )
 
 
 @pytest.mark.parametrize("preset", PRESETS.names())
@@ -69,53 +70,54 @@ def test_preset_alone_gives_its_semantics(preset):
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flag", "facts"),
     [
-        ("--preset=dlrm2", "--preset dlrm2: no such file; built in are dlrm, kaggle"),
-        ("--engine=hadoop", "--engine must be one of native, reference, spark"),
-        ("--layout=wide", "--layout must be one of nvidia, torchrec; got 'wide'"),
-        ("--format=csv", "--format must be a comma-separated list of split, parquet, npy; got"),
-        ("--format=", "--format must be"),
-        ("--format=split,split", "--format must be"),
-        ("--max_bad_fraction=1.5", "--max_bad_fraction must lie in"),
-        ("--max_bad_fraction=nan", "--max_bad_fraction must be a finite number, got nan"),
-        ("--shuffle_seed=-1", "--shuffle_seed must"),
-        (f"--shuffle_seed={2**64}", "--shuffle_seed must"),
-        ("--shuffle_seed=one", "--shuffle_seed must"),
-        ("--memory_limit=lots", "--memory_limit must be a number with a unit"),
-        ("--progress=loud", "--progress must be one of"),
-        ("--frequency_limit=many", "--frequency_limit must be an integer"),
-        ("--frequency_limit=-1", "--frequency_limit must not be negative"),
-        (f"--frequency_limit={2**64 + 1}", "--frequency_limit must be below 18446744073709551616"),
-        (f"--numerical_offset={2**64 + 2}", "--numerical_offset must be a 32-bit integer"),
-        (f"--numerical_min={-(2**31) - 1}", "--numerical_min must be a 32-bit integer"),
-        ("--split_fractions=0.5,0.5", "--split_fractions must be three numbers"),
-        ("--split_fractions=a,b,c", "--split_fractions must be numbers such as"),
-        ("--split_fractions=1/0,0,0", "--split_fractions must be numbers such as"),
-        ("--split_fractions=1e999,0,0", "--split_fractions must be three numbers in"),
-        ("--split_fractions=1e9999999,0,0", "--split_fractions must be three numbers in"),
-        (f"--split_fractions={10**400}/1,0,0", "--split_fractions must be numbers such as"),
-        ("--split_fractions=0.5,0.5,0.5", "--split_fractions must be three numbers in"),
-        ("--split_rows=1,2", "--split_rows must be three"),
-        ("--split_rows=a,b,c", "--split_rows must be integers such as 95000,5000,-1"),
-        ("--split_rows=-1,5,-1", "--split_rows must be three numbers of train,validation,test"),
-        ("--split_rows=1,-2,5", "--split_rows must be three numbers of train,validation,test"),
-        ("--split_days=2,2,-1", "--split_days 2,2,-1 makes 4 files, but there are 3"),
-        ("--split_days=1,0,0", "--split_days 1,0,0 makes 1 files, but there are 3"),
-        ("--category_modulus=0", "--category_modulus must lie in"),
-        ("--last_day=never", "--last_day must be one of test_validation, validation_test"),
-        ("--numerical_min=-9", "numerical_min"),
-        ("--threads=0", "--threads must be at least 1"),
-        ("--threads=two", "threads"),
-        ("--no_such_flag", "Unknown command line flag"),
-        ("stray", "unexpected argument 'stray'"),
-        ("--input=", "--input is needed"),
+        ("--preset=dlrm2", ["dlrm2", "dlrm", "kaggle"]),
+        ("--engine=hadoop", ["hadoop", "native", "reference", "spark"]),
+        ("--layout=wide", ["wide", "nvidia", "torchrec"]),
+        ("--format=csv", ["csv", "split", "parquet", "npy"]),
+        ("--format=", ["''"]),
+        ("--format=split,split", ["split,split"]),
+        ("--max_bad_fraction=1.5", ["[0, 1]", 1.5]),
+        ("--max_bad_fraction=nan", ["nan"]),
+        ("--shuffle_seed=-1", [-1]),
+        (f"--shuffle_seed={2**64}", [2**64]),
+        ("--shuffle_seed=one", ["one"]),
+        ("--memory_limit=lots", ["lots"]),
+        ("--progress=loud", ["loud", "json"]),
+        ("--frequency_limit=many", ["many"]),
+        ("--frequency_limit=-1", [-1]),
+        (f"--frequency_limit={2**64 + 1}", [2**64, 2**64 + 1]),
+        (f"--numerical_offset={2**64 + 2}", ["32-bit", 2**64 + 2]),
+        (f"--numerical_min={-(2**31) - 1}", ["32-bit", -(2**31) - 1]),
+        ("--numerical_min=-9", ["-9 + 2"]),
+        ("--split_fractions=0.5,0.5", ["0.5,0.5"]),
+        ("--split_fractions=a,b,c", ["a,b,c"]),
+        ("--split_fractions=1/0,0,0", ["1/0,0,0"]),
+        ("--split_fractions=1e999,0,0", ["[0, 1]", "inf,0.0,0.0"]),
+        ("--split_fractions=1e9999999,0,0", ["[0, 1]", "inf,0.0,0.0"]),
+        (f"--split_fractions={10**400}/1,0,0", []),
+        ("--split_fractions=0.5,0.5,0.5", ["[0, 1]", "0.5,0.5,0.5"]),
+        ("--split_rows=1,2", ["1,2"]),
+        ("--split_rows=a,b,c", ["95000,5000,-1", "a,b,c"]),
+        ("--split_rows=-1,5,-1", ["-1,5,-1"]),
+        ("--split_rows=1,-2,5", ["1,-2,5"]),
+        ("--split_days=2,2,-1", ["2,2,-1", 4, 3]),
+        ("--split_days=1,0,0", ["1,0,0", 1, 3]),
+        ("--category_modulus=0", ["[1, 2**32]", 0]),
+        ("--last_day=never", ["never", "test_validation", "validation_test"]),
+        ("--threads=0", [1, 0]),
+        ("--threads=two", ["two"]),
+        ("--no_such_flag", []),
+        ("stray", []),
+        ("--input=", []),
     ],
 )
-def test_bad_flags_end_with_status_2_and_one_message(days, tmp_path, flag, message):
+def test_bad_flags_end_with_status_2_and_one_message(days, tmp_path, flag, facts):
     error = call(f"--input={days}", f"--output={tmp_path / 'made'}", flag, status=2)
     assert error.startswith("error: ")
-    assert message in error
+    assert flag.partition("=")[0].removeprefix("--") in error
+    assert_tells(error, *facts)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,21 +126,20 @@ def test_a_run_and_its_status(tmp_path, capsys):
     source.write_bytes(good_text(500, seed=4) + b"bad\n")
     arguments = [f"--input={source}", f"--output={tmp_path / 'made'}", "--preset=kaggle"]
     error = call(*arguments, "--progress=none", status=3)
-    assert "1 bad rows, more than --max_bad_fraction 0.0001 allows" in error
+    assert_tells(error, 1, "--max_bad_fraction", 0.0001)
     said = call(*arguments, "--max_bad_fraction=0.01", "--progress=json")
     assert capsys.readouterr().out == f"{tmp_path / 'made'}\n"
     *stages, summary = (json.loads(line) for line in said.splitlines())
-    told = (
-        r"train 428 rows with \d+\.\d% clicks, validation 36 rows .*, test 36 rows with .* clicks"
-    )
-    assert re.fullmatch(told, summary["message"])
     if "stage" in stages[0]:
         assert [s["stage"] for s in stages] == ["scan", "merge", "encode", "finish"]
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.semantics["preset"] == "kaggle"
     assert manifest.rows == {"train": 428, "validation": 36, "test": 36}
     assert manifest.rejected["columns"] == 1
-    assert "already exists" in call(*arguments, status=2)
+    for split, rows in manifest.rows.items():
+        clicks = f"{manifest.positives[split] / rows:.1%}"
+        assert_tells(summary["message"], f"{split} {rows}", clicks)
+    assert_tells(call(*arguments, status=2), tmp_path / "made", "--overwrite")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_interrupt_ends_with_status_130(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(clicks.clicks_pipeline, "prepare", interrupt)
-    assert "the same command continues" in call("--input=in", "--output=out", status=130)
+    call("--input=in", "--output=out", status=130)
 
 
 def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch):
@@ -174,7 +175,7 @@ def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch):
     expected = run(days, tmp_path / "expected")
     monkeypatch.setattr("preproc.clicks.kernel.binding.is_built", lambda: False)
     said = call(f"--input={days}", f"--output={tmp_path / 'made'}")
-    assert said.count("the native kernel is not built") == 1
+    assert said.count("make build") == 1
     made = Manifest.load(tmp_path / "made")
     assert made.files == expected.files
     assert made.engine["name"] == "reference"
@@ -182,7 +183,8 @@ def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch):
 
 def test_help_tells_the_values_of_the_presets(capsys):
     call("--help")
-    assert "By preset: dlrm 15, kaggle 4, mlperf 0" in " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
+    assert_tells(text, "dlrm 15, kaggle 4, mlperf 0")
 
 
 def test_pyarrow_is_imported_only_where_it_is_used():
@@ -203,7 +205,7 @@ def test_script_makes_a_dataset_of_relative_paths(tmp_path):
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.semantics["frequency_limit"] == 3
     assert (tmp_path / "made" / "parquet" / "train" / "part_00000.parquet").is_file()
-    assert "already exists" in shell(tmp_path, status=2, **paths)
+    assert_tells(shell(tmp_path, status=2, **paths), "made", "--overwrite")
     shell(tmp_path, "--overwrite", **paths)
     assert Manifest.load(tmp_path / "made").semantics["frequency_limit"] == 15
 
@@ -234,17 +236,17 @@ def test_script_works_in_the_folder_of_its_caller(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "facts"),
     [
-        (("fifteen",), "must be a number"),
-        (("15", "TPU"), "must be CPU or GPU"),
-        (("15", "GPU"), "works on the CPU"),
-        (("15", "CPU", "spork"), "unknown engine 'spork'"),
-        ((), "/data/dlrm/criteo"),
+        (("fifteen",), ["fifteen"]),
+        (("15", "TPU"), ["TPU", "CPU", "GPU"]),
+        (("15", "GPU"), ["native", "CPU", "NVTabular"]),
+        (("15", "CPU", "spork"), ["spork", "native"]),
+        ((), ["/data/dlrm/criteo"]),
     ],
 )
-def test_script_says_what_is_wrong(tmp_path, arguments, message):
+def test_script_says_what_is_wrong(tmp_path, arguments, facts):
     if not arguments and Path("/data/dlrm/criteo").exists():
         return
     paths = {} if arguments else {"OUTPUT_PATH": "made"}
-    assert message in shell(tmp_path, *arguments, status=2, **paths)
+    assert_tells(shell(tmp_path, *arguments, status=2, **paths), *facts)

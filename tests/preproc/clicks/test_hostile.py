@@ -81,7 +81,7 @@ HOSTILE = {
     "open quotes": with_fields(b'"', b'"a', b'"a"b', b'"""', b'a"b', column=1),
     "quoted numbers": with_fields(b'"7"', b'""', b'" 7"', b'"7""8"', column=2),
     "fields": BODY + b"1,a\n" + b"1" + b"," * 8 + b"\n" + b"\n" + b",,,,,,,\n" + b"1,,,,,,\n",
-    "a line feed in quotes": BODY + b'1,"a\nb",7,ff,3,1.5,2026-03-01,\n',
+    "line feeds in quotes": BODY + b'1,"a\nb",7,ff,3,1.5,2026-03-01,\n',
     "CRLF": BODY.replace(b"\n", b"\r\n"),
     "mixed line ends": BODY
     + b"1,a,7,ff,3,1.5,2026-03-01,x:1\r\r\n"
@@ -100,7 +100,7 @@ HOSTILE = {
     "blank ends": BODY + b"\r\n\n\r\n" + b"\n" * 2000,
     "a blank end of CRLF": BODY.replace(b"\n", b"\r\n") + b"\r\n",
     "a blank end of gzip": gzip.compress(BODY + b"\n\n"),
-    "a blank end of its own": gzip.compress(BODY[:-1]) + gzip.compress(b"\n\r\n") * 2,
+    "a blank end, packed apart": gzip.compress(BODY[:-1]) + gzip.compress(b"\n\r\n") * 2,
     "blank lines before a row": BODY + b"\n\r\n" + GOOD[0] + b"\n",
     "blanks in the last line": BODY + b"  \n",
     "gzip cut": gzip.compress(BODY * 100)[:-20],
@@ -121,7 +121,7 @@ GOOD_FORMS = (
 )
 REFUSED = tuple(HOSTILE)[list(HOSTILE).index("gzip cut") :]
 READ = tuple(name for name in HOSTILE if name not in REFUSED)
-TOGETHER = "a folder of all that is not refused"
+TOGETHER = "together"
 
 
 def outcome(folder: Path, name: str, engine: str) -> str:

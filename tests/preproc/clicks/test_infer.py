@@ -18,6 +18,7 @@ from preproc.clicks.schema.draft.infer import infer_schema
 from preproc.clicks.schema.read import load_schema
 from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
+from tests.harness import assert_tells, refusal
 from tests.preproc.clicks.schema_log import columns_of as columns_of_dataset
 from tests.preproc.clicks.schema_log import prepare
 
@@ -26,6 +27,15 @@ def columns_of(draft: str) -> dict[str, dict[str, object]]:
     """Returns the columns of a draft by name, without their names."""
     entries = yaml.safe_load(draft)["columns"]
     return {entry.pop("name"): entry for entry in entries}
+
+
+def prepared(log: Path, *flags: str) -> Manifest:
+    """Prepares a log by its draft as it is, by default without a row left out."""
+    schema, output = log.with_name("schema.yaml"), log.with_name("data")
+    schema.write_text(infer_schema(log))
+    made = (f"--output={output}", "--progress=none", "--max_bad_fraction=0", *flags)
+    assert program.main(["prepare", f"--input={log}", f"--schema={schema}", *made]) == 0
+    return Manifest.load(output)
 
 
 def write_log(path: Path, rows: int, header: bool = True, delimiter: str = ",") -> None:
@@ -83,7 +93,7 @@ def test_middle_and_tail_of_a_long_log_are_read(tmp_path):
     with (tmp_path / "log.csv").open("a") as file:
         file.write("1,1,1,x,1,1,1,1,1,1\n" * 3)
     assert (tmp_path / "log.csv").stat().st_size > 2**22
-    assert "3 rows to leave out, as 'x'" in infer_schema(tmp_path / "log.csv")
+    assert re.search(r"\b3 .*'x'", infer_schema(tmp_path / "log.csv"))
 
 
 def test_a_draft_is_a_schema(tmp_path, capsys):
@@ -94,7 +104,7 @@ def test_a_draft_is_a_schema(tmp_path, capsys):
     assert program.main([*words, f"--infer={schema}"]) == 0
     assert capsys.readouterr().out == f"{schema}\n"
     assert program.main([*words, f"--infer={schema}"]) == 2
-    assert "exists; name another file" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, "--infer", schema)
     made = (f"--schema={schema}", f"--output={tmp_path / 'made'}", "--engine=reference")
     assert program.main([*words, *made]) == 0
     assert Manifest.load(tmp_path / "made").rows == {"train": 2400, "validation": 300, "test": 300}
@@ -149,12 +159,8 @@ def test_lists_in_parquet_are_lists(tmp_path):
     log = tmp_path / "log.parquet"
     tags = [["red", "blue"], [], None, ["red"], ["blue", "red", "tan"], ["tan", "red"]] * 40
     parquet.write_table(pa.table({"click": [0, 1, 1] * 80, "tags": tags}), log)
-    draft = infer_schema(log)
-    assert columns_of(draft)["tags"]["separator"] == "|"
-    (tmp_path / "schema.yaml").write_text(draft)
-    flags = [f"--input={log}", f"--schema={tmp_path / 'schema.yaml'}", "--progress=none"]
-    made = (f"--output={tmp_path / 'data'}", "--shuffle_seed=none")
-    assert program.main(["prepare", *flags, *made]) == 0
+    assert columns_of(infer_schema(log))["tags"]["separator"] == "|"
+    prepared(log, "--shuffle_seed=none")
     lists = columns_of_dataset(tmp_path / "data", "train")[1].read(0, 6).lists[0]
     assert lists.offsets.tolist() == [0, 2, 2, 2, 3, 6, 8]
     assert [lists.ids.tolist().count(i) for i in (1, 2, 3)] == [4, 2, 2]
@@ -181,7 +187,6 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
     draft = infer_schema(tmp_path / "log.parquet")
     label = {"column": "click", "positive": ["yes\n"], "negative": ["no\n"]}
     assert yaml.safe_load(draft)["label"] == label
-    (tmp_path / "schema.yaml").write_text(draft)
     columns = columns_of(draft)
     kinds = {name: (column["role"], column.get("type")) for name, column in columns.items()}
     assert kinds == {
@@ -192,10 +197,7 @@ def test_a_draft_of_a_table_goes_by_its_types(tmp_path):
         "items": ("categorical_list", "int"),
     }
     assert columns["when"]["format"] == "iso8601"
-    flags = [f"--input={tmp_path / 'log.parquet'}", f"--schema={tmp_path / 'schema.yaml'}"]
-    flags += [f"--output={tmp_path / 'data'}", "--progress=none"]
-    assert program.main(["prepare", *flags]) == 0
-    assert sum(Manifest.load(tmp_path / "data").rows.values()) == 200
+    assert sum(prepared(tmp_path / "log.parquet").rows.values()) == 200
 
 
 def test_columns_of_a_table_that_no_role_reads_are_ignored(tmp_path):
@@ -221,11 +223,8 @@ def test_columns_of_a_table_that_no_role_reads_are_ignored(tmp_path):
         "visits": "categorical_list",
         "note": "categorical",
     }
-    (tmp_path / "schema.yaml").write_text(draft)
-    flags = [f"--input={tmp_path / 'log.parquet'}", f"--schema={tmp_path / 'schema.yaml'}"]
-    flags += [f"--output={tmp_path / 'data'}", "--progress=none", "--max_bad_fraction=0.01"]
-    assert program.main(["prepare", *flags]) == 0
-    assert sum(Manifest.load(tmp_path / "data").rows.values()) == 199
+    made = prepared(tmp_path / "log.parquet", "--max_bad_fraction=0.01")
+    assert sum(made.rows.values()) == 199
 
 
 def draft_of(tmp_path, names: str, *rows: str) -> str:
@@ -238,8 +237,8 @@ def draft_of(tmp_path, names: str, *rows: str) -> str:
 def test_a_label_is_asked_for_where_two_columns_may_be_it(tmp_path, values):
     no, yes = values.split()
     draft = draft_of(tmp_path, "opened,is_mobile,c", f"{no},0,a", f"{yes},1,b", f"{no},1,a")
-    assert 'label: {column: ""' in draft
-    assert f"opened ({no} 67%, {yes} 33%); is_mobile (1 67%, 0 33%)" in draft
+    assert yaml.safe_load(draft)["label"]["column"] == ""
+    assert_tells(draft, f"opened ({no} 67%, {yes} 33%); is_mobile (1 67%, 0 33%)")
 
 
 def test_what_is_read_otherwise_than_it_looks_is_told(tmp_path):
@@ -251,12 +250,11 @@ def test_what_is_read_otherwise_than_it_looks_is_told(tmp_path):
     draft = draft_of(tmp_path, names, *rows)
     columns = columns_of(draft)
     assert columns["price"] == columns["tags"] == {"role": "ignored"}
-    assert "decimal commas: write the numbers with a point" in draft
-    assert "lists in brackets: write their elements with a bar between" in draft
+    assert_tells(draft, "docs/own_clicks.md")
     formats = [columns[name]["format"] for name in ("at", "end", "start")]
     assert formats == ["%m/%d/%Y %H:%M", "%d/%m/%Y", "%d.%m.%Y %H:%M"]
-    assert draft.count("or %d/%m/%Y: no number is above 12") == 1
-    with pytest.raises(PreprocError, match="JSON is not read here; write it as csv or parquet"):
+    assert [line for line in draft.splitlines() if "%d/%m/%Y" in line and "%m/%d" in line]
+    with refusal("JSON", "pandas.read_json", kind=PreprocError, path=tmp_path / "log"):
         draft_of(tmp_path, '{"a": 1}')
 
 
@@ -314,7 +312,7 @@ def test_a_few_odd_values_are_told_and_change_no_role(tmp_path):
     assert columns_of(draft)["seen"]["weight_separator"] == ":"
     assert columns_of(draft)["price"]["transform"] == "standardise"  # some are negative
     for odd in ("'12,50 EUR'", "'B1:0.5||B2:x'", "'yesterday'"):
-        assert f"1 rows to leave out, as {odd}" in draft
+        assert re.search(rf"\b1 .*{re.escape(odd)}", draft)
 
 
 def test_the_delimiter_of_a_file_separates_no_lists(tmp_path):
@@ -348,7 +346,7 @@ def test_headers_of_an_index_and_of_a_number_are_told(tmp_path):
         made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / names}"]
         assert program.main([*made, "--progress=none"]) == 0
     log.write_text(f"user,user,price,clicked\n{rows}")
-    with pytest.raises(PreprocError, match="the header names user more than once"):
+    with refusal("user", kind=PreprocError, path=log):
         infer_schema(log)
 
 
@@ -368,7 +366,7 @@ def test_negative_numbers_are_not_drafted_as_logarithms(tmp_path):
         "mean": pytest.approx(numbers.mean(), rel=1e-5),
         "deviation": pytest.approx(numbers.std(), rel=1e-5),
     }
-    assert "45% negative" in draft
+    assert_tells(draft, "45%")
 
 
 def test_far_values_of_both_signs_are_drafted_as_signed_logarithms(tmp_path):
@@ -390,9 +388,9 @@ def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
     log.write_text("event,user\n" + "view,u1\nbuy,u2\nview,u3\nbuy,u1\n" * 25)
     draft = infer_schema(log)
     schema.write_text(draft)
-    assert "# Which one? event (view 50%, buy 50%); user (u1 50%, u2 25%, u3 25%)" in draft
+    assert_tells(draft, "event (view 50%, buy 50%); user (u1 50%, u2 25%, u3 25%)")
     prepare = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
-    with pytest.raises(PreprocError, match=r"schema.yaml:3: label: expected the label's column"):
+    with refusal("label", kind=PreprocError, path=schema, line=3):
         load_schema(schema)
     given = 'column: event, positive: ["buy"], negative: ["view"]'
     schema.write_text(draft.replace('column: "", positive: ["1"], negative: ["0"]', given))
@@ -401,16 +399,16 @@ def test_a_label_that_cannot_be_told_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     {
-        "a b c\n" * 30: "no comma, tab, semicolon or bar",
-        "a,b\n": "has a header and no row",
-        "click,b\n" + "1,x,\n0,y,\n" * 30: "header has 2 fields, and the row after it 3",
+        "a b c\n" * 30: ["docs/own_clicks.md"],
+        "a,b\n": [],
+        "click,b\n" + "1,x,\n0,y,\n" * 30: [2, 3],
     }.items(),
 )
-def test_what_cannot_be_told_is_refused(text, message, tmp_path):
+def test_what_cannot_be_told_is_refused(text, facts, tmp_path):
     (tmp_path / "log").write_text(text)
-    with pytest.raises(PreprocError, match=message):
+    with refusal(*facts, kind=PreprocError, path=tmp_path / "log"):
         infer_schema(tmp_path / "log")
 
 
@@ -433,9 +431,9 @@ def test_json_is_refused_with_the_same_remedy_as_by_a_schema(tmp_path):
     schema.write_text(draft_of(tmp_path, "click,site", "1,a", "0,b"))
     for text in ('{"click": 1, "site": "a"}\n' * 9, '[{"click": 1}]\n', '[\n{"click": 1}\n]\n'):
         log.write_text(text)
-        with pytest.raises(PreprocError, match="read_json"):
+        with refusal("pandas.read_json", kind=PreprocError, path=log):
             infer_schema(log)
-        with pytest.raises(PreprocError, match="read_json"):
+        with refusal("pandas.read_json", kind=PreprocError, path=log):
             prepare(log, schema, tmp_path / "data")
 
 
@@ -458,8 +456,11 @@ def test_times_are_drafted_with_the_features_that_differ(tmp_path):
     assert drafted["ts"] == time | {"format": "unix_s", "features": ["hour", "weekday"]}
     assert drafted["since"] == drafted["day"]
     assert drafted["code"] == {"role": "ignored"}
-    split = yaml.safe_load("{" + draft.partition(" of the sample, {")[2])
-    assert split["time"] == {"validation": "2026-03-05T00:00:00", "test": "2026-03-05T12:00:00"}
+    (split,) = re.findall(r"\{time: (\{.*?\})\}", draft)
+    assert yaml.safe_load(split) == {
+        "validation": "2026-03-05T00:00:00",
+        "test": "2026-03-05T12:00:00",
+    }
 
 
 def write_columns(path: Path, **columns: list[object]) -> dict[str, dict[str, object]]:
@@ -479,7 +480,6 @@ def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
     def with_marks(draw):
         return [rng.choice(marks.split()) if rng.random() < share else draw() for _ in range(600)]
 
-    log, schema = tmp_path / "log", tmp_path / "schema.yaml"
     kinds = {
         "price": (lambda: f"{rng.gauss(9, 4):.2f}", {"role": "numerical", "type": "float"}),
         "visits": (lambda: int(rng.expovariate(0.1)), {"role": "numerical", "type": "int"}),
@@ -488,6 +488,7 @@ def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
             lambda: f"2026-03-{rng.randrange(1, 29):02}", {"role": "timestamp", "format": "iso8601"}
         ),
     }  # fmt: skip
+    log = tmp_path / "log"
     drafted = write_columns(log, **{name: with_marks(draw) for name, (draw, _) in kinds.items()})
     for name, (_, expected) in kinds.items():
         if marks == "abc" and share > 0.1:
@@ -497,10 +498,7 @@ def test_marks_beside_numbers_are_drafted_as_missing(marks, share, tmp_path):
         assert {*drafted[name]["missing"]} == {*marks.split()}
     if marks == "abc" and share > 0.1:
         return
-    schema.write_text(infer_schema(log))
-    made = ["prepare", f"--input={log}", f"--schema={schema}", f"--output={tmp_path / 'data'}"]
-    assert program.main([*made, "--progress=none", "--max_bad_fraction=0"]) == 0
-    assert Manifest.load(tmp_path / "data").rows == {"train": 480, "validation": 60, "test": 60}
+    assert prepared(log).rows == {"train": 480, "validation": 60, "test": 60}
 
 
 @pytest.mark.parametrize("length", [3, 5, 9])
@@ -570,12 +568,12 @@ def test_times_of_digits_are_told(name, texts, form, tmp_path):
 @pytest.mark.parametrize(
     ("end", "drafted", "told"),
     [
-        ("", None, "no zone"),
-        ("Z", None, "zone Z"),
-        ("+01:00", "+01:00", "zone +01:00"),
-        ("+0100", "+01:00", "zone +0100"),
-        ("-07", "-07:00", "zone -07"),
-        (("+01:00", "+02:00"), None, "zones +01:00, +02:00"),
+        ("", None, "time_zone"),
+        ("Z", None, "Z"),
+        ("+01:00", "+01:00", "+01:00"),
+        ("+0100", "+01:00", "+0100"),
+        ("-07", "-07:00", "-07"),
+        (("+01:00", "+02:00"), None, "+01:00, +02:00"),
     ],
 )
 def test_the_zone_of_times_is_told(end, drafted, told, tmp_path):
@@ -583,14 +581,12 @@ def test_the_zone_of_times_is_told(end, drafted, told, tmp_path):
     texts = [f"2026-03-{1 + n % 28:02}T{n % 24:02}:15:00{ends[n % len(ends)]}" for n in range(300)]
     column = write_columns(tmp_path / "log", at=texts)["at"]
     assert column.get("time_zone") == drafted
-    assert told in infer_schema(tmp_path / "log")
-    (tmp_path / "schema.yaml").write_text(infer_schema(tmp_path / "log"))
+    assert_tells(infer_schema(tmp_path / "log"), told)
     if drafted is None:
         return
-    made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={tmp_path / 'schema.yaml'}"]
-    with pytest.raises(PreprocError, match="no column is a feature"):
+    prepared(tmp_path / "log")
+    with refusal("columns", kind=PreprocError):
         load_schema(write_without_features(tmp_path / "schema.yaml"))
-    assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
     spec, reader = columns_of_dataset(tmp_path / "data", "train")
     assert spec.categorical[0].name == "at_hour"
     assert reader.num_rows == 240
@@ -611,7 +607,7 @@ def test_thousands_separators_are_told(values, tmp_path):
     texts = values.split()
     drafted = write_columns(tmp_path / "log", views=[texts[n % len(texts)] for n in range(90)])
     assert drafted["views"] == {"role": "ignored"}
-    assert "thousands separators" in infer_schema(tmp_path / "log")
+    assert_tells(infer_schema(tmp_path / "log"), "docs/own_clicks.md")
 
 
 def test_long_scales_of_integers_are_numbers(tmp_path):
@@ -636,20 +632,7 @@ def test_long_scales_of_integers_are_numbers(tmp_path):
 def test_labels_of_two_texts_are_found(no, yes, tmp_path):
     rows = "".join(f"{(no, yes)[i % 3 == 0]},s{i % 4}\n" for i in range(90))
     (tmp_path / "log").write_text("bought,site\n" + rows)
-    schema = tmp_path / "schema.yaml"
-    schema.write_text(infer_schema(tmp_path / "log"))
-    made = ["prepare", f"--input={tmp_path / 'log'}", f"--schema={schema}"]
-    assert program.main([*made, f"--output={tmp_path / 'data'}", "--progress=none"]) == 0
-    assert Manifest.load(tmp_path / "data").positives == {"train": 24, "validation": 3, "test": 3}
-
-
-def prepared(tmp_path: Path, log: Path) -> Manifest:
-    """Prepares a log by its draft as it is, without a row left out."""
-    schema = tmp_path / "schema.yaml"
-    schema.write_text(infer_schema(log))
-    made = (f"--output={tmp_path / 'data'}", "--progress=none", "--max_bad_fraction=0")
-    assert program.main(["prepare", f"--input={log}", f"--schema={schema}", *made]) == 0
-    return Manifest.load(tmp_path / "data")
+    assert prepared(tmp_path / "log").positives == {"train": 24, "validation": 3, "test": 3}
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "groups.parquet"])
@@ -679,7 +662,7 @@ def test_a_sample_of_a_small_file_is_all_of_it(tmp_path):
     for name in ("log.csv", "log.csv.gz"):
         if name.endswith("gz"):
             (tmp_path / name).write_bytes(gzip.compress((tmp_path / "log.csv").read_bytes()))
-        assert infer_schema(tmp_path / name).startswith("# A draft from 30,000 rows")
+        assert_tells(infer_schema(tmp_path / name).splitlines()[0], "30,000")
 
 
 def test_rows_that_are_long_are_sampled(tmp_path):
@@ -752,7 +735,7 @@ def test_integers_that_were_written_as_decimals_are_integers(tmp_path):
     )
     assert drafted["agent"] == {"role": "categorical", "type": "int"}
     assert drafted["price"] == {"role": "numerical", "type": "float"}
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+    assert sum(prepared(tmp_path / "log").rows.values()) == 900
 
 
 @pytest.mark.parametrize(
@@ -784,7 +767,7 @@ def test_blanks_are_missing(tmp_path):
     drafted = write_columns(tmp_path / "log", total=totals, kind=["a", " ", "b"] * 300)
     assert drafted["total"] == {"role": "numerical", "type": "float", "missing": [" "]}
     assert drafted["kind"]["missing"] == [" "]
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+    assert sum(prepared(tmp_path / "log").rows.values()) == 900
 
 
 def test_hours_of_one_digit_are_times(tmp_path):
@@ -792,7 +775,7 @@ def test_hours_of_one_digit_are_times(tmp_path):
     column = write_columns(tmp_path / "log", click_time=times)["click_time"]
     assert (column["role"], column["format"]) == ("timestamp", "%Y-%m-%d %H:%M")
     assert column["features"] == ["hour", "weekday"]
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 900
+    assert sum(prepared(tmp_path / "log").rows.values()) == 900
 
 
 @pytest.mark.parametrize("size", ["", "e-07", "e+09"])
@@ -803,14 +786,14 @@ def test_a_draft_of_numbers_alone_is_prepared(size, tmp_path):
     ]
     log = tmp_path / "log"
     log.write_text("\n".join(["target,a,b", *lines]) + "\n")
-    assert prepared(tmp_path, log).rows == {"train": 720, "validation": 90, "test": 90}
+    assert prepared(log).rows == {"train": 720, "validation": 90, "test": 90}
     spec, _ = columns_of_dataset(tmp_path / "data", "train")
     assert (spec.numerical, spec.categorical) == (("a", "b"), ())
 
 
 def test_a_draft_of_ids_that_all_differ_is_prepared(tmp_path):
     (tmp_path / "log").write_text("user,click\n" + "".join(f"u{i},{i % 2}\n" for i in range(300)))
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 300
+    assert sum(prepared(tmp_path / "log").rows.values()) == 300
 
 
 def test_a_draft_keeps_within_the_limits_of_a_schema(tmp_path):
@@ -824,7 +807,7 @@ def test_a_draft_keeps_within_the_limits_of_a_schema(tmp_path):
             ",".join([str(i % 2), *(rng.choice("abc") for _ in names), day, "x", f"{i % 3}"])
         )
     (tmp_path / "log").write_text("\n".join(lines) + "\n")
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 300
+    assert sum(prepared(tmp_path / "log").rows.values()) == 300
 
 
 @pytest.mark.parametrize(
@@ -847,7 +830,7 @@ def test_a_label_of_two_texts_is_drafted(name, values, label, tmp_path):
     yes, no = label
     expected = {"column": name, "positive": [yes], "negative": [no]}
     assert yaml.safe_load(infer_schema(log))["label"] == expected
-    assert sum(prepared(tmp_path, log).positives.values()) == 100 * values.count(yes)
+    assert sum(prepared(log).positives.values()) == 100 * values.count(yes)
 
 
 def test_columns_that_tell_the_label_are_drafted_as_ignored(tmp_path):
@@ -864,7 +847,7 @@ def test_columns_that_tell_the_label_are_drafted_as_ignored(tmp_path):
         **{"site": "categorical", "partly": "categorical"},
         **dict.fromkeys(("at_click", "status", "amount"), "ignored"),
     }
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 3000
+    assert sum(prepared(tmp_path / "log").rows.values()) == 3000
 
 
 def test_a_list_shares_the_vocabulary_of_its_ids(tmp_path):
@@ -880,4 +863,4 @@ def test_a_list_shares_the_vocabulary_of_its_ids(tmp_path):
     columns = columns_of(infer_schema(tmp_path / "log"))
     shared = {name: column.get("vocabulary") for name, column in columns.items()}
     assert shared == {"user": None, "film": "film", "liked": "film", "tags": None}
-    assert sum(prepared(tmp_path, tmp_path / "log").rows.values()) == 4000
+    assert sum(prepared(tmp_path / "log").rows.values()) == 4000

@@ -22,6 +22,7 @@ from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
+from tests.harness import assert_tells, refusal
 from tests.preproc.clicks.rows import run, stopped, write_days
 from tests.preproc.programs import called
 from tests.tools import needs
@@ -177,7 +178,7 @@ def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch, can_swap):
     days = write_days(tmp_path / "days", rows=100)
     first = run(days, tmp_path / "made")
     other = write_days(tmp_path / "other", rows=150, seed=9)
-    with pytest.raises(PreprocError, match="`overwrite`"):
+    with refusal(kind=PreprocError, settings=("output", "overwrite")):
         run(other, tmp_path / "made")
     with stopped(dictionaries.Dictionaries, "copy_to"):
         run(other, tmp_path / "made", overwrite=True)
@@ -191,7 +192,7 @@ def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch, can_swap):
 def test_two_runs_do_not_meet(days, tmp_path):
     with (
         workspace.Workspace(tmp_path / "made", None).locked(),
-        pytest.raises(PreprocError, match="another run is working here"),
+        refusal(tmp_path / "made.work", kind=PreprocError),
     ):
         run(days, tmp_path / "made")
 
@@ -199,7 +200,7 @@ def test_two_runs_do_not_meet(days, tmp_path):
 def test_a_file_system_without_locks(days, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", harness.no_locks)
     run(days, tmp_path / "made", "reference")
-    assert "made.staging cannot be locked: No locks available" in caplog.text
+    assert_tells(caplog.text, tmp_path / "made.staging", "No locks available")
 
 
 def test_a_folder_removed_while_it_is_locked_is_made_again(tmp_path, monkeypatch):
@@ -214,7 +215,7 @@ def test_a_folder_removed_while_it_is_locked_is_made_again(tmp_path, monkeypatch
 
     own, other = (workspace.Workspace(tmp_path / "made", tmp_path / name) for name in "ab")
     monkeypatch.setattr(fcntl, "flock", flock_late)
-    with own.locked(), pytest.raises(PreprocError, match="another run"), other.locked():
+    with own.locked(), refusal(own.staging, kind=PreprocError), other.locked():
         pass
 
 
@@ -235,7 +236,7 @@ def test_allowing_more_bad_rows_keeps_the_scan(tmp_path, work):
 def test_folders_that_cannot_be_made(days, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(PreprocError, match="cannot be made or written"):
+    with refusal(blocked, "Not a directory", kind=PreprocError):
         run(days, blocked / "made")
     assert blocked.read_text() == ""
 
@@ -245,5 +246,5 @@ def test_a_run_that_did_nothing_leaves_nothing(days, tmp_path):
     missing = tmp_path / "none" / "python"
     paths = (f"--input={days}", f"--output={tmp_path / 'made'}", f"--nvtabular_python={missing}")
     error = called("clicks", "--engine=nvtabular", *paths, status=2)
-    assert f"{missing}: no Python with NVTabular is there" in error
+    assert_tells(error, missing, "--nvtabular_python")
     assert list(tmp_path.iterdir()) == []

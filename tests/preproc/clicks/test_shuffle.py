@@ -18,6 +18,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from recsys.data.verify.run import verify
 from tests import harness
+from tests.harness import refusal
 from tests.preproc.clicks.rows import run, stopped
 from tests.tools import needs
 
@@ -235,7 +236,7 @@ def test_units_grow_with_the_input_and_shrink_with_the_memory():
 
 def test_memory_limit_too_small(tmp_path):
     write_columns(tmp_path / "in", {"a": 4}, 1000)
-    with pytest.raises(PreprocError, match=r"`memory_limit` 1\.0 MiB is too small: .* needs"):
+    with refusal("1.0 MiB", kind=PreprocError, settings=("memory_limit",)):
         shuffle(tmp_path / "in", tmp_path / "out", 1000, 0, memory_limit=2**20)
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from preproc.clicks.rules import ClicksSemantics, split_bounds
-from recsys.errors import UserError
+from tests.harness import refusal
 
 DAYS = [10, 20, 5]
 
@@ -31,12 +31,12 @@ def test_splits_follow_each_other(settings, ends):
 
 @pytest.mark.parametrize("counts", [(20, 10, 4), (20, 10, 6), (36, -1, 0)])
 def test_rows_that_do_not_add_up_are_refused(counts):
-    with pytest.raises(UserError, match=r"`split_rows` .* valid rows, but there are 35"):
+    with refusal(",".join(map(str, counts)), 35, settings=("split_rows",)):
         split_bounds(DAYS, ClicksSemantics(split_rows=counts))
 
 
 def test_splits_exclude_each_other():
-    with pytest.raises(UserError, match="exclude each other"):
+    with refusal(settings=("split_rows", "split_days")):
         ClicksSemantics(split_rows=(1, 1, -1), split_days=(1, 1, -1))
-    with pytest.raises(UserError, match="exclude each other"):
+    with refusal(settings=("split_fractions", "split_rows")):
         ClicksSemantics(split_rows=(1, 1, -1), split_fractions=(0.8, 0.1, 0.1))

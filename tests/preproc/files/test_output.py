@@ -11,6 +11,7 @@ from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
+from tests.harness import assert_tells, refusal
 from tests.mounts import mounted, tmpfs
 from tests.preproc.clicks.rows import run, stopped, write_days
 from tests.preproc.programs import called
@@ -21,11 +22,6 @@ pytestmark = needs("compiled Criteo kernel")
 RATINGS = "".join(
     f"{user}::{item}::5::{item}\n" for user in range(1, 9) for item in range(user, user + 6)
 )
-
-
-@pytest.fixture(scope="module")
-def days(tmp_path_factory) -> Path:
-    return write_days(tmp_path_factory.mktemp("days"), rows=120)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +46,7 @@ def test_mount_point(days, expected, tmp_path):
         paths = (f"--input={days}", f"--output={volume}")
         called("clicks", *paths)
         assert_dataset(volume, expected, "lost+found")
-        assert "already exists" in called("clicks", *paths, status=2)
+        assert_tells(called("clicks", *paths, status=2), volume, "--overwrite")
         called("clicks", *paths, "--overwrite", "--format=split,parquet")
         assert (volume / "parquet" / "train" / "part_00000.parquet").is_file()
         called("clicks", *paths, "--overwrite")
@@ -100,7 +96,7 @@ def test_overwrite_keeps_and_names_other_files(days, expected, tmp_path):
     (made / ".gitignore").write_text("keep")
     said = called("clicks", f"--input={days}", f"--output={made}", "--overwrite")
     kept = (".gitignore", "checkpoints/weights", "parquet/notes.txt")
-    assert f"kept 3 file(s) that are no part of the dataset: {', '.join(kept)}" in said
+    assert_tells(said, made, 3, ", ".join(kept))
     assert_dataset(made, expected, *kept, "checkpoints")
 
 
@@ -131,7 +127,8 @@ def test_file_in_the_place_of_a_folder_is_refused_before_the_work(days, tmp_path
     shutil.rmtree(made / "test")
     (made / "test").write_text("my test plan")
     error = called("clicks", f"--input={days}", f"--output={made}", "--overwrite", status=2)
-    assert "test is a file, where the dataset needs a folder" in error
+    assert_tells(error, "--output", f"{made}: test")
+    assert (made / "test").read_text() == "my test plan"
 
 
 @pytest.mark.parametrize("ending", ["work", "staging"])
@@ -140,7 +137,7 @@ def test_folders_of_the_user_beside_the_output_are_kept(days, tmp_path, ending):
     own.mkdir(parents=True)
     (own / "thesis.txt").write_text("keep")
     error = called("clicks", f"--input={days}", f"--output={tmp_path / 'made'}", status=2)
-    assert f"made.{ending}: a run on --output {tmp_path / 'made'} works there" in error
+    assert_tells(error, tmp_path / f"made.{ending}", f"--output {tmp_path / 'made'}")
     assert (own / "thesis.txt").read_text() == "keep"
 
 
@@ -148,7 +145,7 @@ def test_folders_of_the_user_beside_the_output_are_kept(days, tmp_path, ending):
 def test_name_that_leaves_no_room_for_the_work_folders(days, tmp_path, length):
     error = called("clicks", f"--input={days}", f"--output={tmp_path / ('x' * length)}", status=2)
     assert error.startswith(f"error: --output {tmp_path / 'xxx'}")
-    assert "(File name too long); choose another name" in error
+    assert "(File name too long)" in error
 
 
 def test_stopped_while_the_folder_is_filled(days, expected, tmp_path):
@@ -163,7 +160,7 @@ def test_stopped_while_the_folder_is_filled(days, expected, tmp_path):
         assert not (made / "manifest.json").is_file()
         if any((made / name).exists() for name in dataset_output.MARKERS):
             assert all((made / name).is_file() for name in expected.files if ".bin" in name)
-        with pytest.raises(PreprocError, match="already exists"):
+        with refusal(made, kind=PreprocError, settings=("output", "overwrite")):
             run(days, made)
         assert_dataset(made, expected, "notes.txt")
         assert not (tmp_path / f"made_{moves}.staging").exists()

@@ -13,8 +13,8 @@ from preproc.spark.cluster import Worker, explain_workers
 from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
 from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
-from recsys.errors import UserError
 from tests import harness
+from tests.harness import assert_tells, refusal
 
 GIB = 2**30
 
@@ -39,31 +39,31 @@ def test_flags_become_settings():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("name", "value"),
     [
-        ({"master": "host:7077"}, r"`master` must be local\[\*\].*; got 'host:7077'"),
-        ({"executor_cores": 0}, "`executor_cores` must be at least 1, got 0"),
-        ({"executor_memory": "lots"}, "`executor_memory` must be a size such as 512m"),
-        ({"spark_start_timeout": 0.0}, "`spark_start_timeout` must be above 0"),
-        ({"spark_start_timeout": float("nan")}, "`spark_start_timeout` must be above 0"),
+        ("master", "host:7077"),
+        ("executor_cores", 0),
+        ("executor_memory", "lots"),
+        ("spark_start_timeout", 0.0),
+        ("spark_start_timeout", float("nan")),
     ],
 )
-def test_settings_without_a_meaning(fields, message):
-    with pytest.raises(UserError, match=message):
-        SparkSettings(**fields)
+def test_settings_without_a_meaning(name, value):
+    with refusal(f"`{name}`", value):
+        SparkSettings(**{name: value})
 
 
 def test_sizes_and_configuration():
     sizes = {"64": 64, "512m": 2**29, "4g": 4 * GIB, "2GB": 2 * GIB, "1k": 1024}
     assert {text: parse_spark_size("x", text) for text in sizes} == sizes
     for text in ("1.5g", "4 g", "g", "4x"):
-        with pytest.raises(PreprocError, match=r"x must be a size such as 512m or 4g; got"):
+        with refusal("x", repr(text), kind=PreprocError):
             parse_spark_size("x", text)
     conf = (("spark.sql.files.maxPartitionBytes", "1m"),)
     assert SparkSettings(spark_conf=conf).unit_bytes() == 2**20
     assert SparkSettings().unit_bytes() is None
     for text in ("spark.x", "executor.memory=1g", "=1"):
-        with pytest.raises(PreprocError, match=r"`spark_conf` must be spark\.KEY=VALUE"):
+        with refusal(repr(text), kind=PreprocError, settings=("spark_conf",)):
             parse_spark_conf([text])
 
 
@@ -71,13 +71,17 @@ def test_explanation_of_a_cluster():
     small = Worker(cores=4, memory=2 * GIB, free_cores=4, free_memory=2 * GIB)
     busy = Worker(cores=8, memory=16 * GIB, free_cores=0, free_memory=GIB)
     free = Worker(cores=8, memory=16 * GIB, free_cores=8, free_memory=16 * GIB)
-    assert "no worker is registered" in explain_workers([], 1, GIB)
-    message = explain_workers([small], 1, 3 * GIB)
-    assert "needs 1 core(s) and 3.0 GiB; the largest of 1 worker(s) has 4 core(s) and" in message
-    assert "Lower `executor_memory`" in message
-    assert "Lower `executor_memory`" in explain_workers([small], 6, GIB)
-    assert "other applications use it" in explain_workers([busy, small], 1, 3 * GIB)
-    assert "no executor stays alive" in explain_workers([free], 1, 3 * GIB)
+    too_large = ("1 core(s)", "3.0 GiB", "4 core(s)", "2.0 GiB", "`executor_memory`")
+    assert_tells(explain_workers([small], 1, 3 * GIB), *too_large)
+    remedies = {"`master`", "`executor_cores`", "spark.driver.host"}
+    for workers, cores, memory, remedy in (
+        ([], 1, GIB, {"`master`"}),
+        ([small], 6, GIB, {"`executor_cores`"}),
+        ([busy, small], 1, 3 * GIB, set()),
+        ([free], 1, 3 * GIB, {"spark.driver.host"}),
+    ):
+        said = explain_workers(workers, cores, memory)
+        assert {each for each in remedies if each in said} == remedy
 
 
 def test_cause_is_found_in_a_page_of_java():
@@ -142,23 +146,23 @@ def test_script_passes_the_environment_on():
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("environment", "facts"),
     [
-        ({"TOTAL_CORES": "many"}, "TOTAL_CORES must be a whole number below 10^9, got 'many'"),
-        ({"TOTAL_CORES": "9" * 20}, "TOTAL_CORES must be a whole number below 10^9, got '9"),
-        ({"MASTER": "yarn", "TOTAL_MEMORY": "8"}, "set TOTAL_CORES too"),
-        ({"MASTER": "yarn", "TOTAL_CORES": "2"}, "TOTAL_CORES 2 is less than EXECUTOR_CORES 4"),
+        ({"TOTAL_CORES": "many"}, ["TOTAL_CORES", "'many'"]),
+        ({"TOTAL_CORES": "9" * 20}, ["TOTAL_CORES", f"'{'9' * 20}'"]),
+        ({"MASTER": "yarn", "TOTAL_MEMORY": "8"}, ["TOTAL_CORES"]),
+        ({"MASTER": "yarn", "TOTAL_CORES": "2"}, ["TOTAL_CORES 2", "EXECUTOR_CORES 4"]),
     ],
 )
-def test_script_says_what_is_wrong(environment, message):
+def test_script_says_what_is_wrong(environment, facts):
     done = shell(**environment)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert_tells(done.stderr, *facts)
 
 
 def test_submitted_script_names_a_python_without_the_requirements():
     script = harness.REPOSITORY / "preproc" / "spark_data_utils.py"
     done = harness.python("-S", script, "--input=in", "--output=out", PYTHONPATH=None, status=2)
-    assert done.stderr.startswith(f"error: {sys.executable}: No module named")
-    assert "PYSPARK_PYTHON" in done.stderr
+    assert done.stderr.startswith(f"error: {sys.executable}: ")
+    assert_tells(done.stderr, "PYSPARK_PYTHON")
     assert len(done.stderr.splitlines()) == 1

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small datasets for the tests, in every format."""
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.split_binary import SplitBinaryWriter
 from recsys.data.verify.run import verify
+from tests.harness import assert_tells
 
 CARDINALITIES = (5, 200, 40_000)
 SPEC = FeatureSpec.criteo(CARDINALITIES, num_numerical=2)
@@ -92,6 +95,22 @@ def sign_again(root: Path) -> None:
 def problems(root: Path, **options) -> list[str]:
     """Returns the findings of verify."""
     return verify(root, **options)[0].problems
+
+
+def assert_found(root: Path, *problems_of: Sequence[object]) -> None:
+    """Asserts that verify finds a problem for each of these facts, see `assert_tells`."""
+    found = problems(root)
+    for facts in problems_of:
+        first = next((problem for problem in found if _tells(problem, facts)), None)
+        assert first is not None, f"nothing tells {facts}: {found}"
+        found.remove(first)
+
+
+def _tells(message: str, facts: Sequence[object]) -> bool:
+    with contextlib.suppress(AssertionError):
+        assert_tells(message, *facts)
+        return True
+    return False
 
 
 def num_open_files() -> int:

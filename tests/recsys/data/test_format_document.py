@@ -29,6 +29,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import write_parquet_part
 from recsys.settings import declared
+from tests.harness import assert_tells
 from tests.recsys.data.datasets import (
     ROWS,
     SPEC,
@@ -117,10 +118,8 @@ def test_the_row_grammar_of_the_page_is_that_of_the_code():
 
 
 def test_the_quarantine_of_the_page_is_that_of_the_code():
-    (header,) = re.findall(r"with the header `([\w,]+)`", PAGE)
-    assert header.split(",") == [f.name for f in dataclasses.fields(RejectedRow)]
-    for reason in REJECT_REASONS:
-        assert f"`{reason}`" in PAGE
+    header = ",".join(field.name for field in dataclasses.fields(RejectedRow))
+    assert_tells(PAGE, *(f"`{each}`" for each in (header, *REJECT_REASONS)))
     row = b'1\t\xff"a,b\\\r\x00'
     assert escape_row(row) == '1\\t\\xff"a,b\\\\\\r\\x00'
     text = io.StringIO()
@@ -203,8 +202,8 @@ def test_manifest(tmp_path):
     assert text == json.dumps(manifest, indent=1) + "\n"
     Manifest.load(tmp_path).save(tmp_path)
     assert (tmp_path / "manifest.json").read_text() == text
-    keys = re.search(r"exactly these keys:\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
-    assert re.findall(r"^\| `(\w+)` \|", keys, re.MULTILINE) == list(manifest)
+    keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert " ".join(manifest) in " ".join(keys)
 
 
 def test_parquet(tmp_path):

@@ -14,6 +14,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
+from tests.harness import assert_tells, refusal
 from tests.recsys.data.datasets import problems, write_manifest
 
 ROWS = 3
@@ -72,10 +73,10 @@ def test_earlier_era(tmp_path, access):
         reader.close()
     findings, report = verify(tmp_path)
     assert findings.problems == []
-    assert "no manifest.json: made by other software" in report
-    stored = [w for w in findings.warnings if "is stored as" in w]
+    assert_tells(report, "manifest.json")
+    stored = [w for w in findings.warnings if "int8" in w or "int16" in w]
     assert len(stored) == 6  # two features in three splits
-    assert "feature cat_2 is stored as int8, where the rule says int16" in stored[0]
+    assert_tells(stored[0], "cat_2", "int8", "int16")
 
 
 def test_the_order_in_model_size_is_the_order_of_tables(tmp_path):
@@ -162,7 +163,7 @@ def test_the_wide_flavour_is_detected(tmp_path, base, access):
         write_wide(tmp_path / base / split, ids)
     sizes = sum(p.stat().st_size for p in (tmp_path / base / "train").iterdir())
     assert sizes == 160 * ROWS
-    with pytest.raises(DatasetError, match=r"neither feature_spec.yaml nor.*dataset of TorchRec"):
+    with refusal("feature_spec.yaml", "TorchRec", "model_size.json", kind=DatasetError):
         SplitBinaryReader(tmp_path, "train")
     (tmp_path / "model_size.json").write_text(json.dumps({f"_c{14 + i}": 60 for i in range(26)}))
     for split in ("train", "validation", "test"):
@@ -206,7 +207,7 @@ def test_ambiguous_sizes_with_no_click_are_refused_unless_a_manifest_tells(tmp_p
     (folder / "label.bin").write_bytes(bytes(8))
     (folder / "cat_0.bin").write_bytes(bytes(8))
     spec = FeatureSpec.criteo([9], num_numerical=0)
-    with pytest.raises(DatasetError, match=r"train: the file sizes fit both.*manifest.json"):
+    with refusal(folder, "manifest.json", kind=DatasetError):
         SplitBinaryReader(tmp_path, "train", spec)
     for rows, flavour in ((8, "narrow"), (2, "wide")):
         (tmp_path / "manifest.json").unlink(missing_ok=True)

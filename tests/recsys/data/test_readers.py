@@ -19,6 +19,7 @@ from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.split_layout import find_split
 from recsys.data.verify import files as verify_files
 from recsys.data.verify.run import verify
+from tests.harness import assert_tells, refusal
 from tests.recsys.data.datasets import (
     SPEC,
     assert_equal,
@@ -67,7 +68,7 @@ def test_many_threads_write_into_a_writer(tmp_path):
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 65), (5, 4), (65, 65)])
 def test_rows_outside_a_split_are_an_index_error(tmp_path, name, start, stop):
     reader = READERS[name](write_dataset(tmp_path))
-    with pytest.raises(IndexError, match="of 64"):
+    with refusal(f"[{start}, {stop})", 64, kind=IndexError):
         reader.read(start, stop)
 
 
@@ -76,7 +77,7 @@ def test_a_closed_reader_says_so(tmp_path, name):
     reader = READERS[name](write_dataset(tmp_path))
     reader.close()
     reader.close()
-    with pytest.raises(ValueError, match=r"train.* is closed"):
+    with pytest.raises(ValueError, match="train"):
         reader.read(0, 1)
 
 
@@ -101,7 +102,7 @@ def test_leftovers_beside_each_file_are_gone_past(tmp_path, caplog, leftover):
     assert findings.problems == []
     assert len(findings.warnings) == sum(path.name[0] in "._" for path in root.rglob("*"))
     assert ParquetReader(root, "train").num_rows == 64
-    assert f"parquet/train: goes past {leftover.format('part_00000.parquet')}, " in caplog.text
+    assert_tells(caplog.text, root / "parquet/train", leftover.format("part_00000.parquet"))
 
 
 def test_parquet_as_spark_leaves_it(tmp_path, caplog):
@@ -116,10 +117,10 @@ def test_parquet_as_spark_leaves_it(tmp_path, caplog):
         reader = ParquetReader(root, "train")
     assert [file.name for file in reader.files] == ["part-9.parquet", "part-10.parquet"]
     assert reader.num_rows == 64
-    assert "2 files, from part-9.parquet to part-10.parquet" in caplog.text
+    assert_tells(caplog.text, 2, "part-9.parquet", "part-10.parquet")
     (root / "parquet/validation/day=1").mkdir()
     shutil.copy(reader.files[0], root / "parquet/validation/day=1/part-0.parquet")
-    with pytest.raises(DatasetError, match="day=1"):
+    with refusal("day=1", kind=DatasetError):
         ParquetReader(root, "validation")
 
 
@@ -132,7 +133,7 @@ def test_a_file_cut_while_it_is_read(tmp_path, name, file):
     reader = READERS[name](root)
     os.truncate(root / file, 100)
     reader.read(0, 4)
-    with pytest.raises(DatasetError, match=rf"{file}: ends at byte 100.*prepare the dataset again"):
+    with refusal("byte 100", kind=DatasetError, path=root / file):
         reader.read(0, 64)
 
 
@@ -150,7 +151,7 @@ def test_a_parquet_file_that_changes_while_it_is_read(tmp_path):
     ]
     for content in (*changed, b"PAR1"):
         path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"part_00000.parquet: row group 0 is not readable"):
+        with refusal("row group 0", kind=DatasetError, path=path):
             reader.read_group(0)
 
 
@@ -203,7 +204,7 @@ def test_labels_of_a_wide_split_are_checked(tmp_path):
     np.zeros(3, "<i4").tofile(tmp_path / "train/cat_0.bin")
     reader = SplitBinaryReader(tmp_path, "train", spec)
     assert reader.flavour == "wide"
-    with pytest.raises(DatasetError, match=r"label.bin: label, row 2: value 0.25 is neither"):
+    with refusal("label.bin", "label", "row 2", 0.25, kind=DatasetError):
         reader.read(0, 3)
 
 
@@ -223,13 +224,13 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     root = write_dataset(tmp_path)
     before = num_open_files()
     monkeypatch.setattr(os, "open", refuse("cat_2.bin"))
-    with pytest.raises(DatasetError, match=r"train/cat_2.bin: Permission denied; make it readable"):
+    with refusal("Permission denied", kind=DatasetError, path=root / "train/cat_2.bin"):
         SplitBinaryReader(root, "train")
     monkeypatch.setattr(os, "open", refuse("train_data.bin"))
-    with pytest.raises(DatasetError, match=r"train_data.bin: Permission denied; make it readable"):
+    with refusal("Permission denied", kind=DatasetError, path=root / "train_data.bin"):
         BinaryRecordsReader(root, "train")
     monkeypatch.setattr(os, "open", refuse("train_data.bin", errno.EMFILE))
-    with pytest.raises(DatasetError, match=r"Too many open files; raise the limit, ulimit -n"):
+    with refusal("Too many open files", "ulimit -n", kind=DatasetError):
         BinaryRecordsReader(root, "train")
     assert num_open_files() == before
 
@@ -241,7 +242,7 @@ def test_a_file_that_may_not_be_mapped(tmp_path, monkeypatch):
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr(np, "memmap", refuse_map)
-    with pytest.raises(DatasetError, match=r"label.bin: cannot be mapped: .*`dataset_type` split"):
+    with refusal("label.bin", "`dataset_type` split", kind=DatasetError):
         SplitBinaryReader(root, "train", access="memmap")
 
 

@@ -33,8 +33,9 @@ from recsys.data.sequences.histories import RawIds, Sequences, order_raw_ids
 from recsys.data.sequences.split import split_fingerprint
 from recsys.data.sequences.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify.run import verify
+from tests.harness import assert_tells, refusal
 from tests.recsys.data.damage import fifo
-from tests.recsys.data.datasets import problems, sign_again, write_manifest
+from tests.recsys.data.datasets import assert_found, problems, sign_again, write_manifest
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 HISTORIES = [[1, 2, 3, 1], [2, 1, 3], [1, 4, 2, 1, 1], [3, 1, 2]]
@@ -83,7 +84,7 @@ def test_what_is_written_is_read(tmp_path):
     assert read.validation_items.tolist() == [3, 1, 1, 1]
     assert read_user_map(root).raw.to_pylist() == ["u0", "u1", "u2", "u3"]
     assert read_item_map(root).counts.tolist() == [7, 4, 3, 1]
-    with pytest.raises(IndexError, match="user 4 of 4"):
+    with refusal("user 4", kind=IndexError):
         read[4]
     assert problems(root) == []
 
@@ -109,11 +110,11 @@ def test_one_row_group_is_read_without_a_copy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("histories", "message"),
-    [([[1, 2, 3], [1, 2]], "user 1 has 2 items"), ([[1, 2, 3], [0, 1, 2]], "the item 0, ids lie")],
+    ("histories", "facts"),
+    [([[1, 2, 3], [1, 2]], ["user 1", 2, 3]), ([[1, 2, 3], [0, 1, 2]], ["user 1", 0, "[1, 3]"])],
 )
-def test_the_writer_refuses_what_breaks_the_contract(tmp_path, histories, message):
-    with pytest.raises(DatasetError, match=message):
+def test_the_writer_refuses_what_breaks_the_contract(tmp_path, histories, facts):
+    with refusal(*facts, kind=DatasetError):
         write_sequences(tmp_path, *make(histories))
     assert list(tmp_path.iterdir()) == []
 
@@ -137,48 +138,35 @@ def with_raw_ids(*ids):
 
 FIRST, *OTHERS = HISTORIES
 PART = f"sequences/{part_name(0)}"
-DAMAGE = {
-    "id above the catalogue": (PART, with_histories([1, 2, 5], *OTHERS), "the item 5, ids"),
-    "padding": (PART, with_histories(*HISTORIES[:3], [3, 0, 2]), "user 3 has the item 0"),
-    "short": (PART, with_histories(*HISTORIES[:3], [3, 1]), "user 3 has 2 items"),
-    "users out of order": (PART, lambda t: t.take([1, 0, 2, 3]), "user_id must be 0, 1"),
-    "no user_id": (PART, lambda t: t.drop(["user_id"]), "columns must be user_id int64, items"),
-    "item ids": (ITEM_MAP_FILE, lambda t: t.take([1, 0, 2, 3]), "item_id must be 1, 2"),
-    "missing user": (USER_MAP_FILE, lambda t: t.slice(0, 3), "has 3 users, the sequences 4"),
-    "another history": (PART, with_histories([1, 2, 3, 2], *OTHERS), "row 0 has the count 7"),
+DAMAGE = {  # the file, how, and what is told of it
+    "id above the catalogue": (PART, with_histories([1, 2, 5], *OTHERS), "user 0", 5, "[1, 4]"),
+    "padding": (PART, with_histories(*HISTORIES[:3], [3, 0, 2]), "user 3", 0, "[1, 4]"),
+    "short": (PART, with_histories(*HISTORIES[:3], [3, 1]), "user 3", 2, 3),
+    "users out of order": (PART, lambda t: t.take([1, 0, 2, 3]), "user_id", "0, 1, ..."),
+    "no user_id": (PART, lambda t: t.drop(["user_id"]), "user_id int64"),
+    "item ids": (ITEM_MAP_FILE, lambda t: t.take([1, 0, 2, 3]), "item_id", "1, 2, ..."),
+    "missing user": (USER_MAP_FILE, lambda t: t.slice(0, 3), 3, 4),
+    "another history": (PART, with_histories([1, 2, 3, 2], *OTHERS), "row 0", 7),
     "another length": (
-        PART,
-        with_histories([1, 2, 3], [1, 2, 1, 3], *HISTORIES[2:]),
-        "row 0 has the count 4",
+        *(PART, with_histories([1, 2, 3], [1, 2, 1, 3], *HISTORIES[2:])),
+        *("row 0", 4),
     ),
     "another order": (PART, with_histories([1, 2, 1, 3], *OTHERS), "split_fingerprint"),
-    "wider ids": (PART, with_histories(*HISTORIES, kind=pa.list_(pa.int64())), "columns must be"),
-    "raw id twice": (
-        USER_MAP_FILE,
-        with_raw_ids("u0", "u1", "u1", "u3"),
-        "raw id 'u1' is there twice",
-    ),
-    "users by another rule": (
-        USER_MAP_FILE,
-        with_raw_ids("u1", "u0", "u2", "u3"),
-        "not in the order of raw ids",
-    ),
-    "missing value": (
-        USER_MAP_FILE,
-        with_raw_ids("u0", None, "u2", "u3"),
-        "missing values in raw_id",
-    ),
+    "wider ids": (PART, with_histories(*HISTORIES, kind=pa.list_(pa.int64())), "user_id int64"),
+    "raw id twice": (USER_MAP_FILE, with_raw_ids("u0", "u1", "u1", "u3"), "'u1'"),
+    "users by another rule": (USER_MAP_FILE, with_raw_ids("u1", "u0", "u2", "u3"), USER_MAP_FILE),
+    "missing value": (USER_MAP_FILE, with_raw_ids("u0", None, "u2", "u3"), "raw_id"),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_verify_finds_what_checksums_cannot(tmp_path, case):
-    name, change, message = DAMAGE[case]
+    name, change, *facts = DAMAGE[case]
     root = write(tmp_path / "d")
     rewrite(root / name, change)
-    assert "the manifest says" in " ".join(problems(root))
+    assert_found(root, [root / name])
     sign_again(root)
-    assert message in " ".join(problems(root))
+    assert_found(root, facts)
 
 
 def test_lists_of_other_writers_are_read(tmp_path):
@@ -187,14 +175,14 @@ def test_lists_of_other_writers_are_read(tmp_path):
     rewrite(root / PART, with_histories(*HISTORIES, kind=others))
     assert read_sequences(root)[2].tolist() == HISTORIES[2]
     rewrite(root / PART, with_histories([1, 2, None], *OTHERS, kind=others))
-    with pytest.raises(DatasetError, match="an item is missing"):
+    with refusal(kind=DatasetError, path=root / PART):
         read_sequences(root)
 
 
 def test_items_by_another_rule_are_found(tmp_path):
     swapped = [[{1: 2, 2: 1}.get(i, i) for i in history] for history in HISTORIES]
     root = write(tmp_path / "d", swapped)
-    assert "item_map.parquet: not in the order of" in " ".join(problems(root))
+    assert_found(root, [root / ITEM_MAP_FILE])
 
 
 @pytest.mark.parametrize("key", ["users", "items", "interactions", "split_fingerprint"])
@@ -202,7 +190,7 @@ def test_figures_of_the_manifest_are_compared(tmp_path, key):
     root = write(tmp_path / "d")
     manifest = Manifest.load(root)
     dataclasses.replace(manifest, statistics=manifest.statistics | {key: 1}).save(root)
-    assert f"{key} 1, by the files" in " ".join(problems(root))
+    assert_found(root, [root / "manifest.json", f"{key} 1"])
 
 
 def test_missing_and_cut_files_are_named(tmp_path):
@@ -210,17 +198,17 @@ def test_missing_and_cut_files_are_named(tmp_path):
     part = root / PART
     content = part.read_bytes()
     part.write_bytes(content[:-20])
-    with pytest.raises(DatasetError, match=r"part-0000.parquet: is missing or damaged"):
+    with refusal(kind=DatasetError, path=part):
         read_sequences(root)
     part.write_bytes(content)
     part.rename(part.with_name(part_name(1)))
-    with pytest.raises(DatasetError, match=r"without a gap, found part-0001"):
+    with refusal("part-0000.parquet", "part-0001.parquet", kind=DatasetError):
         read_sequences(root)
     part.with_name(part_name(1)).unlink()
-    with pytest.raises(DatasetError, match="found none"):
+    with refusal("part-0000.parquet", kind=DatasetError):
         read_sequences(root)
     (root / ITEM_MAP_FILE).unlink()
-    with pytest.raises(DatasetError, match=r"item_map.parquet: is missing or damaged"):
+    with refusal(kind=DatasetError, path=root / ITEM_MAP_FILE):
         read_sequences(root)
 
 
@@ -228,7 +216,7 @@ def test_missing_and_cut_files_are_named(tmp_path):
 def test_fifo_in_the_place_of_a_file(tmp_path, name):
     root = write(tmp_path / "d")
     fifo(root / name)
-    assert f"{root / name}: is missing or damaged (is no regular file)" in " ".join(problems(root))
+    assert_found(root, [root / name])
 
 
 def test_verify_works_without_a_manifest(tmp_path):
@@ -262,12 +250,12 @@ def test_titles_that_are_not_of_the_items_are_found(tmp_path):
     assert read_titles(root, 4) == ["Ä (1)", "", "c, the third", "d"]
     write_titles(root, ["a", "b"])
     sign_again(root)
-    assert "item_titles.parquet: item_id must be 1, 2, ... 4 row by row" in " ".join(problems(root))
+    assert_found(root, [root / TITLES_FILE, "item_id", "1, 2, ... 4"])
     (root / TITLES_FILE).write_bytes(b"no parquet")
     sign_again(root)
-    assert "item_titles.parquet: is missing or damaged" in " ".join(problems(root))
+    assert_found(root, [root / TITLES_FILE])
     (root / TITLES_FILE).unlink()
-    assert "item_titles.parquet: is missing, the manifest" in " ".join(problems(root))
+    assert_found(root, [root / TITLES_FILE])
 
 
 def test_the_columns_of_the_page_are_those_of_the_code():
@@ -281,6 +269,5 @@ def test_the_columns_of_the_page_are_those_of_the_code():
     }
     expected = [(name, f.name, str(f.type)) for name, s in schemas.items() for f in s]
     assert found == [(n, c, t.replace(" not null", "")) for n, c, t in expected]
-    section = PAGE[PAGE.index("## Sequences") :]
-    assert f"{module.PART_USERS:,} users into a part and {module.ROW_GROUP_USERS:,}" in section
-    assert f"at least {histories.MIN_LENGTH} item ids" in section
+    figures = module.PART_USERS, module.ROW_GROUP_USERS, histories.MIN_LENGTH
+    assert_tells(PAGE[PAGE.index("## Sequences") :], *(f"{figure:,}" for figure in figures))
