@@ -265,7 +265,7 @@ def test_a_missing_peer_names_the_extra(tmp_path, monkeypatch):
     )
     for name, peer in (("polars", polars_criteo), ("duckdb", duckdb_criteo)):
         monkeypatch.setitem(sys.modules, name, None)
-        with refusal("[benchmark]", kind=ImportError):
+        with refusal(".[benchmark]", kind=ImportError):
             peer.run(job)
 
 

@@ -110,7 +110,7 @@ def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tm
     ("script", "options", "status", "facts"),
     [
         ("install_spark.sh", {}, 0, ["WITH_SPARK=1"]),
-        ("install_apex.sh", {"WITH_APEX": "0"}, 0, ["apex"]),
+        ("install_apex.sh", {"WITH_APEX": "0"}, 0, ["install_apex.sh"]),
         # What is there needs no root.
         ("install_system.sh", {"USER_ID": ""}, 0, []),
         (
