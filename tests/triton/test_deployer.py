@@ -229,7 +229,7 @@ def test_only_a_repository_is_served(deploy, tmp_path, models, capsys):
     for folder, advice in (
         (run, f"recsys-recipes deploy --checkpoint {run}"),
         (step, f"recsys-recipes deploy --checkpoint {step}"),
-        (models / "dlrm", models),
+        (models / "dlrm", f"{models}\n"),
     ):
         for waiting in ("0", "1"):
             arguments = ["serve", f"--repository={folder}", f"--poll_secs={waiting}"]
