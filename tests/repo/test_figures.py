@@ -69,12 +69,12 @@ def at(digits, *values):
 
 
 def pair(candidate, metric="full"):
-    """Returns HR@10 and NDCG@10 of a table's row of objectives, as README rounds them."""
+    """Returns HR@10 and NDCG@10 of the test, as README rounds them."""
     return at(3, *objectives(candidate, f"{metric} hr@10", f"{metric} ndcg@10"))
 
 
 BERT4REC = "docs/bert4rec.md"
-FEW = ("full hr@10", "full ndcg@10", "popular hr@10", "popular ndcg@10")
+ALL_FIRST = ("full hr@10", "full ndcg@10", "popular hr@10", "popular ndcg@10")
 FIGURES = [
     (
         "README.md",
@@ -183,14 +183,14 @@ FIGURES = [
         at(4, *objectives("masked, tested with 0", AT_10[3])),
     ),
     *(
-        (BERT4REC, name, at(4, *objectives(f"masked, correction 0.3, {steps}", *FEW)))
+        (BERT4REC, name, at(4, *objectives(f"masked, correction 0.3, {steps}", *ALL_FIRST)))
         for name, steps in (
             ("2,000 of 128", "2,000 steps of 128"),
             ("`--lr 2e-3`", "2,000 steps of 128 at 2e-3"),
             ("8,000 of 32", "8,000 steps of 32"),
         )
     ),
-    (BERT4REC, "12,000", at(4, *objectives("best, 12,000 steps of 32", *FEW))),
+    (BERT4REC, "12,000", at(4, *objectives("best, 12,000 steps of 32", *ALL_FIRST))),
     *(
         (BERT4REC, steps, at(4, *objectives(candidate, *AT_10)))
         for steps, candidate in (
