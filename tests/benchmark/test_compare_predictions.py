@@ -10,6 +10,7 @@ from pyarrow import csv, parquet
 from benchmark import compare_predictions
 from benchmark.compare_predictions import Predictions
 from dlrm.train.metrics import roc_auc
+from tests.harness import assert_tells
 
 ROWS = 2000
 
@@ -75,11 +76,11 @@ def test_other_rows_and_files_without_predictions_are_refused(tmp_path, capsys):
     first = write(tmp_path / "a.csv", labels, logits)
     other, without = tmp_path / "b.csv", tmp_path / "c.csv"
     without.write_text("a,b\n1,2\n")
-    for second, message in (
-        (write(other, ~labels, logits), "its labels are not those of"),
-        (write(other, labels[1:], logits[1:]), "its labels are not those of"),
-        (without, "no predictions, columns row, label, logit"),
-        (tmp_path / "absent.csv", "absent.csv"),
+    for second, *facts in (
+        (write(other, ~labels, logits), first),
+        (write(other, labels[1:], logits[1:]), first),
+        (without, "row, label, logit"),
+        (tmp_path / "absent.csv", "row, label, logit"),
     ):
         assert compare_predictions.main(["", first, str(second)]) == 2
-        assert message in capsys.readouterr().err
+        assert_tells(capsys.readouterr().err, second, *facts)

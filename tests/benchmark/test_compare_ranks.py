@@ -9,6 +9,7 @@ from scipy import stats
 
 from benchmark import compare_ranks
 from benchmark.compare_ranks import holm, randomization_test
+from tests.harness import assert_tells
 
 USERS = 600
 
@@ -85,10 +86,10 @@ def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, ca
     assert of_ranks == of_lists
     assert len(of_lists) == 2
     assert compare_ranks.main(["", first, lists, "--metrics=mrr,hr@20,hr@21"]) == 2
-    assert "lists of 20 items do not tell mrr, hr@21" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, lists, 20, "mrr, hr@21")
     parquet.write_table(of_all.slice(7), lists)
     assert compare_ranks.main(["", first, lists, *flags]) == 2
-    assert f"has no list for 7 of the {USERS:,} users of the first file" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, lists, 7, f"{USERS:,}")
 
 
 @pytest.mark.parametrize("shift", [0, 0.02, 0.05, 1])
@@ -108,24 +109,22 @@ def test_holm_of_its_definition():
 
 def test_other_targets_are_refused(tmp_path, drawn, capsys):
     first = write(tmp_path / "first.csv", drawn[0])
-    for message, changes in {
-        "its column user is not that of the first file": {"user": np.arange(USERS)},
-        "its column item is not that": {"item": np.full(USERS, "i1")},
-        "its column history_length is not that": {"history_length": np.arange(USERS)},
-        "rank rank_popular rank_uniform_9 are not those of the first file, rank rank_popular; ": {
-            "rank_uniform_9": drawn[0]
-        },
-        "rank_popular leaves out other users": {"rank_popular": drawn[0]},
+    for column, values in {
+        "user": np.arange(USERS),
+        "item": np.full(USERS, "i1"),
+        "history_length": np.arange(USERS),
+        "rank_uniform_9": drawn[0],
+        "rank_popular": drawn[0],
     }.items():
-        other = write(tmp_path / "other.csv", drawn[1], **changes)
+        other = write(tmp_path / "other.csv", drawn[1], **{column: values})
         assert compare_ranks.main(["", first, other]) == 2
-        assert message in capsys.readouterr().err, message
+        assert_tells(capsys.readouterr().err, other, column)
     (tmp_path / "text.csv").write_text("a,b\n1,2\n")
-    for files, message in (
-        ((first,), "name the ranks of two models"),
-        ((first, tmp_path / "none.csv"), "none.csv: no ranks of --ranks_file"),
-        ((first, tmp_path / "text.csv"), "text.csv: no ranks of --ranks_file"),
-        ((first, first, "--metrics=auc"), "--metrics must be hr@K, ndcg@K or mrr; got auc"),
+    for files, *facts in (
+        ((first,),),
+        ((first, tmp_path / "none.csv"), tmp_path / "none.csv", "--ranks_file"),
+        ((first, tmp_path / "text.csv"), tmp_path / "text.csv", "--ranks_file"),
+        ((first, first, "--metrics=auc"), "--metrics", "hr@K", "ndcg@K", "mrr", "auc"),
     ):
         assert compare_ranks.main(["", *map(str, files)]) == 2
-        assert message in capsys.readouterr().err
+        assert_tells(capsys.readouterr().err, *facts)

@@ -29,6 +29,7 @@ from cuda_ext.error_bounds import Bounded
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.network import Dlrm
 from recsys.train.processes import join_processes
+from tests.harness import refusal
 from tests.tools import needs
 
 SIZES_OF_TABLES = [50, 7, 1]
@@ -87,7 +88,7 @@ def test_an_error_is_judged_by_its_bound():
     truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
     bound = Bounded(truth, torch.full((2,), 0.01).double())
     check_error("case", (truth + 0.0099).float(), bound)
-    with pytest.raises(ArithmeticError, match=r"case: an error is 2\.1 times"):
+    with refusal("case", "2.1", kind=ArithmeticError):
         check_error("case", (truth + 0.021).float(), bound)
     with pytest.raises(ArithmeticError):
         check_error("case", torch.tensor([1.0, float("nan")]), bound)
@@ -125,7 +126,7 @@ def test_implementations_train_alike_and_a_different_one_is_found():
         ours = candidates["ours"].logits(data)
         torch.testing.assert_close(candidates[PYTORCH].logits(data), ours, rtol=1e-4, atol=1e-4)
         candidates[PYTORCH].train(data)
-        with pytest.raises(ArithmeticError, match="losses of the same steps"):
+        with refusal("ours", PYTORCH, kind=ArithmeticError):
             check_training(candidates, batches)
 
 
@@ -146,5 +147,5 @@ def test_another_start_on_ranks_is_found():
         sides = {name: our_side(config, start, placement, 0) for name in ("ours", "other")}
         check_sides(sides, batches, processes)
         sides["other"].train(batches[:1])
-        with pytest.raises(ArithmeticError, match="losses of the same steps"):
+        with refusal("ours", "other", kind=ArithmeticError):
             check_sides(sides, batches, processes)

@@ -8,6 +8,7 @@ import pytest
 from benchmark import report
 from benchmark.record import write_records
 from tests.benchmark.conftest import record
+from tests.harness import assert_tells
 
 DOCUMENT = "# Title\n<!-- results:speed -->\nold\n<!-- /results:speed -->\nend\n"
 
@@ -63,4 +64,4 @@ def test_a_marker_without_an_end_is_refused(tmp_path, capsys):
     document = tmp_path / "README.md"
     document.write_text("<!-- results:speed -->\n")
     assert report.main(["", str(document)]) == 2
-    assert "results:speed must each have their end" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, "results:speed")

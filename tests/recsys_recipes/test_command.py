@@ -126,7 +126,7 @@ def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here
 
 def test_messages_name_the_command_of_a_program(tmp_path):
     done = recipes("train", "bert4rec", f"--dataset_path={tmp_path / 'none'}", status=2)
-    assert "from the raw ratings with `recsys-recipes prepare movielens`" in done.stderr
+    harness.assert_tells(done.stderr, tmp_path / "none", "`recsys-recipes prepare movielens`")
 
 
 @pytest.mark.parametrize("word", [w for w, c in COMMANDS.items() if "" not in c.programs])
@@ -139,28 +139,24 @@ def test_a_command_of_several_programs_lists_them(word, here):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        (["trian"], "there is no command 'trian', only: demo, generate, prepare,"),
-        (["trian"], "bench, doctor. Did you mean train? (recsys-recipes --help)"),
-        (["prepare", "moveilens"], "movielens, amazon. Did you mean movielens? (recsys-"),
-        (["train"], "say what to train: dlrm, bert4rec"),
-        (["train", "--dataset=x"], "say what to train: dlrm, bert4rec"),
-        (
-            ["prepare", "netflix"],
-            "there is no 'netflix' to prepare, only: criteo, clicks, movielens",
-        ),
-        (["demo", "--rows=0"], "--rows must be at least 1, got 0"),
-        (["prepare", "criteo", "--inputt=3"], "flag 'inputt'. Did you mean: input ?"),
-        (["verify"], "one folder is needed: recsys-recipes verify DIR"),
-        (["test", "dlrm", "--dataset=x"], "test dlrm needs --load_checkpoint_path, a trained"),
-        (["test", "bert4rec"], "test bert4rec needs --load_checkpoint_path, a trained model"),
+        ("trian", ["'trian'", "demo, generate, prepare", "train?", "recsys-recipes --help"]),
+        ("prepare moveilens", ["'moveilens'", "movielens, amazon", "movielens?"]),
+        ("train", ["dlrm, bert4rec"]),
+        ("train --dataset=x", ["dlrm, bert4rec"]),
+        ("prepare netflix", ["'netflix'", "criteo, clicks, movielens"]),
+        ("demo --rows=0", ["--rows", 1, 0]),
+        ("prepare criteo --inputt=3", ["'inputt'", "input ?"]),
+        ("verify", ["recsys-recipes verify DIR"]),
+        ("test dlrm --dataset=x", ["recsys-recipes test dlrm", "--load_checkpoint_path"]),
+        ("test bert4rec", ["recsys-recipes test bert4rec", "--load_checkpoint_path"]),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_the_choices(words, message, here):
-    code, out, err = here(*words)
+def test_what_cannot_be_run_is_refused_with_the_choices(words, facts, here):
+    code, out, err = here(*words.split())
     assert (code, out) == (2, "")
-    assert message in err
+    harness.assert_tells(err, *facts)
 
 
 @pytest.mark.parametrize("words", [["train", "dlrm", "--split=test"], ["serve", "--epochs=3"]])
@@ -195,7 +191,7 @@ def test_the_doctor_tells_what_is_there_and_what_adds_the_rest(here):
 
 def test_the_doctor_fails_where_the_kernels_cannot_run():
     done = harness.python("-m", "recsys_recipes", "doctor", RECSYS_CPU_KERNELS="sse9", status=None)
-    if "plain PyTorch runs" in done.stdout:
+    if re.search("^slow +CPU kernels", done.stdout, re.MULTILINE):  # they are not built
         assert done.returncode == 0
     else:
         assert done.returncode == 1
@@ -224,15 +220,15 @@ def test_options_of_nvidias_deployer_are_turned_into_ours(given, ours):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "fact"),
     [
-        ("--dump_perf_data x", "has no counterpart"),
-        ("--triton-model-name", "needs a value"),
-        ("--triton-dyn-batching-delay soon", "must be milliseconds, got 'soon'"),
+        ("--dump_perf_data x", "--dump_perf_data"),
+        ("--triton-model-name", "--triton-model-name"),
+        ("--triton-dyn-batching-delay soon", "'soon'"),
     ],
 )
-def test_an_option_of_theirs_without_counterpart_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+def test_an_option_of_theirs_without_counterpart_is_refused(given, fact):
+    with harness.refusal(fact):
         translate(given.split())
 
 

@@ -19,7 +19,6 @@ from tests.repo.flag_reference import defined
 README = REPOSITORY / "README.md"
 CURRENT = [page for page in DOCUMENTS if page.name not in ("CHANGELOG.md", "log.md")]
 """Documents that describe the repository as it is."""
-MAX_README_LINES = 250
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 
@@ -160,10 +159,6 @@ def test_a_page_reads_datasets_that_it_or_the_readme_writes():
         own = {path for command in commands for path in written_by(command)}
         named = {path for command in commands for path in re.findall(flag, command)}
         assert named - own - of_readme == set(), page
-
-
-def test_the_readme_is_short():
-    assert len(README.read_text().splitlines()) <= MAX_README_LINES
 
 
 def test_tables_are_those_of_the_results():

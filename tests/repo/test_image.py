@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import harness
 from tests.harness import REPOSITORY
@@ -86,7 +87,7 @@ def test_a_script_runs_and_stops_at_an_error(script):
 
 def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
     done = run_step("install_python.sh", tmp_path, PIP_DRY_RUN="1", PIP_NO_INDEX="1")
-    assert "torch is still" in done.stdout
+    harness.assert_tells(done.stdout, torch.__version__)
     assert not re.search(r"Would install .*\btorch-", done.stdout)
 
 
@@ -99,29 +100,30 @@ def test_torch_is_installed_where_the_base_has_none_and_from_the_folder_alone(tm
     bare = str(tmp_path / "bare/bin/python")
     done = run_step("install_torch.sh", tmp_path, status=1, PYTHON=bare, **options)
     assert "No matching distribution found for torch==" in done.stderr
-    assert "is there already" in run_step("install_torch.sh", tmp_path, **options).stdout
+    there = run_step("install_torch.sh", tmp_path, **options).stdout
+    harness.assert_tells(there, torch.__version__)
     done = run_step("install_python.sh", tmp_path, status=1, PYTHON=bare)
-    assert "has no torch; take a base image that has one" in done.stderr
+    harness.assert_tells(done.stderr, bare, "torch", "BASE_IMAGE")
 
 
 @pytest.mark.parametrize(
-    ("script", "options", "status", "message"),
+    ("script", "options", "status", "facts"),
     [
-        ("install_spark.sh", {}, 0, "left out"),
-        ("install_apex.sh", {"WITH_APEX": "0"}, 0, "apex is there already|left out"),
+        ("install_spark.sh", {}, 0, ["WITH_SPARK=1"]),
+        ("install_apex.sh", {"WITH_APEX": "0"}, 0, ["install_apex.sh"]),
         # What is there needs no root.
-        ("install_system.sh", {"USER_ID": ""}, 0, ""),
+        ("install_system.sh", {"USER_ID": ""}, 0, []),
         (
             "install_python.sh",
             {"EXTRAS": "dev,nothing"},
             1,
-            "no group 'nothing' in pyproject.toml; it has benchmark",
+            ["'nothing'", "pyproject.toml", "benchmark"],
         ),
     ],
 )
-def test_a_step_leaves_out_what_is_not_asked_for(tmp_path, script, options, status, message):
+def test_a_step_leaves_out_what_is_not_asked_for(tmp_path, script, options, status, facts):
     done = run_step(script, tmp_path, status=status, **options)
-    assert re.search(message, done.stdout + done.stderr)
+    harness.assert_tells(done.stdout + done.stderr, *facts)
 
 
 def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
@@ -164,30 +166,29 @@ def test_a_container_of_an_executor_starts_what_spark_asks_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "programs", "options", "message"),
+    ("arguments", "programs", "options", "facts"),
     [
         (
             (),
             ("podman", "runc"),
             {},
-            "no Docker daemon answers, and these are missing: buildah debootstrap; .*"
-            "apt-get install --no-install-recommends buildah debootstrap",
+            ["Docker", "apt-get install --no-install-recommends buildah debootstrap"],
         ),
-        ((), ("podman",), {"ENGINE": "docker"}, "ENGINE=docker: its daemon does not answer"),
-        (("inference",), (), {}, "no image 'inference': expected training, serving or spark"),
-        ((), (), {"ENGINE": "kaniko"}, "ENGINE=kaniko: expected docker or podman"),
+        ((), ("podman",), {"ENGINE": "docker"}, ["ENGINE=docker"]),
+        (("inference",), (), {}, ["'inference'", "training", "serving", "spark"]),
+        ((), (), {"ENGINE": "kaniko"}, ["ENGINE=kaniko", "docker", "podman"]),
     ],
 )
-def test_images_that_cannot_be_built_are_refused(tmp_path, arguments, programs, options, message):
+def test_images_that_cannot_be_built_are_refused(tmp_path, arguments, programs, options, facts):
     """Basic programs are on the PATH, and those of an engine."""
     for name in ("bash", "dirname", "env", *programs):
         (tmp_path / name).symlink_to(shutil.which(name) or "/bin/true")
     options = {"PATH": str(tmp_path), "status": 1} | options
-    assert re.search(message, run_step("image_check.sh", tmp_path, *arguments, **options).stderr)
+    done = run_step("image_check.sh", tmp_path, *arguments, **options)
+    harness.assert_tells(done.stderr, *facts)
 
 
 @pytest.mark.release
 def test_the_smoke_test_passes_from_any_folder(tmp_path):
-    done = run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
-    assert done.stdout.endswith("smoke.sh: this installation works\n")
+    run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
     assert list(tmp_path.iterdir()) == []

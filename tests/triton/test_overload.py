@@ -61,7 +61,7 @@ def test_requests_above_the_queue_s_size_are_refused_at_once(server, request_, p
     assert 0 < len(refused) < CLIENTS
     for error, _ in refused:
         assert isinstance(error, OverloadedError)
-        assert "its queue is full (`max_queue_size` of the deployment)" in str(error)
+        harness.assert_tells(str(error), "`max_queue_size`")
     assert min(after for _, after in refused) < max(after for error, after in outcomes if not error)
 
 
@@ -76,7 +76,7 @@ def test_requests_that_wait_for_too_long_are_refused(server, request_):
     assert 0 < len(refused) < CLIENTS
     for error, _ in refused:
         assert isinstance(error, OverloadedError)
-        assert "waited for too long (`timeout_us` of the deployment" in str(error)
+        harness.assert_tells(str(error), "`timeout_us`")
 
 
 def test_a_request_s_own_timeout_holds(server, request_):
@@ -99,8 +99,9 @@ def test_a_request_s_own_timeout_holds(server, request_):
         answered = endpoint.times().requests
         flood = pool.submit(ask_at_once, (server.http_url, "slow"), request_)
         harness.wait_for(lambda: endpoint.times().requests > answered, "the first answer")
-        with pytest.raises(refused, match="Request timeout expired"):
+        with pytest.raises(refused) as late:
             client.infer("slow", one, timeout=100_000)
+        assert "timeout" in str(late.value)
         others_wait = not flood.done()
         outcomes = flood.result()
         # The native backend counts a request after it was answered.

@@ -208,7 +208,8 @@ def test_what_the_server_refuses_is_said(page, clicks_url):
     opened(page, clicks_url, "Logit")
     page.get_by_label("item", exact=True).fill("xyz")
     page.get_by_label(ERROR, exact=True).wait_for()
-    assert "column item: 'xyz'" in page.get_by_label(ERROR, exact=True).input_value()
+    said = page.get_by_label(ERROR, exact=True).input_value()
+    harness.assert_tells(said, "item", "'xyz'")
     page.get_by_role("textbox", name="Line: 20 fields").fill("1;2;3")
     harness.wait_for(
         lambda: "3 fields" in page.get_by_label(ERROR, exact=True).input_value(), "the message"

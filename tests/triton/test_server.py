@@ -28,6 +28,7 @@ from recsys.serve.server.instances import processes
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
+from tests.harness import assert_tells, refusal
 from tests.tools import MAIN_PYTHON, needs
 from tests.triton.conftest import Server, client
 from tests.triton.test_supervisor import serving
@@ -116,10 +117,11 @@ def test_models_that_do_not_load_end_a_program_without_another(tmp_path):
     (tmp_path / "m" / "notes" / "1").mkdir(parents=True)
     arguments = [f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'log'}"]
     said = harness.forked("triton/serve.py", *arguments, status=1)
-    assert "no model could be loaded:\n  broken version 1: Internal: " in said.stderr
-    assert "FileNotFoundError: weights.bin is missing" in said.stderr
-    assert "broken/1/model.py(7): initialize" in said.stderr
-    assert "\n  notes: Poll failed for model directory" in said.stderr
+    assert_tells(
+        said.stderr,
+        *("broken version 1", "FileNotFoundError: weights.bin is missing"),
+        *("broken/1/model.py(7): initialize", "notes"),
+    )
     assert "Traceback" not in said.stderr
     assert "weights.bin" not in said.stdout  # once is enough
     assert "Ready" not in said.stdout
@@ -145,8 +147,7 @@ def test_a_limit_of_files_is_raised_or_named(repository):
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
     (tmp_path / "m").mkdir()
     with serving(tmp_path / "m", "--poll_secs=1") as served:
-        says = f"{tmp_path / 'm'} holds no model yet; it is looked for one every 1 s"
-        assert says in served.said[0]
+        assert_tells(served.said[0], tmp_path / "m", "1 s")
         write_version(tmp_path / "m", "tiny", 1, 2.0)
         served.wait_for("tiny version 1: READY")
         log = Path(re.search(r"^log (\S+)$", served.said[0], re.MULTILINE)[1])
@@ -171,20 +172,19 @@ def test_addresses_as_the_server_prints_them(server, capsys):
     http, grpc = server.http_url, server.grpc_url
     for url in (f"http://{http}", f"http://{http}/", http, f"grpc://{grpc}", f"ipv4:{grpc}"):
         assert client([f"--url={url}", "--model=tiny"]) == 0, capsys.readouterr().err
-    assert "takes x: float32 [rows, 2]" in capsys.readouterr().out
+    assert_tells(capsys.readouterr().out, "x: float32 [rows, 2]")
     free = f"127.0.0.1:{harness.free_port()}"
-    nobody = "is `recsys-recipes serve` running? it prints its addresses"
-    for url, remedy in (
-        (f"grpc://{http}", f"port of HTTP: give --protocol http, or --url http://{http}"),
-        (grpc, f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}"),
-        (f"http://{free}", nobody),
-        (free, nobody),
+    for url, *remedy in (
+        (f"grpc://{http}", "--protocol http", f"--url http://{http}"),
+        (grpc, "--protocol grpc", f"--url grpc://{grpc}"),
+        (f"http://{free}", "`recsys-recipes serve`"),
+        (free, "`recsys-recipes serve`"),
     ):
         assert client([f"--url={url}", "--model=tiny", "--timeout_s=20"]) == 2
-        assert remedy in capsys.readouterr().err
+        assert_tells(capsys.readouterr().err, *remedy)
 
 
-LATE = "no answer within 0.5 s (--timeout_s)"
+LATE = {"kind": EndpointError, "settings": ("timeout_s",)}
 
 
 @pytest.fixture
@@ -232,13 +232,15 @@ def test_a_server_that_stands_still_is_waited_for_as_long_as_the_user_said(
     request = {"x": np.ones((1, 2), np.float32)}
     with hasty(url, protocol, request) as connected:
         still()
-        for ask in (connected.times, lambda: connected.predict(request)):
-            with pytest.raises(EndpointError, match=r"no answer within 0\.5 s"):
+        for ask in (
+            connected.times,
+            lambda: connected.predict(request),
+            lambda: list(predict_in_order(connected, [request], 1)),
+        ):
+            with refusal("0.5 s", **LATE):
                 ask()
-        with pytest.raises(EndpointError, match=r"no answer within 0\.5 s"):
-            list(predict_in_order(connected, [request], 1))
     assert client([f"--url={protocol}://{url}", "--model=tiny", "--timeout_s=0.5"]) == 2
-    assert LATE in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, "0.5 s", "--timeout_s")
 
 
 def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
@@ -256,7 +258,7 @@ def test_an_answer_of_which_bytes_trickle_in_is_given_up(capsys):
         threading.Thread(target=answer, daemon=True).start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         assert client([f"--url={url}", "--model=tiny", "--timeout_s=0.5"]) == 2
-    assert LATE in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, "0.5 s", "--timeout_s")
 
 
 def test_a_thread_that_asked_leaves_no_open_file(server):
@@ -282,26 +284,26 @@ def test_a_port_that_another_server_has_is_named(server, flag):
     taken = getattr(server.settings, flag, server.settings.http_port)
     arguments = (f"--repository={server.repository}", f"--{flag}={taken}")
     said = harness.forked("triton/serve.py", *arguments, status=1).stderr
-    assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in said
-    assert "choose another port" in said
+    assert_tells(said, f"--{flag} {taken}", f"127.0.0.1:{taken}")
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("argument", "facts"),
     [
-        ("--http-port=9", "--http-port after --: give --http_port before it instead"),
-        ("--grpc-addr=::1", "--grpc-addr after --: give --host before it instead"),
-        ("--load-model=tiny", "--load-model after --: give --models before it instead"),
-        ("--allow-grpc=true", "--allow-grpc after --: give --grpc_port before it instead"),
-        ("--nonsense", "refuses an argument after --: unrecognized option '--nonsense'\n"),
-        ("--log-verbose=x", 'after --: Bad option: "--log-verbose". Invalid option value. Got x\n'),
+        ("--http-port=9", ["--http-port", "--http_port"]),
+        ("--grpc-addr=::1", ["--grpc-addr", "--host"]),
+        ("--load-model=tiny", ["--load-model", "--models"]),
+        ("--allow-grpc=true", ["--allow-grpc", "--grpc_port"]),
+        ("--nonsense", ["'--nonsense'\n"]),
+        ("--log-verbose=x", ['"--log-verbose"', "x\n"]),
     ],
 )
 def test_an_argument_that_the_server_must_not_or_does_not_take_is_named(
-    repository, tmp_path, argument, message
+    repository, tmp_path, argument, facts
 ):
     flags = (f"--repository={repository}", f"--log_file={tmp_path / 'log'}")
-    assert message in harness.forked("triton/serve.py", *flags, "--", argument, status=1).stderr
+    refused = harness.forked("triton/serve.py", *flags, "--", argument, status=1)
+    assert_tells(refused.stderr, *facts)
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port"])
@@ -314,7 +316,7 @@ def test_a_port_taken_while_the_server_starts_is_named(repository, tmp_path, fla
         settings = ServerSettings(repository=repository, **{flag: port})
         with TritonServer(settings, tmp_path / "log") as server:
             other.listen()
-            with pytest.raises(ServerError, match=rf"127\.0\.0\.1:{port}' already in use"):
+            with refusal(f"127.0.0.1:{port}", kind=ServerError):
                 server.wait_ready()
 
 
@@ -322,7 +324,7 @@ def test_a_temporary_folder_that_the_python_backend_cannot_take_is_named(
     repository, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/a b")
-    with pytest.raises(ServerError, match=r"TMPDIR .*/a b: .* set another one"):
+    with refusal(f"TMPDIR {tmp_path}/a b", kind=ServerError):
         TritonServer(ServerSettings(repository=repository), tmp_path / "log")
 
 
@@ -349,8 +351,7 @@ def test_a_log_without_a_failed_model_gives_its_errors(tmp_path):
 @pytest.mark.release  # its steps are tested one by one; `make image-check` runs it in the image
 def test_the_last_step_of_the_image_deploys_serves_and_asks(tmp_path):
     script = harness.REPOSITORY / "docker" / "smoke_serving.sh"
-    done = harness.run(script, folder=tmp_path, PYTHON=sys.executable, PYTHONSAFEPATH="1")
-    assert done.stdout.endswith("smoke_serving.sh: this server answers\n")
+    harness.run(script, folder=tmp_path, PYTHON=sys.executable, PYTHONSAFEPATH="1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -369,6 +370,6 @@ def test_an_empty_reply_is_an_error(server, protocol):
     server.load(f"empty_{protocol}")
     with (
         server.endpoint(f"empty_{protocol}", protocol) as endpoint,
-        pytest.raises(EndpointError, match="0 rows of 'y' for a request of 1; does the"),
+        refusal("0 rows", "'y'", 1, kind=EndpointError),
     ):
         endpoint.predict({"x": np.ones((1, 2), np.float32)})
