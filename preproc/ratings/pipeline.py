@@ -17,11 +17,11 @@ from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
 from preproc.ratings.header import unread_times
-from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
+from preproc.ratings.stages import Engine, Filtered
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences.files import write_sequences

@@ -178,7 +178,8 @@ def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
     return PreprocError(
         f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
         f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
-        f"{job.min_item_count} ({job.kcore}); lower them"
+        f"{job.min_item_count} ({job.kcore}); lower them",
+        settings=("min_rating", "min_user_count", "min_item_count"),
     )
 
 

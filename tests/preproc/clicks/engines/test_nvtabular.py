@@ -38,7 +38,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=100)
     expected = run(days, tmp_path / "reference", "reference")
-    with stopped(nvtabular_criteo, "_read_encoded", after=5):  # in the second group
+    with stopped(nvtabular_criteo, "_click_columns", after=5):  # in the second group
         run(days, tmp_path / "made", "nvtabular")
     assert not (tmp_path / "made").exists()
     first = dict(one_process)
