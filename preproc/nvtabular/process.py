@@ -156,7 +156,8 @@ class NvtabularProcess:
         if task == "start":
             return PreprocError(
                 f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
-                f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}"
+                f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}",
+                settings=("nvtabular_python", "nvtabular_device", "engine"),
             )
         remedy = (
             "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "
@@ -167,5 +168,6 @@ class NvtabularProcess:
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         tail = "".join(f"\n  {line}" for line in lines)
         return PreprocError(
-            f"NVTabular failed ({task}): {reason}; {remedy}. The end of {self._log}:{tail}"
+            f"NVTabular failed ({task}): {reason}; {remedy}. The end of {self._log}:{tail}",
+            settings=("memory_limit", "engine") if out_of_memory else (),
         )

@@ -50,11 +50,12 @@ class KnownItems:
         try:
             manifest, items = Manifest.load(dataset), read_item_map(dataset)
         except DatasetError as error:
-            raise PreprocError(f"`dictionaries`: {error}") from error
+            raise PreprocError(f"`dictionaries`: {error}", setting="dictionaries") from error
         if manifest.files[ITEM_MAP_FILE]["xxh3_128"] != file_checksum(dataset / ITEM_MAP_FILE):
             raise PreprocError(
                 f"`dictionaries` {dataset}: {ITEM_MAP_FILE} is not the file of which the manifest "
-                "has the checksum; get the dataset again"
+                "has the checksum; get the dataset again",
+                setting="dictionaries",
             )
         return cls(items.raw, [manifest.fingerprint, *manifest.semantics.get(DICTIONARIES, [])])
 
@@ -108,7 +109,8 @@ def hold_out(
     if not ((before > 0) & (before < sequences.lengths)).any():
         raise PreprocError(
             f"`split` cuts at the time {cut}, and no user has interactions both before and after: "
-            "choose another fraction"
+            "choose another fraction",
+            setting="split",
         )
     statistics = temporal_statistics(sequences, quantile, filtered.users, items)
     return Filtered(sequences, filtered.users, items, filtered.statistics | statistics)

@@ -150,7 +150,9 @@ def read_ratings(
         lines = num_valid + len(rejected)
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected, files)
     if num_valid and not read.num_rows:
-        raise PreprocError(f"{job.input}: has no item of `dictionaries` {job.dictionaries}")
+        raise PreprocError(
+            f"{job.input}: has no item of `dictionaries` {job.dictionaries}", setting="dictionaries"
+        )
     if not num_valid:
         raise PreprocError(f"{job.input}: holds no valid row; get the file again")
     if not read.num_left:

@@ -4,9 +4,10 @@
 Rows that match the grammar and reach `min_rating` go to parquet parts. NVTabular numbers the raw
 ids (`Categorify`), counts and filters for the k-core (`Filter`), and encodes rows in dense ids. The
 order of dense ids is ours, since NVTabular breaks ties at random. Memory holds the distinct ids,
-and about 28 bytes for each row that passes the filters.
+and about 36 bytes for each row that passes the filters.
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,13 @@ class NvtabularRows:
 
     def _count(self, *columns: str) -> dict[str, tuple[pa.Array, npt.NDArray[np.int64]]]:
         """Returns the distinct values of columns with their counts."""
+        folder = self._new_folder()
         folders = count_columns(
-            self._process, self._parts, columns, self._new_folder(), MAX_GROUP_PARTS, self._reporter
+            self._process, self._parts, columns, folder, MAX_GROUP_PARTS, self._reporter
         )
-        return {column: merge_counts(folders, column) for column in columns}
+        counts = {column: merge_counts(folders, column) for column in columns}
+        shutil.rmtree(folder)
+        return counts
 
     def _encode(self, vocabularies: dict[str, pa.Array]) -> None:
         """Replaces values by their index in the vocabularies plus `FIRST_ID`."""
@@ -158,8 +162,8 @@ class NvtabularRows:
         return order_rows(self._load(), with_times=with_times)
 
     def _load(self) -> dict[str, npt.NDArray[Any]]:
-        tables = read_in_order(self._parts, ROW)
-        table = pa.concat_tables(tables).drop_columns(ROW)
+        tables = (part.drop_columns(ROW) for part in read_in_order(self._parts, ROW))
+        table = pa.concat_tables(tables)
         columns = {name: table[name].to_numpy() for name in table.column_names}
         for column, first in FIRST_IDS.items():
             columns[column] = columns[column].astype(np.int32) - (FIRST_ID - first)

@@ -90,9 +90,9 @@ class SparkRows:
 
     def number(self) -> dict[str, RawIds]:
         """Counts each column, and joins the rows with dense ids."""
-        ids = {}
+        rows, ids = self._table, {}
         for column, first in FIRST_IDS.items():
-            counted = pq.read_table(self._write("count", self._table.groupBy(column).count()))
+            counted = pq.read_table(self._write("count", rows.groupBy(column).count()))
             raw = RawIds(counted[column].combine_chunks(), counted["count"].to_numpy())
             ids[column] = raw.take(order_ids(column, raw))
             numbers = np.arange(len(raw), dtype=np.int32) + first

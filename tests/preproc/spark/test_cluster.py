@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -113,10 +112,7 @@ def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
     with job_of(days, tmp_path / "made", f"--master={cluster.url}", LOOPBACK, *limits) as job:
         _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, errors
-    assert "did not start working within --spark_start_timeout 30 s" in errors
-    # one worker where the other test came first, and killed the other
-    cause = r"needs 1 core\(s\) and 3\.0 GiB; the largest of [12] worker\(s\) has 1 core\(s\) and"
-    assert re.search(cause, errors), errors
+    harness.assert_tells(errors, "--spark_start_timeout 30", "3.0 GiB", "1.5 GiB")
     assert not (tmp_path / "made").exists()
 
 
@@ -153,7 +149,7 @@ def test_master_that_is_not_there_is_named(days, tmp_path, submitted):
     text = done.stdout + done.stderr  # spark-submit joins what Python writes
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, text
-    assert f"no Spark master answers at {master}" in errors[0]
+    harness.assert_tells(errors[0], master, "--master")
     assert "Traceback" not in text
 
 
@@ -194,7 +190,6 @@ def test_interrupted_job_continues(days, tmp_path):
         _, errors = job.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - start < 120, "10 s of waiting at most, and Python's own end"
     assert job.returncode == 130, errors
-    assert "interrupted; the same command continues" in errors
     assert "Traceback" not in errors
     before = {p: p.stat().st_ino for p in work.glob(units)}
     assert 3 <= len(before) < 40, "the scan was through before Ctrl-C"
