@@ -157,7 +157,7 @@ class NvtabularProcess:
             return PreprocError(
                 f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
                 f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}",
-                settings=("nvtabular_python", "nvtabular_device", "engine"),
+                settings=("nvtabular_device", "engine"),
             )
         remedy = (
             "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "

@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,8 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.text_chunks import BoolArray
 from preproc.ratings.format import ITEM, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.read import ReadRows, Sink, nothing_left
+from preproc.ratings.parse import Interactions
+from preproc.ratings.read import ReadRows, nothing_left
 from recsys.data.sequences.histories import RawIds, Sequences, order_raw_ids
 from recsys.data.sequences.split import split_fingerprint
 
@@ -40,19 +42,6 @@ class Filtered:
     statistics: dict[str, Any]
 
 
-Read = Callable[[Sink], ReadRows]
-"""Reads the ratings file of the run into a sink, which gets a row at least."""
-
-Engine = Callable[[RatingsJob, Read, Path, ProgressReporter], tuple[Filtered, dict[str, Any]]]
-"""Reads a ratings file and runs the stages on it; returns the histories, and `engine` of the
-manifest.
-
-The job is resolved, with both minimum counts. The folder, for temporary files on storage that
-executors see, exists and is removed by the caller. Raises PreprocError if the engine is missing or
-fails, or no row passes the filters.
-"""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ordered:
     """Rows by user, time and place in the file.
@@ -70,11 +59,25 @@ class Ordered:
 
 
 class Rows(Protocol):
-    """The rows of a run, in the hands of an engine."""
+    """The rows of a run, in the hands of an engine.
+
+    Each method raises PreprocError if the engine fails.
+
+    Attributes:
+        engine: its name and version, for the manifest.
+    """
+
+    engine: dict[str, str]
 
     @property
     def num_rows(self) -> int:
         """Rows that are left."""
+
+    def add(self, rows: Interactions) -> None:
+        """Appends rows of the file, none below `min_rating`."""
+
+    def finish(self) -> None:
+        """Ends the rows that are added, at least one."""
 
     def drop_rare(self, minimums: Mapping[str, int]) -> None:
         """Drops the rows of ids with fewer rows than the minimum of their column.
@@ -89,8 +92,15 @@ class Rows(Protocol):
         """Gives the rows away, in order."""
 
 
+OpenRows = Callable[[RatingsJob, Path, ProgressReporter], AbstractContextManager[Rows]]
+"""Starts an engine for a job; its folder, on storage that executors see, is for temporary files.
+
+Raises PreprocError if the engine is missing.
+"""
+
+
 def run_stages(job: RatingsJob, rows: Rows, read: ReadRows, reporter: ProgressReporter) -> Filtered:
-    """Filters, numbers and orders rows; returns the histories of all users.
+    """Filters, numbers and orders the rows that were read; returns the histories of all users.
 
     A pass of the k-core drops the items with too few interactions, then the users with too few
     among the rest. Repeats of a pair count each time. `once` makes one pass, after which items may
@@ -100,6 +110,7 @@ def run_stages(job: RatingsJob, rows: Rows, read: ReadRows, reporter: ProgressRe
     Raises:
         PreprocError: the engine failed, or no row passes the filters.
     """
+    rows.finish()
     minimums = {column: minimum for column, minimum in job.min_counts.items() if minimum > 1}
     passes = 0
     while before := rows.num_rows:

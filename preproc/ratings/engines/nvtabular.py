@@ -7,8 +7,9 @@ order of dense ids is ours, since NVTabular breaks ties at random. Memory holds 
 and about 36 bytes for each row that passes the filters.
 """
 
+import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,54 +33,44 @@ from preproc.nvtabular.counts import (
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
 from preproc.ratings.format import ROW
 from preproc.ratings.job import RatingsJob
+from preproc.ratings.parse import Interactions
 from preproc.ratings.read import RawParts
-from preproc.ratings.stages import (
-    FIRST_IDS,
-    Filtered,
-    Ordered,
-    Read,
-    order_ids,
-    order_rows,
-    run_stages,
-)
+from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
 from recsys.data.sequences.histories import RawIds
 from recsys.resources import available_cores
 
 
-def run(
-    job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter
-) -> tuple[Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file with NVTabular; see `Engine`."""
-    process = NvtabularProcess(
+@contextlib.contextmanager
+def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[Rows]:
+    """Starts NVTabular; see `OpenRows`."""
+    with NvtabularProcess(
         job.nvtabular_python, job.nvtabular_device, None, available_cores(), folder / "log"
-    )
-    with process:
-        raw = RawParts(folder / "raw")
-        raw.folder.mkdir()
-        rows_read = read(raw)
-        rows = NvtabularRows(process, folder, reporter, raw.paths)
-        filtered = run_stages(job, rows, rows_read, reporter)
-    return filtered, {"name": "nvtabular", "version": process.version, "device": process.device}
+    ) as process:
+        yield NvtabularRows(process, folder, reporter)
 
 
 class NvtabularRows:
     """The rows in parquet parts, which a step of NVTabular replaces; see `Rows`.
 
     Attributes:
+        engine: name, version and device.
         num_rows: rows after the last step.
     """
 
-    def __init__(
-        self,
-        process: NvtabularProcess,
-        folder: Path,
-        reporter: ProgressReporter,
-        paths: Sequence[Path],
-    ) -> None:
+    def __init__(self, process: NvtabularProcess, folder: Path, reporter: ProgressReporter) -> None:
         self._process, self._folder, self._reporter = process, folder, reporter
-        self._columns = pq.read_schema(paths[0]).names
         self._steps = 0
-        self._set_parts(paths)
+        self._written = RawParts(self._new_folder())
+        self.engine = {"name": "nvtabular", "version": process.version, "device": process.device}
+
+    def add(self, rows: Interactions) -> None:
+        """Writes rows to a part."""
+        self._written(rows)
+
+    def finish(self) -> None:
+        """Numbers the raw ids, for now in the order of NVTabular."""
+        self._columns = pq.read_schema(self._written.paths[0]).names
+        self._set_parts(self._written.paths)
         # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
         self._raw = {column: raw for column, (raw, _) in self._count(*FIRST_IDS).items()}
         self._encode(self._raw)

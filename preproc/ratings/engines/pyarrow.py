@@ -4,9 +4,9 @@
 Peak memory is about 36 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
 """
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,30 +16,18 @@ from preproc.files.progress import ProgressReporter
 from preproc.ratings.format import ITEM, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions
-from preproc.ratings.stages import (
-    FIRST_IDS,
-    Filtered,
-    Ordered,
-    Read,
-    order_ids,
-    order_rows,
-    run_stages,
-)
+from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
 from recsys.data.sequences.histories import RawIds
 
 _MIN_PENDING = 2**20
 _SLICE_ROWS = 2**22
 
 
-def run(
-    job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter
-) -> tuple[Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file in memory; see `Engine`."""
-    rows = ArrowRows()
-    rows_read = read(rows.add)
-    rows.finish()
-    filtered = run_stages(job, rows, rows_read, reporter)
-    return filtered, {"name": "pyarrow", "version": pa.__version__}
+def open_rows(
+    _job: RatingsJob, _folder: Path, _reporter: ProgressReporter
+) -> contextlib.AbstractContextManager[Rows]:
+    """Needs no start; see `OpenRows`."""
+    return contextlib.nullcontext(ArrowRows())
 
 
 class _IdColumn:
@@ -81,13 +69,18 @@ class _IdColumn:
 
 
 class ArrowRows:
-    """The rows as columns in memory, each id as an index into the raw ids."""
+    """The rows as columns in memory, each id as an index into the raw ids; see `Rows`.
+
+    Attributes:
+        engine: name and version.
+    """
 
     def __init__(self) -> None:
         self._ids = {USER: _IdColumn(), ITEM: _IdColumn()}
         self._times: list[npt.NDArray[np.int64]] = []
         self._columns: dict[str, pa.Array] = {}
         self._raw: dict[str, pa.Array] = {}
+        self.engine = {"name": "pyarrow", "version": pa.__version__}
 
     def add(self, rows: Interactions) -> None:
         """Appends rows."""
@@ -98,8 +91,8 @@ class ArrowRows:
 
     def finish(self) -> None:
         """Ends the rows that are added."""
-        for column, ids in self._ids.items():
-            self._columns[column], self._raw[column] = ids.finish()
+        for column in FIRST_IDS:
+            self._columns[column], self._raw[column] = self._ids.pop(column).finish()
         if self._times:
             self._columns[TIMESTAMP] = pa.array(np.concatenate(self._times))
             self._times.clear()
@@ -132,8 +125,8 @@ class ArrowRows:
         return {column: self._number(column) for column in FIRST_IDS}
 
     def _number(self, column: str) -> RawIds:
-        ids = RawIds(self._raw[column], self._count(column))
-        present = np.flatnonzero(ids.counts)
+        counts = self._count(column)
+        ids, present = RawIds(self._raw.pop(column), counts), np.flatnonzero(counts)
         order = present[order_ids(column, ids.take(present))]
         dense = np.zeros(len(ids), np.int32)
         dense[order] = np.arange(len(order), dtype=np.int32) + FIRST_IDS[column]

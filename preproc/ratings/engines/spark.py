@@ -7,9 +7,10 @@ dense ids and sorts them. The driver holds the distinct raw ids, and 8 bytes for
 passes the filters.
 """
 
+import contextlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ import pyarrow.parquet as pq
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.ratings.format import ITEM, ROW, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
+from preproc.ratings.parse import Interactions
 from preproc.ratings.read import RawParts
-from preproc.ratings.stages import FIRST_IDS, Filtered, Ordered, Read, order_ids, run_stages
+from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from recsys.data.sequences.histories import RawIds
@@ -30,32 +32,40 @@ from recsys.data.sequences.histories import RawIds
 _ID, _TIED = "id", "is_tied"
 
 
-def run(
-    job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter
-) -> tuple[Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file with Spark SQL; see `Engine`."""
-    with spark_session.connect(job.spark) as connected:
-        runner = connected.for_sql(job.spark.spark_conf)
-        raw = RawParts(folder.resolve() / "raw")
-        raw.folder.mkdir()
-        rows_read = read(raw)
-        filtered = run_stages(job, SparkRows(runner, reporter, raw), rows_read, reporter)
-    return filtered, {"name": "spark", "version": runner.version}
+@contextlib.contextmanager
+def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[Rows]:
+    """Starts Spark; see `OpenRows`."""
+    with spark_session.connect(job.spark) as runner:
+        yield SparkRows(runner.for_sql(job.spark.spark_conf), folder.resolve(), reporter)
 
 
 class SparkRows:
     """The rows in parquet files, which a step of Spark replaces; see `Rows`.
 
     Attributes:
+        engine: name and version.
         num_rows: rows after the last step.
     """
 
-    def __init__(self, runner: SparkRunner, reporter: ProgressReporter, raw: RawParts) -> None:
+    def __init__(self, runner: SparkRunner, folder: Path, reporter: ProgressReporter) -> None:
         self._runner, self._reporter = runner, reporter
-        self._folder, self.num_rows = raw.folder, raw.num_rows
-        self._times = [TIMESTAMP] if raw.has_timestamps else []
-        self._table = self._read(raw.folder)
+        self._folder = folder / "raw"
+        self._folder.mkdir()
+        self._raw = RawParts(self._folder)
+        self._times: list[str] = []
+        self._table: Any = None
         self._steps = 0
+        self.engine = {"name": "spark", "version": runner.version}
+        self.num_rows = 0
+
+    def add(self, rows: Interactions) -> None:
+        """Writes rows to a file."""
+        self._raw(rows)
+
+    def finish(self) -> None:
+        """Opens the files."""
+        self._times = [TIMESTAMP] if self._raw.has_timestamps else []
+        self._table, self.num_rows = self._read(self._folder), self._raw.num_rows
 
     def _read(self, path: Path) -> Any:
         """Returns parquet files as a DataFrame."""

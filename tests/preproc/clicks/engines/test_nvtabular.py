@@ -149,15 +149,13 @@ def test_the_script_and_a_missing_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "fact"),
+    ("setting", "value", "fact"),
     [
-        ({"memory_limit": 2**30}, "1.0 GiB"),
-        pytest.param(
-            {"nvtabular_device": "gpu"}, "CUDA", marks=needs("machine without CUDA device")
-        ),
+        ("memory_limit", 2**30, "1.0 GiB"),
+        pytest.param("nvtabular_device", "gpu", "CUDA", marks=needs("machine without CUDA device")),
     ],
 )
-def test_what_the_machine_lacks_is_named(tmp_path, setting, fact):
+def test_what_the_machine_lacks_is_named(tmp_path, setting, value, fact):
     days = write_days(tmp_path / "days", rows=50)
-    with harness.refusal(fact, settings=(*setting, "engine")):
-        run(days, tmp_path / "made", "nvtabular", **setting)
+    with harness.refusal(fact, settings=(setting, "engine")):
+        run(days, tmp_path / "made", "nvtabular", **{setting: value})
