@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The default engine of ratings, in memory with PyArrow and NumPy.
 
-Peak memory is about 36 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
+Peak memory is about 40 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
 """
 
 import contextlib
