@@ -5,12 +5,9 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
@@ -22,7 +19,6 @@ from preproc.ratings.format import (
     IGNORED,
     ITEM,
     RATING,
-    ROW,
     TIMESTAMP,
     USER,
     Fault,
@@ -64,40 +60,6 @@ class ReadRows:
     def num_left(self) -> int:
         """Rows that reach `min_rating`."""
         return self.num_rows - self.below_min_rating
-
-
-@dataclasses.dataclass(slots=True)
-class RawParts:
-    """Sink that writes rows to parquet parts.
-
-    Attributes:
-        folder: folder of the parts; exists.
-        paths: the parts so far, none empty.
-        num_rows: rows so far.
-        has_timestamps: whether they have timestamps.
-    """
-
-    folder: Path
-    paths: list[Path] = dataclasses.field(default_factory=list)
-    num_rows: int = 0
-    has_timestamps: bool = False
-
-    def __call__(self, rows: Interactions) -> None:
-        """Writes rows as a part."""
-        if not len(rows):
-            return
-        columns: dict[str, Any] = {
-            USER: rows.users.cast(pa.string()),
-            ITEM: rows.items.cast(pa.string()),
-            ROW: np.arange(self.num_rows, self.num_rows + len(rows)),
-        }
-        if rows.timestamps is not None:
-            columns[TIMESTAMP] = rows.timestamps
-            self.has_timestamps = True
-        path = self.folder / f"{len(self.paths):05d}.parquet"
-        pq.write_table(pa.table(columns), path)
-        self.paths.append(path)
-        self.num_rows += len(rows)
 
 
 def read_ratings(

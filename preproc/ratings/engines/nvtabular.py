@@ -31,10 +31,9 @@ from preproc.nvtabular.counts import (
     write_vocabulary,
 )
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
+from preproc.ratings.engines.parts import PartRows
 from preproc.ratings.format import ROW
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.parse import Interactions
-from preproc.ratings.read import RawParts
 from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
 from recsys.data.sequences.histories import RawIds
 from recsys.resources import available_cores
@@ -49,7 +48,7 @@ def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iter
         yield NvtabularRows(process, folder, reporter)
 
 
-class NvtabularRows:
+class NvtabularRows(PartRows):
     """The rows in parquet parts, which a step of NVTabular replaces; see `Rows`.
 
     Attributes:
@@ -58,19 +57,15 @@ class NvtabularRows:
     """
 
     def __init__(self, process: NvtabularProcess, folder: Path, reporter: ProgressReporter) -> None:
-        self._process, self._folder, self._reporter = process, folder, reporter
+        super().__init__(folder / "raw")
+        self._process, self._reporter = process, reporter
         self._steps = 0
-        self._written = RawParts(self._new_folder())
         self.engine = {"name": "nvtabular", "version": process.version, "device": process.device}
-
-    def add(self, rows: Interactions) -> None:
-        """Writes rows to a part."""
-        self._written(rows)
 
     def finish(self) -> None:
         """Numbers the raw ids, for now in the order of NVTabular."""
-        self._columns = pq.read_schema(self._written.paths[0]).names
-        self._set_parts(self._written.paths)
+        self._columns = pq.read_schema(self.paths[0]).names
+        self._set_parts(self.paths)
         # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
         self._raw = {column: raw for column, (raw, _) in self._count(*FIRST_IDS).items()}
         self._encode(self._raw)
@@ -82,7 +77,7 @@ class NvtabularRows:
 
     def _new_folder(self) -> Path:
         self._steps += 1
-        folder = self._folder / f"step_{self._steps:05d}"
+        folder = self.folder.with_name(f"step_{self._steps:05d}")
         folder.mkdir()
         return folder
 

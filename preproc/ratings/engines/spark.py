@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.progress import Progress, ProgressReporter
+from preproc.ratings.engines.parts import PartRows
 from preproc.ratings.format import ITEM, ROW, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.parse import Interactions
-from preproc.ratings.read import RawParts
 from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
@@ -39,7 +38,7 @@ def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iter
         yield SparkRows(runner.for_sql(job.spark.spark_conf), folder.resolve(), reporter)
 
 
-class SparkRows:
+class SparkRows(PartRows):
     """The rows in parquet files, which a step of Spark replaces; see `Rows`.
 
     Attributes:
@@ -48,24 +47,14 @@ class SparkRows:
     """
 
     def __init__(self, runner: SparkRunner, folder: Path, reporter: ProgressReporter) -> None:
+        super().__init__(folder / "raw")
         self._runner, self._reporter = runner, reporter
-        self._folder = folder / "raw"
-        self._folder.mkdir()
-        self._raw = RawParts(self._folder)
-        self._times: list[str] = []
-        self._table: Any = None
         self._steps = 0
         self.engine = {"name": "spark", "version": runner.version}
-        self.num_rows = 0
-
-    def add(self, rows: Interactions) -> None:
-        """Writes rows to a file."""
-        self._raw(rows)
 
     def finish(self) -> None:
         """Opens the files."""
-        self._times = [TIMESTAMP] if self._raw.has_timestamps else []
-        self._table, self.num_rows = self._read(self._folder), self._raw.num_rows
+        self._table = self._read(self.folder)
 
     def _read(self, path: Path) -> Any:
         """Returns parquet files as a DataFrame."""
@@ -75,8 +64,8 @@ class SparkRows:
     def _write(self, stage: str, table: Any) -> Path:
         """Writes a DataFrame beside the rows, showing progress; returns its folder."""
         self._steps += 1
-        target = self._folder.with_name(f"{self._steps:03d}_{stage}")
-        total = sum(p.stat().st_size for p in self._folder.glob("*.parquet"))
+        target = self.folder.with_name(f"{self._steps:03d}_{stage}")
+        total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
         progress = Progress()
 
         def on_fraction(fraction: float) -> None:
@@ -94,8 +83,8 @@ class SparkRows:
             enough = counts.where(f"`count` >= {minimum}").select(column)
             self._table = self._table.join(enough, column, "left_semi")
         written = self._write("kcore", self._table)
-        shutil.rmtree(self._folder)
-        self._folder, self._table = written, self._read(written)
+        shutil.rmtree(self.folder)
+        self.folder, self._table = written, self._read(written)
         self.num_rows = sum(pq.read_metadata(p).num_rows for p in written.glob("*.parquet"))
 
     def number(self) -> dict[str, RawIds]:
@@ -106,7 +95,7 @@ class SparkRows:
             raw = RawIds(counted[column].combine_chunks(), counted["count"].to_numpy())
             ids[column] = raw.take(order_ids(column, raw))
             numbers = np.arange(len(raw), dtype=np.int32) + first
-            path = self._folder.with_name(f"ids_{column}.parquet")
+            path = self.folder.with_name(f"ids_{column}.parquet")
             pq.write_table(pa.table({column: ids[column].raw, _ID: numbers}), path)
             joined = self._table.join(self._read(path), column)
             self._table = joined.drop(column).withColumnRenamed(_ID, column)
@@ -114,10 +103,10 @@ class SparkRows:
 
     def ordered(self, *, with_times: bool) -> Ordered:
         """Orders the rows on the executors, and loads them."""
-        order = [*self._times, ROW]
+        order = [TIMESTAMP, ROW] if self.has_timestamps else [ROW]
         table = self._table.repartitionByRange(USER).sortWithinPartitions(USER, *order)
         columns = [ITEM]
-        if self._times:
+        if self.has_timestamps:
             before = f"lag({TIMESTAMP}) OVER (PARTITION BY `{USER}` ORDER BY {', '.join(order)})"
             columns += [TIMESTAMP, f"{before} <=> {TIMESTAMP} AS {_TIED}"]
         parts = sorted(self._write("order", table.selectExpr(*columns)).glob("*.parquet"))
@@ -129,6 +118,6 @@ class SparkRows:
 
         return Ordered(
             load(ITEM),
-            load(_TIED) if self._times else None,
+            load(_TIED) if self.has_timestamps else None,
             load(TIMESTAMP) if with_times else None,
         )
