@@ -20,7 +20,6 @@ from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_ro
 from recsys.data.sequences.histories import RawIds
 
 _MIN_PENDING = 2**20
-_SLICE_ROWS = 2**22
 
 
 def open_rows(
@@ -114,11 +113,7 @@ class ArrowRows:
 
     def _count(self, column: str) -> npt.NDArray[np.int64]:
         """Counts the rows of each raw id."""
-        codes, size = self._columns[column].to_numpy(), len(self._raw[column])
-        counts = np.zeros(size, np.int64)
-        for start in range(0, len(codes), _SLICE_ROWS):  # NumPy copies them to int64
-            counts += np.bincount(codes[start : start + _SLICE_ROWS], minlength=size)
-        return counts
+        return np.bincount(self._columns[column].to_numpy(), minlength=len(self._raw[column]))
 
     def number(self) -> dict[str, RawIds]:
         """Looks the dense ids up."""

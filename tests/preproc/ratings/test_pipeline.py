@@ -126,7 +126,6 @@ def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, na
     settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
     whole = tree(run(config.output, tmp_path / "whole", **settings))
     assert whole["quarantine.csv"].count(b"\n") == 3
-    monkeypatch.setattr(pyarrow_ratings, "_SLICE_ROWS", 7)  # of the k-core
     for chunk_bytes in (600, 5_000, 30_000):
         made = run(config.output, tmp_path / f"c{chunk_bytes}", chunk_bytes=chunk_bytes, **settings)
         assert tree(made) == whole
