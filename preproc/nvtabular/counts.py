@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the values of columns with NVTabular, and writes vocabularies for it.
+"""Counts the values of columns with NVTabular, writes vocabularies for it, and reads its parts.
 
 Rows are in parquet parts. A request takes a group of them, since NVTabular holds the distinct
 values of a request in memory.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.budget import memory_error
+from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import read_record, write_record
-from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
+from preproc.nvtabular.process import (
+    LEAST_WORKER_BYTES,
+    PARENT_BYTES,
+    SAME_DATASET,
+    NvtabularProcess,
+)
 from recsys.files.durable import sync_tree
 
 MAX_GROUP_PARTS = 16
@@ -74,6 +80,28 @@ def groups_of(parts: Sequence[RowFile], size: int) -> Iterator[list[RowFile]]:
     """Yields groups of `size` consecutive parts; the last may be smaller."""
     for first in range(0, len(parts), size):
         yield list(parts[first : first + size])
+
+
+def read_in_order(files: Iterable[RowFile], column: str, first: int = 0) -> Iterator[pa.Table]:
+    """Yields the rows of parts that NVTabular wrote; `column` numbers them, from `first` on.
+
+    Raises:
+        PreprocError: rows are missing, or not in their order.
+    """
+    for file in files:
+        table = pq.read_table(file.path)
+        rows = table[column].to_numpy()
+        missing = len(rows) != file.rows or any(c.null_count for c in table.columns)
+        if missing or (np.diff(rows, prepend=first - 1) <= 0).any():
+            raise PreprocError(
+                f"{file.path}: NVTabular did not give back the {file.rows} rows from {first} on in "
+                "their order and without missing values. Please report this error of the engine; "
+                f"{SAME_DATASET}",
+                setting="engine",
+                path=file.path,
+            )
+        first = int(rows[-1]) + 1
+        yield table
 
 
 def write_vocabulary(folder: Path, column: str, values: Any) -> str:

@@ -30,7 +30,7 @@ FIRST_ID = 3
 
 _WORKER = Path(__file__).with_name("worker.py")
 _LOG_LINES = 12
-_NATIVE = "the default `engine` makes the same dataset without NVTabular"
+SAME_DATASET = "the default `engine` makes the same dataset without NVTabular"
 
 
 class NvtabularProcess:
@@ -70,7 +70,7 @@ class NvtabularProcess:
             raise PreprocError(
                 f"{self._python}: no Python with NVTabular is there; run "
                 f"{command_for('nvtabular')} (it needs Python 3.11), or name an interpreter that "
-                f"has NVTabular with `nvtabular_python`; {_NATIVE}",
+                f"has NVTabular with `nvtabular_python`; {SAME_DATASET}",
                 setting="nvtabular_python",
             )
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
@@ -156,16 +156,18 @@ class NvtabularProcess:
         if task == "start":
             return PreprocError(
                 f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
-                f"({command_for('nvtabular')}), or see {self._log}; {_NATIVE}"
+                f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}",
+                settings=("nvtabular_device", "engine"),
             )
         remedy = (
             "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "
             "keeps any limit"
             if out_of_memory
-            else f"the same command continues where it stopped; {_NATIVE}"
+            else f"the same command continues where it stopped; {SAME_DATASET}"
         )
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         tail = "".join(f"\n  {line}" for line in lines)
         return PreprocError(
-            f"NVTabular failed ({task}): {reason}; {remedy}. The end of {self._log}:{tail}"
+            f"NVTabular failed ({task}): {reason}; {remedy}. The end of {self._log}:{tail}",
+            settings=("memory_limit", "engine") if out_of_memory else (),
         )

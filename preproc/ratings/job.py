@@ -22,7 +22,6 @@ from preproc.ratings.format import (
     load_formats,
 )
 from preproc.ratings.header import NAMED, parse_names
-from preproc.ratings.ids import KCORES, KCore
 from preproc.spark.settings import SparkSettings
 from recsys.data.sequences.histories import MIN_LENGTH
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
@@ -31,6 +30,8 @@ from recsys.settings import REQUIRED, require_choices, setting
 BadRows = Literal["refuse", "quarantine"]
 BAD_ROWS: tuple[BadRows, ...] = get_args(BadRows)
 
+KCore = Literal["iterated", "once"]
+KCORES: tuple[KCore, ...] = get_args(KCore)
 
 IdType = Literal["auto", "integer", "string"]
 

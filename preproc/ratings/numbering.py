@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from preproc.files.errors import PreprocError
 from preproc.ratings.format import ITEM
-from preproc.ratings.histories import Filtered
-from preproc.ratings.ids import order_ids
 from preproc.ratings.parse import Interactions, times_of_keys
+from preproc.ratings.stages import Filtered, order_ids
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import Manifest, file_checksum
 from recsys.data.sequences.files import ITEM_MAP_FILE, read_item_map
@@ -51,11 +50,12 @@ class KnownItems:
         try:
             manifest, items = Manifest.load(dataset), read_item_map(dataset)
         except DatasetError as error:
-            raise PreprocError(f"`dictionaries`: {error}") from error
+            raise PreprocError(f"`dictionaries`: {error}", setting="dictionaries") from error
         if manifest.files[ITEM_MAP_FILE]["xxh3_128"] != file_checksum(dataset / ITEM_MAP_FILE):
             raise PreprocError(
                 f"`dictionaries` {dataset}: {ITEM_MAP_FILE} is not the file of which the manifest "
-                "has the checksum; get the dataset again"
+                "has the checksum; get the dataset again",
+                setting="dictionaries",
             )
         return cls(items.raw, [manifest.fingerprint, *manifest.semantics.get(DICTIONARIES, [])])
 
@@ -99,16 +99,18 @@ def hold_out(
     cut = cut_time(times, quantile)
     sequences = dataclasses.replace(sequences, timestamps=times)
     counts = counts_before(sequences, cut)
-    order = np.arange(len(counts)) if keep_numbers else order_ids(ITEM, filtered.items.raw, counts)
+    ids = RawIds(filtered.items.raw, counts)
+    order = np.arange(len(ids)) if keep_numbers else order_ids(ITEM, ids)
     numbers = np.zeros(sequences.num_items + 1, np.int32)
     numbers[order + 1] = np.arange(1, sequences.num_items + 1, dtype=np.int32)
-    items = RawIds(filtered.items.raw.take(pa.array(order)), filtered.items.counts[order])
+    items = filtered.items.take(order)
     sequences = dataclasses.replace(sequences, items=numbers[sequences.items])
     before = lengths_before(sequences, cut)
     if not ((before > 0) & (before < sequences.lengths)).any():
         raise PreprocError(
             f"`split` cuts at the time {cut}, and no user has interactions both before and after: "
-            "choose another fraction"
+            "choose another fraction",
+            setting="split",
         )
     statistics = temporal_statistics(sequences, quantile, filtered.users, items)
     return Filtered(sequences, filtered.users, items, filtered.statistics | statistics)

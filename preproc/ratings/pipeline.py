@@ -17,11 +17,11 @@ from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
 from preproc.ratings.header import unread_times
-from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
-from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, read_ratings
+from preproc.ratings.read import CHUNK_BYTES, read_ratings
+from preproc.ratings.stages import Filtered, OpenRows, run_stages
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences.files import write_sequences
@@ -46,9 +46,9 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     job = job.resolve(layout)
     titles = titles_of(job, files[0], layout.name)
     known = None if job.dictionaries is None else KnownItems.of(job.dictionaries)
-    rows = sum(file.text_bytes for file in files) / row_bytes
+    num_rows = sum(file.text_bytes for file in files) / row_bytes
     needs = DiskNeeds(
-        {job.output: rows * _OUTPUT_ROW_BYTES}, rows, "or choose `output` on another disk"
+        {job.output: num_rows * _OUTPUT_ROW_BYTES}, num_rows, "or choose `output` on another disk"
     )
     needs.check()
     reporter = ProgressReporter(job.progress)
@@ -57,19 +57,13 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,
     ):
-        valid_rows, rejected = list[int](), list[RejectedRow]()
-
-        def read(add: Sink) -> ReadRows:
-            nonlocal valid_rows, rejected
+        open_rows: OpenRows = importlib.import_module(ENGINES[job.engine]).open_rows
+        with open_rows(job, workspace.root, reporter) as rows:
             keep = () if known is None else (known.keep,)
-            rows = read_ratings(job, files, layout, reporter, chunk_bytes, add, *keep)
+            read = read_ratings(job, files, layout, reporter, chunk_bytes, rows.add, *keep)
             for file in files:
                 file.check_unchanged()
-            valid_rows, rejected = rows.valid_rows, rows.rejected
-            return rows
-
-        run: Engine = importlib.import_module(ENGINES[job.engine]).run
-        filtered, engine = run(job, read, workspace.root, reporter)
+            filtered = run_stages(job, rows, read, reporter)
         if known is not None:
             filtered = known.number(filtered)
             left_out = f"{known.num_left_out:,} rows of items that `dictionaries` lacks left out"
@@ -92,18 +86,18 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
         if titles is not None:
             _write_titles(dataset, titles, filtered, reporter)
-        if rejected:
-            write_quarantine(dataset / QUARANTINE_FILE, rejected)
+        if read.rejected:
+            write_quarantine(dataset / QUARANTINE_FILE, read.rejected)
         semantics = _semantics(job, layout.name, layout.read_columns)
         if known is not None:
             semantics[DICTIONARIES] = known.fingerprints
         sources = [
-            _source(file, rows, sum(row.file == file.name for row in rejected))
-            for file, rows in zip(files, valid_rows, strict=True)
+            _source(file, valid, sum(row.file == file.name for row in read.rejected))
+            for file, valid in zip(files, read.valid_rows, strict=True)
         ]
         if titles is not None:
             sources.append(_source(titles.file, len(titles.by_raw_id), 0))
-        _save_manifest(dataset, engine, semantics, sources, rejected, filtered)
+        _save_manifest(dataset, rows.engine, semantics, sources, read.rejected, filtered)
         for file in [*files, *([] if titles is None else [titles.file])]:
             file.check_unchanged()  # since the manifest got its checksum
         workspace.publish(dataset, reporter.note)

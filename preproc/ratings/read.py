@@ -5,12 +5,9 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
@@ -22,7 +19,6 @@ from preproc.ratings.format import (
     IGNORED,
     ITEM,
     RATING,
-    ROW,
     TIMESTAMP,
     USER,
     Fault,
@@ -64,40 +60,6 @@ class ReadRows:
     def num_left(self) -> int:
         """Rows that reach `min_rating`."""
         return self.num_rows - self.below_min_rating
-
-
-@dataclasses.dataclass(slots=True)
-class RawParts:
-    """Sink that writes rows to parquet parts.
-
-    Attributes:
-        folder: folder of the parts; exists.
-        paths: the parts so far, none empty.
-        num_rows: rows so far.
-        has_timestamps: whether they have timestamps.
-    """
-
-    folder: Path
-    paths: list[Path] = dataclasses.field(default_factory=list)
-    num_rows: int = 0
-    has_timestamps: bool = False
-
-    def __call__(self, rows: Interactions) -> None:
-        """Writes rows as a part."""
-        if not len(rows):
-            return
-        columns: dict[str, Any] = {
-            USER: rows.users.cast(pa.string()),
-            ITEM: rows.items.cast(pa.string()),
-            ROW: np.arange(self.num_rows, self.num_rows + len(rows)),
-        }
-        if rows.timestamps is not None:
-            columns[TIMESTAMP] = rows.timestamps
-            self.has_timestamps = True
-        path = self.folder / f"{len(self.paths):05d}.parquet"
-        pq.write_table(pa.table(columns), path)
-        self.paths.append(path)
-        self.num_rows += len(rows)
 
 
 def read_ratings(
@@ -150,7 +112,9 @@ def read_ratings(
         lines = num_valid + len(rejected)
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected, files)
     if num_valid and not read.num_rows:
-        raise PreprocError(f"{job.input}: has no item of `dictionaries` {job.dictionaries}")
+        raise PreprocError(
+            f"{job.input}: has no item of `dictionaries` {job.dictionaries}", setting="dictionaries"
+        )
     if not num_valid:
         raise PreprocError(f"{job.input}: holds no valid row; get the file again")
     if not read.num_left:
@@ -178,7 +142,8 @@ def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
     return PreprocError(
         f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
         f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
-        f"{job.min_item_count} ({job.kcore}); lower them"
+        f"{job.min_item_count} ({job.kcore}); lower them",
+        settings=("min_rating", "min_user_count", "min_item_count"),
     )
 
 

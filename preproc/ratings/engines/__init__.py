@@ -6,4 +6,4 @@ ENGINES = {
     "nvtabular": "preproc.ratings.engines.nvtabular",
     "spark": "preproc.ratings.engines.spark",
 }
-"""The module of each engine; its `run` is an `Engine` of `preproc.ratings.histories`."""
+"""The module of each engine; its `open_rows` is an `OpenRows` of `preproc.ratings.stages`."""

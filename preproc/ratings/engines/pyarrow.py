@@ -1,74 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
 """The default engine of ratings, in memory with PyArrow and NumPy.
 
-Peak memory is about 45 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
+Peak memory is about 40 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
 """
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from preproc.files.progress import ProgressReporter
-from preproc.ratings.format import ITEM, USER
-from preproc.ratings.histories import Filtered, Read, collect, ties, time_keys
-from preproc.ratings.ids import IdColumn, dense_ids, kcore
+from preproc.ratings.format import ITEM, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions
-from preproc.ratings.read import nothing_left
+from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
+from recsys.data.sequences.histories import RawIds
+
+_MIN_PENDING = 2**20
 
 
-def run(
-    job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter
-) -> tuple[Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file in memory; see `Engine`."""
-    user_column, item_column = IdColumn(), IdColumn()
-    times: list[npt.NDArray[np.int64]] = []
+def open_rows(
+    _job: RatingsJob, _folder: Path, _reporter: ProgressReporter
+) -> contextlib.AbstractContextManager[Rows]:
+    """Needs no start; see `OpenRows`."""
+    return contextlib.nullcontext(ArrowRows())
 
-    def add(rows: Interactions) -> None:
-        user_column.add(rows.users)
-        item_column.add(rows.items)
+
+class _IdColumn:
+    """A column of raw ids, dictionary-encoded as it grows.
+
+    Memory is 4 bytes a row, and each id once.
+    """
+
+    def __init__(self) -> None:
+        self._values = pa.array([], pa.string())
+        self._codes: list[pa.Array] = [pa.array([], pa.int32())]
+        self._pending: list[pa.DictionaryArray] = []
+        self._pending_values = 0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Appends rows, dictionary-encoded."""
+        for chunk in column.chunks:
+            self._pending.append(chunk)
+            self._pending_values += len(chunk.dictionary)
+        # Merging costs as much as all ids so far: waiting until as many are pending keeps the
+        # whole linear.
+        if self._pending_values > max(len(self._values), _MIN_PENDING):
+            self._merge()
+
+    def _merge(self) -> None:
+        known = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), self._values)
+        # The dictionary begins with the known values, so that earlier codes stay valid.
+        merged = pa.chunked_array([known, *self._pending]).unify_dictionaries()
+        self._values = merged.chunk(0).dictionary
+        self._codes += [c.indices for c in merged.chunks[1:]]
+        self._pending, self._pending_values = [], 0
+
+    def finish(self) -> tuple[pa.Array, pa.Array]:
+        """Returns the codes [rows] and the raw ids; frees the codes."""
+        self._merge()
+        codes = pa.concat_arrays(self._codes)
+        self._codes = []
+        return codes, self._values
+
+
+class ArrowRows:
+    """The rows as columns in memory, each id as an index into the raw ids; see `Rows`.
+
+    Attributes:
+        engine: name and version.
+    """
+
+    def __init__(self) -> None:
+        self._ids = {USER: _IdColumn(), ITEM: _IdColumn()}
+        self._times: list[npt.NDArray[np.int64]] = []
+        self._columns: dict[str, pa.Array] = {}
+        self._raw: dict[str, pa.Array] = {}
+        self.engine = {"name": "pyarrow", "version": pa.__version__}
+
+    def add(self, rows: Interactions) -> None:
+        """Appends rows."""
+        self._ids[USER].add(rows.users)
+        self._ids[ITEM].add(rows.items)
         if rows.timestamps is not None:
-            times.append(rows.timestamps)
+            self._times.append(rows.timestamps)
 
-    rows_read = read(add)
-    users, raw_users = user_column.finish()
-    items, raw_items = item_column.finish()
-    timestamps = np.concatenate(times) if times else None
-    times.clear()
-    pa.default_memory_pool().release_unused()  # NumPy needs it from here on
-    kept, passes = kcore(
-        users,
-        items,
-        min_user_count=job.min_counts[USER],
-        min_item_count=job.min_counts[ITEM],
-        kind=job.kcore,
-    )
-    if kept is not None:
-        users, items = users[kept], items[kept]
-        timestamps = None if timestamps is None else timestamps[kept]
-        del kept
-    if not len(users):
-        raise nothing_left(job, rows_read.num_rows)
-    # Columns are deleted after their last use, because they decide the peak of memory.
-    user_ids, user_map = dense_ids(USER, users, raw_users)
-    del users
-    keys = time_keys(user_ids, timestamps)
-    has_times = timestamps is not None
-    if job.quantile is None:
-        timestamps = None
-    del user_ids
-    order = np.argsort(keys, kind="stable")
-    is_tied = ties(keys, order) if has_times else None
-    del keys
-    item_ids, item_map = dense_ids(ITEM, items, raw_items)
-    del items
-    ordered_items = item_ids[order]
-    ordered_times = None if timestamps is None else timestamps[order]
-    del order, item_ids
-    filtered = collect(
-        ordered_items, ordered_times, user_map, item_map, is_tied, rows_read, passes, reporter
-    )
-    return filtered, {"name": "pyarrow", "version": pa.__version__}
+    def finish(self) -> None:
+        """Ends the rows that are added."""
+        for column in FIRST_IDS:
+            self._columns[column], self._raw[column] = self._ids.pop(column).finish()
+        if self._times:
+            self._columns[TIMESTAMP] = pa.array(np.concatenate(self._times))
+            self._times.clear()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are left."""
+        return len(self._columns[USER])
+
+    def drop_rare(self, minimums: Mapping[str, int]) -> None:
+        """Counts each column, and filters all columns if an id is rare."""
+        for column, minimum in minimums.items():
+            counts = self._count(column)
+            enough = counts >= minimum
+            if not enough[counts > 0].all():
+                kept = pa.array(enough).take(self._columns[column])
+                for name, values in self._columns.items():
+                    self._columns[name] = values.filter(kept)
+
+    def _count(self, column: str) -> npt.NDArray[np.int64]:
+        """Counts the rows of each raw id."""
+        return np.bincount(self._columns[column].to_numpy(), minlength=len(self._raw[column]))
+
+    def number(self) -> dict[str, RawIds]:
+        """Looks the dense ids up."""
+        return {column: self._number(column) for column in FIRST_IDS}
+
+    def _number(self, column: str) -> RawIds:
+        counts = self._count(column)
+        ids, present = RawIds(self._raw.pop(column), counts), np.flatnonzero(counts)
+        order = present[order_ids(column, ids.take(present))]
+        dense = np.zeros(len(ids), np.int32)
+        dense[order] = np.arange(len(order), dtype=np.int32) + FIRST_IDS[column]
+        self._columns[column] = pa.array(dense).take(self._columns[column])
+        return ids.take(order)
+
+    def ordered(self, *, with_times: bool) -> Ordered:
+        """Orders the rows, which are gone from here."""
+        columns = {name: values.to_numpy() for name, values in self._columns.items()}
+        self._columns.clear()
+        pa.default_memory_pool().release_unused()  # NumPy needs it from here on
+        return order_rows(columns, with_times=with_times)

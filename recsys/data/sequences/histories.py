@@ -167,6 +167,10 @@ class RawIds:
     def __len__(self) -> int:
         return len(self.counts)
 
+    def take(self, order: npt.NDArray[np.int64]) -> "RawIds":
+        """Returns the ids at some indices, in their order."""
+        return RawIds(self.raw.take(pa.array(order)), self.counts[order])
+
 
 def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
     """Sorts raw ids by length, then by bytes, and returns the order.

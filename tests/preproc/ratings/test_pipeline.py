@@ -7,19 +7,18 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preproc.files.errors import PreprocError
-from preproc.ratings import histories as ratings_histories
-from preproc.ratings import ids as ratings_ids
+from preproc.ratings import stages as ratings_stages
+from preproc.ratings.engines import pyarrow as pyarrow_ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import FORMATS, RatingsConfig
 from recsys.data.manifest import Manifest, file_checksum
 from recsys.data.verify import run as verify
+from tests.harness import refusal
 from tests.preproc.ratings.oracle import decode, expected, interactions, repeats, run, tree
 
 ROWS = st.lists(
@@ -68,7 +67,7 @@ def test_a_run_makes_what_the_page_says(rows, min_rating, min_users, min_items, 
             )
 
         if not histories:
-            with pytest.raises(PreprocError, match="no interaction is left"):
+            with refusal(*limits.values(), settings=("min_rating", *limits)):
                 make()
             assert [p.name for p in Path(folder).iterdir()] == ["ratings.dat"]
             return
@@ -114,7 +113,7 @@ def test_every_format_holds_the_same_histories(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["movielens_csv", "movielens_dat", "amazon_json", "text"])
 def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(ratings_ids, "_MIN_PENDING", 20)
+    monkeypatch.setattr(pyarrow_ratings, "_MIN_PENDING", 20)
     config = RatingsConfig(
         output=tmp_path / "log", users=70, items=300, interactions=1500, format=name
     )
@@ -127,7 +126,6 @@ def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, na
     settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
     whole = tree(run(config.output, tmp_path / "whole", **settings))
     assert whole["quarantine.csv"].count(b"\n") == 3
-    monkeypatch.setattr(ratings_ids, "_SLICE_ROWS", 7)  # of the k-core
     for chunk_bytes in (600, 5_000, 30_000):
         made = run(config.output, tmp_path / f"c{chunk_bytes}", chunk_bytes=chunk_bytes, **settings)
         assert tree(made) == whole
@@ -167,15 +165,12 @@ def test_new_rows_get_the_items_of_a_dataset(tmp_path, split, chunk_bytes):
 def test_items_of_another_folder_are_refused(tmp_path):
     new = write_dat(tmp_path / "new.dat", [("1", "1", 4.0, time) for time in range(9)])
     earlier = run(write_dat(tmp_path / "b.dat", [("1", "2", 4.0, 0)] * 9), tmp_path / "earlier")
-    for folder, message in (
-        (tmp_path, "manifest.json is missing"),
-        (earlier, "has no item of `dictionaries`"),
-    ):
-        with pytest.raises(PreprocError, match=message):
+    for folder, facts in ((tmp_path, ["manifest.json"]), (earlier, [new, earlier])):
+        with refusal(*facts, settings=("dictionaries",)):
             run(new, tmp_path / "made", dictionaries=folder)
     other = run(new, tmp_path / "other")
     (earlier / "item_map.parquet").write_bytes((other / "item_map.parquet").read_bytes())
-    with pytest.raises(PreprocError, match="not the file of which the manifest has the checksum"):
+    with refusal("item_map.parquet", settings=("dictionaries",)):
         run(new, tmp_path / "made", dictionaries=earlier)
 
 
@@ -214,20 +209,21 @@ def test_the_manifest_tells_what_was_done(tmp_path):
     }
 
 
-def test_once_and_iterated_differ_where_a_user_takes_items_along():
-    # User 1 is short, and its going makes item 1 short, whose going makes user 0 short.
-    pairs = [(0, 0), (0, 1), (1, 1), (2, 0), (2, 2), (3, 0), (3, 2)]
-    users, items = (np.array([p[c] for p in pairs], np.int32) for c in (0, 1))
-    limits = {"min_user_count": 2, "min_item_count": 2}
-    once, once_passes = ratings_ids.kcore(users, items, kind="once", **limits)
-    iterated, passes = ratings_ids.kcore(users, items, kind="iterated", **limits)
-    assert (once.tolist(), once_passes) == ([0, 1, 3, 4, 5, 6], 1)
-    assert (iterated.tolist(), passes) == ([3, 4, 5, 6], 2)
+@pytest.mark.parametrize(
+    ("kcore", "users", "passes"), [("once", ["0", "2", "3"], 1), ("iterated", ["2", "3"], 2)]
+)
+def test_passes_differ_where_a_user_takes_items_along(tmp_path, kcore, users, passes):
+    """User 1 is short, and its going makes item b short, whose going makes user 0 short."""
+    source = tmp_path / "r.txt"
+    source.write_text("0 a\n0 b\n0 c\n1 a\n1 b\n2 a\n2 c\n2 d\n3 a\n3 c\n3 d\n")
+    made = run(source, tmp_path / "made", kcore=kcore, min_item_count=2)
+    assert [*decode(made)[0]] == users
+    assert Manifest.load(made).statistics["kcore_passes"] == passes
 
 
 @pytest.mark.parametrize("slice_rows", [1, 3, 2**20])
 def test_repeats_are_counted_by_their_definition(tmp_path, monkeypatch, slice_rows):
-    monkeypatch.setattr(ratings_histories, "_SLICE_ROWS", slice_rows)
+    monkeypatch.setattr(ratings_stages, "_SLICE_ROWS", slice_rows)
     rows = [(u, str(int(i) % 7), r, t % 4) for u, i, r, t in interactions(900, seed=3)]
     users = Counter(r[0] for r in rows)
     kept = [r for r in rows if users[r[0]] >= 3]

@@ -113,7 +113,7 @@ def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
     with job_of(days, tmp_path / "made", f"--master={cluster.url}", LOOPBACK, *limits) as job:
         _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, errors
-    harness.assert_tells(errors, "--spark_start_timeout 30", "3.0 GiB", "--executor_memory")
+    harness.assert_tells(errors, "--spark_start_timeout 30", "3.0 GiB", "1.5 GiB")
     assert not (tmp_path / "made").exists()
 
 
@@ -150,7 +150,7 @@ def test_master_that_is_not_there_is_named(days, tmp_path, submitted):
     text = done.stdout + done.stderr  # spark-submit joins what Python writes
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, text
-    harness.assert_tells(errors[0], master)
+    harness.assert_tells(errors[0], master, "--master")
     assert "Traceback" not in text
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from preproc.clicks.columns import EncodeStage, SplitColumnsWriter, open_stage
 from preproc.clicks.dictionaries import Dictionaries
@@ -32,12 +32,12 @@ from preproc.clicks.engines.nvtabular.rows import (
     read_rows,
 )
 from preproc.clicks.rules import Bounds, ClicksSemantics, Split, split_bounds
-from preproc.files.errors import PreprocError
 from preproc.nvtabular.counts import (
     GroupProgress,
     RowFile,
     group_parts,
     groups_of,
+    read_in_order,
     total_bytes,
     write_vocabulary,
 )
@@ -129,9 +129,9 @@ def _encode_group(
     """Yields the encoded parts of a group from row `first` on."""
     encoded = scratch / "encoded"
     progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
-    for file in group:
-        yield _read_encoded(encoded / file.path.name, first, file.rows, names)
-        first += file.rows
+    files = (RowFile(encoded / file.path.name, file.rows) for file in group)
+    for table in read_in_order(files, ROW, first):
+        yield _click_columns(table, names)
 
 
 def _group_name(index: int) -> str:
@@ -166,26 +166,11 @@ def _prepare(
     process.call(request, lambda _: None)
 
 
-def _read_encoded(path: Path, first: int, rows: int, names: Sequence[str]) -> ClickColumns:
-    """Reads an encoded part of the global rows [first, first + rows).
-
-    Raises:
-        PreprocError: it does not have exactly these rows, in order.
-    """
-    table = pq.read_table(path)
-    columns = {name: table[name] for name in (ROW, LABEL, *NUMERICAL, *names)}
-    missing = any(c.null_count for c in columns.values())
-    if missing or not np.array_equal(columns[ROW].to_numpy(), np.arange(first, first + rows)):
-        raise PreprocError(
-            f"{path}: NVTabular did not give back rows {first} to {first + rows - 1} in their "
-            "order and without missing values. Please report this error of the engine; `engine` "
-            "native makes the same dataset",
-            setting="engine",
-            path=path,
-        )
-    ids = (columns[name].to_numpy() for name in names)
+def _click_columns(table: pa.Table, names: Sequence[str]) -> ClickColumns:
+    """Returns the columns of an encoded part."""
+    ids = (table[name].to_numpy() for name in names)
     return ClickColumns(
-        columns[LABEL].to_numpy() == 1,
-        np.stack([columns[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),
+        table[LABEL].to_numpy() == 1,
+        np.stack([table[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),
         tuple(np.maximum(i - FIRST_ID, 0).astype(np.int32) for i in ids),
     )

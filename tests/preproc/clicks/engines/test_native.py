@@ -16,7 +16,6 @@ from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import ClicksSemantics, transform_numerical
-from preproc.files.errors import PreprocError
 from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
@@ -166,7 +165,7 @@ def rare(tmp_path) -> Path:
 def test_dictionaries_that_do_not_fit(rare, tmp_path, monkeypatch):
     # 26 columns x about 6,000 categories x 16 bytes = 2.6 MiB of lookup tables.
     monkeypatch.setattr("preproc.clicks.engines.native.encode.free_budget", lambda limit: 5 * 2**20)
-    with refusal("`frequency_limit`", kind=PreprocError, settings=("memory_limit",)):
+    with harness.refusal("`frequency_limit`", settings=("memory_limit",)):
         run(rare, tmp_path / "made", semantics=EVERY_CATEGORY)
     assert not (tmp_path / "made").exists()
 
@@ -182,12 +181,12 @@ def test_column_too_large_to_merge(rare, tmp_path, monkeypatch):
         "preproc.clicks.engines.native.merge.free_budget", lambda limit: 2**18 + 2**14
     )
     too_little = NativeSettings(merge_bytes=2**18)
-    with refusal("`frequency_limit`", kind=PreprocError, settings=("memory_limit",)):
+    with harness.refusal("`frequency_limit`", settings=("memory_limit",)):
         run(rare, tmp_path / "made", settings=too_little, semantics=EVERY_CATEGORY)
 
 
 def test_memory_limit_too_small_to_start(days, tmp_path):
-    with refusal("1.0 MiB", kind=PreprocError, settings=("memory_limit",)):
+    with harness.refusal("1.0 MiB", settings=("memory_limit",)):
         run(days, tmp_path / "made", memory_limit=2**20)
 
 

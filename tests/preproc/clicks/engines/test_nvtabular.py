@@ -12,7 +12,7 @@ from preproc.clicks.engines.nvtabular import dictionary as nvtabular_dictionary
 from preproc.clicks.engines.nvtabular import rows as nvtabular_rows
 from preproc.clicks.engines.nvtabular import run as nvtabular_criteo
 from preproc.files import input_file
-from preproc.files.errors import PreprocError, TooManyRejectedRowsError
+from preproc.files.errors import TooManyRejectedRowsError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
@@ -39,7 +39,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch, one_process):
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=100)
     expected = run(days, tmp_path / "reference", "reference")
-    with stopped(nvtabular_criteo, "_read_encoded", after=5):  # in the second group
+    with stopped(nvtabular_criteo, "_click_columns", after=5):  # in the second group
         run(days, tmp_path / "made", "nvtabular")
     assert not (tmp_path / "made").exists()
     first = dict(one_process)
@@ -56,7 +56,8 @@ def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch, one_process
     days = write_days(tmp_path / "days", rows=20)
     with (days / "day_0").open("ab") as file:
         file.write(b"bad\n" * 100 + good_text(200, seed=2))
-    with refusal("day_0", "line 21", "columns", "bad", kind=TooManyRejectedRowsError):
+    facts = ("day_0", "line 21", "columns", "bad")
+    with harness.refusal(*facts, kind=TooManyRejectedRowsError):
         run(days, tmp_path / "made", "nvtabular", max_bad_fraction=0.01)
     assert not list(tmp_path.glob("made.work/nvtabular_rows/*/000.json"))
 
@@ -67,17 +68,17 @@ def test_an_error_of_nvtabular_is_shown(tmp_path, monkeypatch, one_process):
     monkeypatch.setattr(
         nvtabular_dictionary, "category_columns", lambda _: ("C1", "no_such_column")
     )
-    with refusal("(count)", "no_such_column", kind=PreprocError):
+    with harness.refusal("count", "no_such_column"):
         run(days, tmp_path / "made", "nvtabular")
 
 
 def test_a_process_that_ends_is_reported(tmp_path):
     with NvtabularProcess(None, "cpu", 4 * 2**30, 1, tmp_path / "log") as process:
         request = {"do": "count", "parts": [], "columns": [], "folder": str(tmp_path / "scratch")}
-        with refusal("(count)", kind=PreprocError):
+        with harness.refusal("count", tmp_path / "log", settings=()):
             process.call(request, lambda share: None)
         process._process.kill()
-        with refusal("signal 9", kind=PreprocError):
+        with harness.refusal("count", "signal 9", settings=("memory_limit", "engine")):
             process.call(request, lambda share: None)
 
 
@@ -117,7 +118,7 @@ def test_the_memory_limit_is_enforced(tmp_path):
     limit = int(1.7 * 2**30)
     with NvtabularProcess(None, "cpu", limit, 1, tmp_path / "log") as process:
         request = {"do": "count", "parts": [str(part)], "columns": ["C1"]}
-        with refusal("`memory_limit`", kind=PreprocError):
+        with harness.refusal("count", "MemoryError", settings=("memory_limit", "engine")):
             process.call(request | {"folder": str(tmp_path / "scratch")}, lambda share: None)
 
 
@@ -129,11 +130,10 @@ def test_the_script_and_a_missing_environment(tmp_path):
         done = harness.run(path, *arguments, folder=tmp_path, status=status, **variables | more)
         return done.stderr
 
-    assert_tells(script("TPU"), "CPU", "GPU", "TPU")
-    assert_tells(
-        script("CPU", NVTABULAR_PYTHON="nowhere/python"), "nowhere/python", "make nvtabular"
-    )
-    assert_tells(script("CPU", NVTABULAR_PYTHON=sys.executable), "ModuleNotFoundError")
+    harness.assert_tells(script("TPU"), "CPU", "GPU")
+    for python, *facts in (["nowhere/python"], [sys.executable, "ModuleNotFoundError"]):
+        error = script("CPU", NVTABULAR_PYTHON=python)
+        harness.assert_tells(error, python, "make nvtabular", *facts)
     assert not (tmp_path / "made").exists()
     prepare = RUN_SCRIPT.with_name("prepare_dataset.sh")
     progress = script("2", "CPU", "NVTabular", "--progress=json", path=prepare, status=0)
@@ -150,15 +150,13 @@ def test_the_script_and_a_missing_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "fact"),
+    ("setting", "value", "fact"),
     [
-        ({"memory_limit": 2**30}, "1.0 GiB"),
-        pytest.param(
-            {"nvtabular_device": "gpu"}, "CUDA", marks=needs("machine without CUDA device")
-        ),
+        ("memory_limit", 2**30, "1.0 GiB"),
+        pytest.param("nvtabular_device", "gpu", "CUDA", marks=needs("machine without CUDA device")),
     ],
 )
-def test_what_the_machine_lacks_is_named(tmp_path, setting, fact):
+def test_what_the_machine_lacks_is_named(tmp_path, setting, value, fact):
     days = write_days(tmp_path / "days", rows=50)
-    with refusal(fact, kind=PreprocError):
-        run(days, tmp_path / "made", "nvtabular", **setting)
+    with harness.refusal(fact, settings=(setting, "engine")):
+        run(days, tmp_path / "made", "nvtabular", **{setting: value})
