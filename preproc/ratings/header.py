@@ -11,7 +11,7 @@ from preproc.clicks.schema.row_format import Column as Field
 from preproc.clicks.schema.row_format import split_fields
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
-from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat, show
+from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
@@ -62,19 +62,10 @@ def header_names(line: bytes, delimiter: str = ",") -> list[str]:
     return names if is_text and 1 < len(names) == len(set(names)) else []
 
 
-def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes) -> RatingsFormat:
-    """Returns a csv format with columns by the names of its header.
-
-    Raises:
-        PreprocError: the header lacks a name.
-    """
-    seen = names_of(header, layout.delimiter)
-    missing = [name for name in names.values() if seen.count(name) != 1]
-    if missing:
-        raise PreprocError(
-            f"`columns`: line 1 must have the name {missing[0]!r} once; it is {show(header)}. Name "
-            f"the columns as the file does: {NAMED}"
-        )
+def with_names(
+    layout: RatingsFormat, names: Mapping[Column, str], seen: Sequence[str]
+) -> RatingsFormat:
+    """Returns a csv format with columns by the names of its header."""
     column_of = {name: column for column, name in names.items()}
     columns = []
     for name in seen:

@@ -16,8 +16,8 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
-from preproc.files.raw.as_csv import position
-from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.encoding import MAY_BE_ENCODING, encoding_fault
+from preproc.files.raw.text_files import position
 from preproc.ratings.format import (
     IGNORED,
     ITEM,
@@ -194,7 +194,7 @@ def _reject(
     for offset, number, row in piece.rejected:
         reason, text = cast(Fault, layout.read(row))
         if job.bad_rows == "refuse":
-            if reason == "encoding":
+            if reason in MAY_BE_ENCODING:
                 count = min(end - first, _LOOKED_AT)
                 lines = first_lines(file, first - 1 + count)[first - 1 :]
                 if fault := encoding_fault(file, lines, range(first, first + count)):
@@ -219,7 +219,7 @@ def _remedies(
     """Returns the ways to go on, and the rows that they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
-    if reason in (USER, ITEM) and layout.id_type == "digits" and layout.needs_header:
+    if reason in (USER, ITEM) and layout.id_type == "digits" and layout.names:
         ways.append("take ids as text with `id_type` string")
     named = dict(zip(layout.columns, layout.names, strict=False))
     useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}

@@ -149,8 +149,9 @@ class LineTransform final : private RowSink {
            kReasons[row.reason] + "): expected " + expected(row.reason, format.fields[row.field]);
   }
 
-  static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex",  "encoding",
-                                             "string",  "number", "quote",   "time", "list"};
+  static constexpr const char* kReasons[] = {"columns",  "label",  "integer", "hex",
+                                             "encoding", "string", "number",  "quote",
+                                             "time",     "list",   "json"};
 
   static std::string expected(RejectReason reason, const Field& field) {
     const std::string or_nothing = ", or nothing if it is missing";

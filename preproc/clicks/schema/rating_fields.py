@@ -85,8 +85,10 @@ class WrongField(NamedTuple):
 def read_rating(row: bytes, row_format: RowFormat) -> Rating | WrongField:
     """Returns the values of a row of ratings, or why it is rejected."""
     fields = row_format.fields(row)
-    if fields is None or len(fields) != len(row_format.columns):
-        return WrongField("quote" if fields is None else "columns", -1)
+    if fields is None:
+        return WrongField("json" if row_format.is_json else "quote", -1)
+    if len(fields) != len(row_format.columns):
+        return WrongField("columns", -1)
     values: dict[str, str | int | float] = {}
     for number, (field, column) in enumerate(zip(fields, row_format.columns, strict=True)):
         if column.role == "ignored":

@@ -76,7 +76,6 @@ _RANGE = re.compile(r"(.*)\{(\d{1,18})\.\.(\d{1,18})\}(.*)")
 
 
 _TOP_OF_RATINGS = ("format", "dialect", "columns")
-_DIALECT_OF_RATINGS = (*_DIALECT, "json")
 _KEYS_OF_RATINGS: dict[Role, tuple[str, ...]] = {
     "user": ("name", "role", "type"),
     "item": ("name", "role", "type"),
@@ -181,9 +180,8 @@ class _Reader:
     def ratings(self) -> RatingsSchema:
         """Returns the schema of a file of ratings."""
         top = self._mapping((), self._values, _TOP_OF_RATINGS)
-        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT_OF_RATINGS)
+        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
         delimiter, quote, header = self._dialect(dialect, ("::",))
-        is_json = self._one_of(("dialect", "json"), dialect.get("json", False), (True, False))
         name = top.get("format", self._path.stem)
         if not isinstance(name, str):
             raise self._error(("format",), f"expected a name, got {name!r}")
@@ -206,7 +204,6 @@ class _Reader:
             delimiter=delimiter,
             quote=quote,
             header=header,
-            is_json=bool(is_json),
             columns=columns,
             has_any_ids="auto" in types,
         )

@@ -19,6 +19,7 @@ import pytest
 
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_sequences
+from tests.harness import assert_tells
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import decode
 
@@ -94,7 +95,12 @@ FORMS = {  # command, content, the refusals one after the other
     "keys": (
         "amazon",
         lines(*([json.dumps(review)] for review in REVIEWS)),
-        ["unknown names: rating, text, parent_asin, (.|\n)*user=user_id,item=parent_asin"],
+        [],
+    ),
+    "other keys": (
+        "amazon",
+        lines(*([json.dumps({"who": u, "what": i, "at": int(t)})] for u, i, _, t in ROWS)),
+        ["who, what, at(.|\n)*--columns"],
     ),
     "dictionaries": (
         "amazon",
@@ -102,6 +108,9 @@ FORMS = {  # command, content, the refusals one after the other
         ["user=username,item=product_id"],
     ),
 }
+
+NAMES = {"other keys": "user=who,item=what,timestamp=at"}
+"""What a user knows."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -119,7 +128,8 @@ def test_the_remedies_of_refusals_lead_to_a_dataset(tmp_path, form):
             source = Path(shlex.split(shell[1])[-1])
         if columns := re.search(r"--columns (\S+)$", error.strip()):
             flags.append(
-                "--columns=" + columns[1].replace("user=NAME,item=NAME", "user=c1,item=c2")
+                "--columns="
+                + columns[1].replace("user=NAME,item=NAME", NAMES.get(form, "user=c1,item=c2"))
             )
     called(command, f"--input={source}", f"--output={tmp_path / 'made'}", *flags)
     assert decode(tmp_path / "made")[0] == HISTORIES
@@ -137,17 +147,16 @@ def test_a_user_or_item_that_is_nothing_is_no_id(tmp_path, form):
     else:
         pq.write_table(pa.Table.from_pylist(rows), source)
     call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--columns=user=u,item=i")
-    where = "line 1" if form == "json" else "row 1"
-    assert f"{source}, {where}: item '' must be 1 to" in called("movielens", *call, status=3)
+    error = called("movielens", *call, status=3)
+    assert_tells(error, str(source), "line 1" if form == "json" else "row 1", "item ''")
     called("movielens", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
     assert len(decode(tmp_path / "made")[0]) == 4
     if form == "json":
         source.write_text("".join(json.dumps(row | {"i": "a\nb"}) + "\n" for row in rows))
         flags = ("--id_type=string", "--overwrite")
-        assert "not printable UTF-8" in called("movielens", *call, *flags, status=3)
+        assert_tells(called("movielens", *call, *flags, status=3), "line 1", r"item 'a\nb'")
         source.write_text(json.dumps(rows, indent=1))
-        said = called("movielens", *call, "--overwrite", status=2)
-        assert "is one JSON array; write an object a line: jq -c '.[]' log.json" in said
+        assert "jq -c '.[]' log.json" in called("movielens", *call, "--overwrite", status=2)
 
 
 def test_times_that_are_no_seconds_are_told(tmp_path):

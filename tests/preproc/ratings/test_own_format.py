@@ -36,7 +36,6 @@ columns:
     ),
     "objects": (
         """
-dialect: {json: true}
 columns:
 - {name: who, role: user, type: string}
 - {name: what, role: item, type: string}

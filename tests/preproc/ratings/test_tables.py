@@ -143,7 +143,7 @@ def test_a_csv_file_of_float_ids_is_refused(tmp_path, command, form):
 def test_a_table_without_the_columns_is_told(tmp_path):
     for table, settings, message in (
         (pa.table(columns()), {}, "user=NAME,item=NAME"),
-        (pa.table(columns()), {"columns": "user=u,item=x"}, "no column 'x'"),
+        (pa.table(columns()), {"columns": "user=u,item=x"}, "'x'"),
         (pa.table(columns(u=[{"a": 1}] * 20)), {"columns": NAMED}, "column u"),
         (pa.table(columns(i=[[1]] * 20)), {"columns": NAMED}, "column i"),
         (pa.table({}), {"columns": NAMED}, "no columns"),

@@ -15,8 +15,8 @@ from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
-from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.text_files import as_text
 
 SAMPLE_BYTES = 8 * 2**20
 """Text of the sample, or all of a smaller file."""
@@ -109,7 +109,7 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
 
 def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
     """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
-    files = [as_utf8(file) for file in files]
+    files = [as_text(file) for file in files]
     if not path.is_dir():
         return path.name, _sample(files[0], SAMPLE_BYTES)
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
