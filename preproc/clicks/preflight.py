@@ -283,7 +283,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{'' if row_format.is_table or row_format.is_json else fields}the label and types that it says{hint}. The first "
+        f"{fields if row_format.is_text else ''}the label and types that it says{hint}. The first "
         f"rows:{examples}",
         setting=name,
         path=file.path,

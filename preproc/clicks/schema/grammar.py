@@ -26,8 +26,8 @@ minus and before a point with zeros, or outside int64; decimal numbers as `numbe
 most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
 2199, or if the one that splits the rows is missing; lists by the reason of their first wrong
 element, or as `list` if one is empty or its weight no decimal number. `quote`, before all others: a
-field begins with a quote, and none that closes it stands before a delimiter or the row's end; `json` in its place: the row is no
-object of JSON, has a key twice, or a list or an object where one value is read.
+field begins with a quote, and none that closes it stands before a delimiter or the row's end;
+`json` in its place: a row is no object of JSON, has a key twice, or a list where a value is read.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 CRITEO_REASONS = REJECT_REASONS[:5]

@@ -206,6 +206,11 @@ class RowFormat:
     is_table: bool = False
     is_json: bool = False
 
+    @property
+    def is_text(self) -> bool:
+        """Whether fields stand between delimiters."""
+        return not self.is_table and not self.is_json
+
     def as_table(self) -> "RowFormat":
         """Returns the fields as cells of a table."""
         form = {"delimiter": DELIMITER, "quote": ESCAPE, "has_header": True}

@@ -77,8 +77,7 @@ def keys_of(path: Path, lines: Iterable[bytes]) -> dict[str, object]:
                 keys[key] = value
     if not keys:
         raise PreprocError(
-            f"{path}, line 1: {', '.join(faults[:1]) or 'has no key'}; a file of JSON has an object "
-            "in each line",
+            f"{path}, line 1: {', '.join(faults[:1]) or 'no key'}; JSON has an object in each line",
             path=path,
             line=1,
         )

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from preproc.clicks.input import refuse_json
 from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
@@ -59,20 +58,18 @@ class TextSample:
     dialect: Dialect
 
 
-def sample_text(path: Path, files: list[InputFile]) -> TextSample:
-    """Reads a sample of a log of text.
+def sample_text(path: Path, sampled: str, samples: list[list[str]]) -> TextSample:
+    """Returns a sample of a log of text.
 
     Args:
         path: the log, a file or a folder of parts, for messages.
-        files: its files.
+        sampled: what the lines are from.
+        samples: lines from all over it, those of its head first.
 
     Raises:
-        PreprocError: it cannot be read, or has no rows of several fields.
+        PreprocError: it has no rows of several fields.
     """
-    sampled, (head, *others) = _samples(path, files)
-    if not head:
-        raise PreprocError(f"{path}: holds no line", path=path)
-    refuse_json(path, head[0].encode())
+    head, *others = samples
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
@@ -107,9 +104,19 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
     return TextSample(sampled, by_name, len(rows) - has_header, dialect)
 
 
+def sample_lines(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
+    """Returns the name of what is sampled, and lines: of a folder from parts all over it.
+
+    Raises:
+        PreprocError: it cannot be read, or has no line.
+    """
+    sampled, samples = _samples(path, [as_text(file) for file in files])
+    if not samples[0]:
+        raise PreprocError(f"{path}: holds no line", path=path)
+    return sampled, samples
+
+
 def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
-    """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
-    files = [as_text(file) for file in files]
     if not path.is_dir():
         return path.name, _sample(files[0], SAMPLE_BYTES)
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
