@@ -3,7 +3,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.raw.blank_end import LINE_ENDS
@@ -213,12 +213,12 @@ class RowFormat:
 
     def as_table(self) -> "RowFormat":
         """Returns the fields as cells of a table."""
-        form = {"delimiter": DELIMITER, "quote": ESCAPE, "has_header": True}
+        form: dict[str, Any] = {"delimiter": DELIMITER, "quote": ESCAPE, "has_header": True}
         return dataclasses.replace(self, **form, is_table=True, is_json=False)
 
     def as_objects(self) -> "RowFormat":
         """Returns the fields as values of objects."""
-        form = {"delimiter": b",", "quote": b"", "has_header": False}
+        form: dict[str, Any] = {"delimiter": b",", "quote": b"", "has_header": False}
         return dataclasses.replace(self, **form, is_table=False, is_json=True)
 
     @property

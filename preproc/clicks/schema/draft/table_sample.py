@@ -125,7 +125,7 @@ def sample_objects(path: Path, lines: Sequence[bytes], separators: Sequence[str]
         if mark:
             elements = {*itertools.chain.from_iterable(cell.split(mark) for cell in cells)}
             chosen[key] = _separator(elements, separators)
-        cells = (cell.replace(mark, chosen[key].encode()) if mark else cell for cell in cells)
+            cells = tuple(cell.replace(mark, chosen[key].encode()) for cell in cells)
         columns[key] = [cell.decode(errors="replace") for cell in cells]
     return TableSample(columns, len(rows), chosen, (), unread)
 
