@@ -65,10 +65,14 @@ class RatingsFormat:
     Attributes:
         name: name in flags, messages and the manifest.
         rows: fields of a row, cells of a table, or keys of an object.
+        titles: those of the items, in a file beside; None without. Its name is that of the file.
+        encoding: of a text that is no UTF-8; none but titles has another.
     """
 
     name: str
     rows: RowFormat
+    titles: "RatingsFormat | None" = None
+    encoding: str = "utf-8"
 
     @property
     def delimiter(self) -> str:
@@ -119,7 +123,7 @@ class RatingsFormat:
     @property
     def id_type(self) -> FieldType:
         """Type of the ids."""
-        return self.rows.columns[self.columns.index(USER)].type
+        return self.rows.columns[self.columns.index(ITEM)].type
 
     @property
     def time(self) -> TimeRule:
@@ -260,7 +264,10 @@ def load_formats(path: Path) -> tuple[RatingsFormat, ...]:
         PreprocError: it is missing or wrong; names file, line and key.
     """
     schema = load_ratings_schema(path)
-    layout = RatingsFormat(name=schema.name, rows=schema.row_format)
+    titles = None
+    if (of := schema.titles) is not None:
+        titles = RatingsFormat(name=of.file, rows=of.row_format, encoding=of.encoding)
+    layout = RatingsFormat(name=schema.name, rows=schema.row_format, titles=titles)
     return (layout.with_ids("digits"), layout) if schema.has_any_ids else (layout,)
 
 

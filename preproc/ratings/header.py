@@ -43,9 +43,9 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
     return names
 
 
-def names_of(line: bytes, delimiter: str) -> list[str]:
-    """Returns the fields of a line, which are names in a header."""
-    fields = split_fields(line, delimiter.encode(), b'"') or []
+def names_of(line: bytes, delimiter: str, quote: bytes = b'"') -> list[str]:
+    """Returns the fields of a line, which are names in a header; none if its quotes are wrong."""
+    fields = split_fields(line, delimiter.encode(), quote) or []
     return [field.decode(errors="backslashreplace") for field in fields]
 
 

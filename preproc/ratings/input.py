@@ -13,7 +13,6 @@ import numpy as np
 
 from preproc.clicks.kernel.row_writer import write_cells
 from preproc.clicks.schema.rating_fields import Rating, date_of_digits, has_decimals
-from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import (
     MAX_LINE_BYTES,
@@ -451,8 +450,7 @@ def _detect_order(
 def _with_header(file: InputFile, line: bytes) -> str:
     """Returns an error message for a csv file that lacks a header."""
     delimiter = _delimiter_of(line)
-    fields = split_fields(line, delimiter.encode(), b'"') or []
-    names = [f"c{number}" for number, _ in enumerate(fields, 1)]
+    names = [f"c{number}" for number, _ in enumerate(names_of(line, delimiter), 1)]
     header = delimiter.replace("\t", r"\t").replace("\x01", r"\001").join(names)
     return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)
 

@@ -67,12 +67,13 @@ class Moment(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """The values of a row; None without such a column."""
+    """The values of a row, of ratings or of titles; None or empty without such a column."""
 
-    user: str
-    item: str
+    user: str = ""
+    item: str = ""
     rating: float | None = None
     time: int | float | None = None
+    title: str = ""
 
 
 class WrongField(NamedTuple):
@@ -113,6 +114,8 @@ def _value(field: bytes, column: Column) -> str | int | float | None:
     if not is_printable(field):
         return None
     text = field.decode()
+    if column.role == "title":
+        return text
     if column.role in ("user", "item"):
         return text if _PATTERNS[column.type].fullmatch(text) else None
     if column.role == "rating":

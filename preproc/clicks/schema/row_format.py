@@ -12,7 +12,7 @@ from preproc.files.raw.tables import DELIMITER, ESCAPE, unescaped
 
 Role = Literal[
     "ignored", "label", "numerical", "categorical", "timestamp", "categorical_list",
-    "user", "item", "rating",
+    "user", "item", "rating", "title",
 ]  # fmt: skip
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
@@ -108,7 +108,8 @@ class Column:
     Attributes:
         name: as the header has it.
         role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`; of
-            ratings `user`, `item`, `rating`, `timestamp` or `ignored`.
+            ratings `user`, `item`, `rating`, `timestamp` or `ignored`, of titles `item`, `title` or
+            `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
         max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.

@@ -48,16 +48,54 @@ files keep an order that the user has chosen.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TitlesSchema:
+    """The schema of a file of titles of items.
+
+    Attributes:
+        file: its name, beside the ratings.
+        delimiter: one character or two between two fields.
+        quote: one around fields that may hold delimiters; empty for none.
+        header: files begin with the names of their columns.
+        encoding: of a text that is no UTF-8.
+        columns: in the order of the file.
+    """
+
+    file: str
+    delimiter: str
+    quote: str
+    header: bool
+    encoding: str
+    columns: tuple[Column, ...]
+
+    @property
+    def row_format(self) -> RowFormat:
+        """The fields of a row."""
+        return _plain_format(self)
+
+
+def _plain_format(schema: "RatingsSchema | TitlesSchema") -> RowFormat:
+    """Returns the fields of a row without features."""
+    return RowFormat(
+        delimiter=schema.delimiter.encode(),
+        quote=schema.quote.encode(),
+        columns=schema.columns,
+        numbers=(0,) * len(schema.columns),
+        has_header=schema.header,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsSchema:
     """The schema of a file of ratings.
 
     Attributes:
         name: of the format.
-        delimiter: one character between two fields, or two colons.
+        delimiter: one character or two between two fields.
         quote: one around fields that may hold delimiters; empty for none.
         header: files begin with the names of their columns.
         columns: in the order of the file.
         has_any_ids: ids are whole numbers or texts, as the first rows have them.
+        titles: those of the items, in a file beside; None without.
     """
 
     name: str
@@ -66,17 +104,12 @@ class RatingsSchema:
     header: bool
     columns: tuple[Column, ...]
     has_any_ids: bool
+    titles: "TitlesSchema | None" = None
 
     @property
     def row_format(self) -> RowFormat:
         """The fields of a row."""
-        return RowFormat(
-            delimiter=self.delimiter.encode(),
-            quote=self.quote.encode(),
-            columns=self.columns,
-            numbers=(0,) * len(self.columns),
-            has_header=self.header,
-        )
+        return _plain_format(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +117,7 @@ class Schema:
     """A schema with all defaults filled in.
 
     Attributes:
-        delimiter: one character between two fields.
+        delimiter: one character or two between two fields.
         quote: one around fields that may hold delimiters; empty for none.
         header: files begin with the names of their columns, in any order.
         positive: labels of a click.
