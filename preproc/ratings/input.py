@@ -341,7 +341,7 @@ def _check_first_line(
     seen = header_names(line, best.delimiter)
     if not seen or best.is_good(line):
         return
-    if any_good and not best.needs_header and job.bad_rows == "quarantine":
+    if any_good and not best.needs_header and job.max_bad_fraction > 0:
         return
     if not best.is_csv:
         if any_good:

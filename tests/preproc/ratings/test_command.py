@@ -102,7 +102,7 @@ def test_malformed_rows_are_refused_by_file_line_field_and_value(tmp_path, case)
     error = call(command, source, "--progress=none", status=3)
     assert error.startswith(f"error: {source}, line ")
     assert error.count("\n") == 1
-    assert "--bad_rows quarantine" in error
+    assert "--max_bad_fraction" in error
     assert re.search(message, error), error
     assert [p.name for p in tmp_path.iterdir()] == ["log.txt"]
 
@@ -195,7 +195,7 @@ def test_other_headers_are_told_and_named(tmp_path, command):
     error = call(command, source, status=2)
     assert "unknown names: '', when, title, sku, stars, customer. Needed are" in error
     assert f"such as --columns {NAMES}" in error
-    call(command, source, *named, "--bad_rows=quarantine")
+    call(command, source, *named, "--max_bad_fraction=0.1")
     columns = Manifest.load(tmp_path / "made").semantics["columns"]
     assert columns == ["timestamp", "item", "rating", "user"]
 
@@ -274,7 +274,7 @@ def test_unusable_files_end_with_status_2(tmp_path, case):
         ("--min_rating=nan", "--min_rating must be a finite number, got nan"),
         ("--min_rating=6", "no interaction is left of 24 after --min_rating 6"),
         ("--kcore=twice", "--kcore must be one of iterated | once"),
-        ("--bad_rows=skip", "--bad_rows must be one of refuse | quarantine"),
+        ("--max_bad_fraction=-0.1", "--max_bad_fraction must lie in"),
         ("--max_bad_fraction=2", "--max_bad_fraction must lie in"),
         ("--format=json", "--format must be one of auto | csv | dat | udata | text"),
         ("--format=dat", "none of the first 25 rows fits a format of movielens (dat)"),
@@ -346,9 +346,12 @@ def test_columns_of_amazon_are_told_apart(tmp_path):
 def test_quarantine_keeps_what_is_left_out(tmp_path):
     lines = edited(edited(CSV, 5, "1,2,\xe9,5"), 9, "")
     source = write(tmp_path / "log.csv", lines)
-    flags = ["--bad_rows=quarantine", "--progress=none"]
-    assert "2 bad rows, more than --max_bad_fraction" in call("movielens", source, *flags, status=3)
-    assert "2 rows left out" in call("movielens", source, *flags, "--max_bad_fraction=0.1")
+    first = call("movielens", source, "--progress=none", status=3)
+    assert_tells(first, str(source), "line 5", r"'\xe9'", "2", "--max_bad_fraction 0.2")
+    error = call("movielens", source, "--max_bad_fraction=0.01", "--progress=none", status=3)
+    assert_tells(error, "2", "--max_bad_fraction 0.01", "line 5", "line 9")
+    assert not (tmp_path / "made").exists()
+    call("movielens", source, "--max_bad_fraction=0.1")
     with (tmp_path / "made/quarantine.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(r["line_number"], r["reason"], r["row"]) for r in rows] == [
@@ -395,7 +398,7 @@ def test_chunks_hold_each_line_once(tmp_path, pack):
 def test_a_flood_of_bad_rows_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(ratings_read, "MAX_QUARANTINED_ROWS", 5)
     source = write(tmp_path / "log.csv", [*CSV, *["x"] * 6])
-    flags = ["--bad_rows=quarantine", "--max_bad_fraction=1"]
+    flags = ["--max_bad_fraction=1"]
     error = call("movielens", source, *flags, status=3)
     assert "more than 5 rows are bad, the last at line 31" in error
 

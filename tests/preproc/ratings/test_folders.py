@@ -95,7 +95,7 @@ def test_a_bad_row_names_its_part(tmp_path):
     error = called("movielens", *words, *COLUMNS, status=3)
     assert str(folder / "part_10.csv") in error
     assert "line 5" in error
-    quarantine = ("--bad_rows=quarantine", "--max_bad_fraction=0.1")
+    quarantine = ("--max_bad_fraction=0.1",)
     dataset, _ = made(tmp_path, folder, "kept", *quarantine)
     assert [source["rejected"] for source in dataset.source_files] == [0, 1]
 

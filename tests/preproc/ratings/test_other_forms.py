@@ -149,7 +149,7 @@ def test_a_user_or_item_that_is_nothing_is_no_id(tmp_path, form):
     call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--columns=user=u,item=i")
     error = called("movielens", *call, status=3)
     assert_tells(error, str(source), "line 1" if form == "json" else "row 1", "item ''")
-    called("movielens", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
+    called("movielens", *call, "--max_bad_fraction=0.5")
     assert len(decode(tmp_path / "made")[0]) == 4
     if form == "json":
         source.write_text("".join(json.dumps(row | {"i": "a\nb"}) + "\n" for row in rows))
@@ -201,7 +201,7 @@ def test_dates_of_digits_are_dates(tmp_path, form, separator):
     flags = (*flags, "--split=temporal:0.7", "--progress=none")
     assert "(timestamp)" in called("movielens", *flags, status=3)
     source.write_bytes(lines(*header, *rows[:16] * 20, *rows[16:], separator=separator))
-    called("movielens", *flags, "--bad_rows=quarantine", "--max_bad_fraction=0.5")
+    called("movielens", *flags, "--max_bad_fraction=0.5")
     assert Manifest.load(tmp_path / "made").rejected == {"timestamp": 150}
     last = datetime.strptime(moments[-1].strftime(form), form).replace(tzinfo=UTC)
     times = read_sequences(tmp_path / "made").timestamps
@@ -249,8 +249,8 @@ def test_texts_with_commas_are_no_baskets(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-@pytest.mark.parametrize("bad_rows", ["refuse", "quarantine"])
-def test_windows_1252_is_told_with_the_command_that_converts_it(tmp_path, pack, bad_rows):
+@pytest.mark.parametrize("fraction", [0, 1e-4])
+def test_windows_1252_is_told_with_the_command_that_converts_it(tmp_path, pack, fraction):
     towns = ["Köln", "Ems", "Süd"]
     table = [["user_id", "item_id"]]
     table += [
@@ -260,8 +260,8 @@ def test_windows_1252_is_told_with_the_command_that_converts_it(tmp_path, pack, 
     source = tmp_path / ("log.csv.gz" if pack is not bytes else "log.csv")
     source.write_bytes(pack(text.encode("cp1252")))
     call = (f"--output={tmp_path / 'made'}", "--columns=user=user_id,item=item_id")
-    call = (*call, f"--bad_rows={bad_rows}", "--progress=none")
-    status = 2 if bad_rows == "refuse" else 3
+    call = (*call, f"--max_bad_fraction={fraction}", "--progress=none")
+    status = 3 if fraction else 2
     error = called("amazon", f"--input={source}", *call, status=status)
     assert "line 2" in error
     assert "max_bad_fraction" not in error
@@ -281,7 +281,7 @@ def test_a_few_rows_of_another_encoding_are_bad_rows(tmp_path):
     call = (f"--input={tmp_path / 'log.csv'}", f"--output={tmp_path / 'made'}")
     call = (*call, "--columns=user=user_id,item=item_id", "--progress=none")
     assert "iconv" not in called("amazon", *call, status=3)
-    called("amazon", *call, "--bad_rows=quarantine", "--max_bad_fraction=0.1")
+    called("amazon", *call, "--max_bad_fraction=0.1")
 
 
 def test_decimal_commas_of_ratings_are_told(tmp_path):

@@ -107,7 +107,7 @@ def test_a_missing_float_id_leaves_out_its_row(tmp_path):
     flags = {"columns": NAMED, **SETTINGS}
     with pytest.raises(UserError, match="row 1: user ''"):
         ratings.prepare(pa.table(own), tmp_path / "made", **flags)
-    flags |= {"bad_rows": "quarantine", "max_bad_fraction": 0.5}
+    flags |= {"max_bad_fraction": 0.5}
     histories = decode(ratings.prepare(pa.table(own), tmp_path / "other", **flags))[0]
     assert histories == HISTORIES | {"0": HISTORIES["0"][1:]}
 
@@ -116,13 +116,13 @@ def test_a_missing_float_id_leaves_out_its_row(tmp_path):
 def test_a_line_end_in_an_id_makes_no_row(tmp_path, text):
     users = [*map(str, columns()["u"]), text]
     own = columns(u=users, i=[*columns()["i"], 7], t=[*columns()["t"], 9], r=[4.0] * 21)
-    flags = {"columns": NAMED, "id_type": "string", **SETTINGS, "bad_rows": "quarantine"}
+    flags = {"columns": NAMED, "id_type": "string", **SETTINGS}
     dataset = ratings.prepare(pa.table(own), tmp_path / "made", max_bad_fraction=0.5, **flags)
     assert decode(dataset)[0] == HISTORIES
     bad = (dataset / "quarantine.csv").read_text().splitlines()[1:]
     assert len(bad) == 1
     with pytest.raises(UserError, match="row 21: user"):
-        ratings.prepare(pa.table(own), tmp_path / "x", **flags | {"bad_rows": "refuse"})
+        ratings.prepare(pa.table(own), tmp_path / "x", **flags)
 
 
 @pytest.mark.parametrize("command", ["movielens", "amazon"])
