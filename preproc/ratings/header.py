@@ -11,12 +11,14 @@ from preproc.clicks.schema.row_format import Column as Field
 from preproc.clicks.schema.row_format import split_fields
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
+from preproc.files.raw.text_files import DELIMITERS
 from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 """How `columns` names the columns of a header."""
 
+_UDATA_FIELDS = 4
 _TELLING: dict[Column, str] = {
     "user": "(user|reviewer|customer|session|visitor)(id|name)?",
     "item": "(item|movie|artist|product|track|song|book|anime|article)(id)?|(parent)?asin|isbn|sku",
@@ -60,6 +62,14 @@ def header_names(line: bytes, delimiter: str = ",") -> list[str]:
         return []
     is_text = all(n.isprintable() and not re.fullmatch(rating_fields.TIME, n) for n in names)
     return names if is_text and 1 < len(names) == len(set(names)) else []
+
+
+def delimiter_of(line: bytes) -> str:
+    """Returns the delimiter of a csv file by its first line; a comma for u.data of MovieLens."""
+    delimiter = max(DELIMITERS, key=lambda each: line.count(each.encode()))
+    count = line.count(delimiter.encode())
+    is_udata = delimiter == "\t" and count == _UDATA_FIELDS - 1 and not header_names(line, "\t")
+    return "," if is_udata else delimiter
 
 
 def with_names(

@@ -26,7 +26,7 @@ from preproc.files.raw.lists_in_text import list_separator
 from preproc.files.raw.objects import is_object, keys_of
 from preproc.files.raw.parts import parts_of
 from preproc.files.raw.tables import TableColumn, TableFile, open_table, table_schema
-from preproc.files.raw.text_files import as_text, delimiter_of
+from preproc.files.raw.text_files import as_text
 from preproc.ratings.format import (
     ITEM,
     RATING,
@@ -39,6 +39,7 @@ from preproc.ratings.format import (
 )
 from preproc.ratings.header import (
     NAMED,
+    delimiter_of,
     header_names,
     names_by_column,
     names_of,
@@ -214,7 +215,7 @@ def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
     elif is_object(line):
         return layout.as_objects()
     elif layout.is_csv or layout.goes_by_name:
-        layout = layout.with_dialect(_delimiter_of(line) if line else layout.delimiter)
+        layout = layout.with_dialect(delimiter_of(line) if line else layout.delimiter)
     is_header = layout.rows.names == (*seen,) if seen else layout.is_header(line)
     if line and layout.needs_header and not is_header:
         raise PreprocError(
@@ -222,11 +223,6 @@ def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
             f"{layout.header.decode()}; write all parts with the same columns in the same order"
         )
     return layout
-
-
-def _delimiter_of(line: bytes) -> str:
-    """Returns the delimiter of a csv file."""
-    return delimiter_of(line, lambda header: bool(header_names(header)))
 
 
 def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
@@ -311,7 +307,7 @@ def _candidates(job: RatingsJob, file: InputFile, rows: list[bytes]) -> list[Rat
         names = [key for key, value in keys.items() if not isinstance(value, (list, tuple))]
         formats = [f.as_objects() for f in _by_names(job, file, names)]
     else:
-        delimiter = _delimiter_of(rows[0])
+        delimiter = delimiter_of(rows[0])
         if job.column_names is not None:
             seen = names_of(rows[0], delimiter)
             formats = _named(job, seen)
@@ -449,7 +445,7 @@ def _detect_order(
 
 def _with_header(file: InputFile, line: bytes) -> str:
     """Returns an error message for a csv file that lacks a header."""
-    delimiter = _delimiter_of(line)
+    delimiter = delimiter_of(line)
     names = [f"c{number}" for number, _ in enumerate(names_of(line, delimiter), 1)]
     header = delimiter.replace("\t", r"\t").replace("\x01", r"\001").join(names)
     return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)

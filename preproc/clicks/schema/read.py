@@ -65,7 +65,7 @@ _TYPES = {
 _COUNTED = ("categorical", "categorical_list", "timestamp")
 _MAX_TEXTS = 255
 _MOST_NUMBER = 1e30
-_DELIMITER = re.compile(r"[\x01\t -,/:-~]|[!-,/:-~]{2}")
+_DELIMITER = re.compile(r"[\x01\t -,/:-~]|[!-,/:-@\[-`{-~]{2}")
 _ONE_CHARACTER = re.compile(r"[\x02\x03 -,/:-~]")
 """Separators within lists; the first two are Hive's."""
 _SPLITS = ("train", "validation", "test")
@@ -474,7 +474,7 @@ class _Reader:
             raise self._error((*at, "max_length"), f"must lie in [1, {_MAX_LENGTH}], got {length}")
         separators = [entry.get("separator", "|"), entry.get("weight_separator", "")]
         dialect = self._values.get("dialect", {})
-        taken = [*dialect.get("delimiter", ","), dialect.get("quote", '"')]
+        taken = [dialect.get("delimiter", ","), dialect.get("quote", '"')]
         for key, one in zip(("separator", "weight_separator"), separators, strict=True):
             if one == "" and key == "weight_separator":
                 continue

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of text in other forms: UTF-16, CR line ends and dictionaries of Python.
 
-They are read as UTF-8 with LF, and as objects of JSON; `delimiter_of` tells the delimiter of a csv
-file.
+They are read as UTF-8 with LF, and as objects of JSON.
 """
 
 import ast
@@ -23,9 +22,10 @@ from preproc.files.raw.objects import JsonError, is_object, read_object
 Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_DELIMITERS = ("\t", ";", "|", "\x01")
-"""The last is that of Hive."""
-_UDATA_FIELDS = 4
+HIVE = "\x01"
+"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
+DELIMITERS = (",", "\t", ";", "|", HIVE)
+"""Of csv files in the world."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,23 +78,6 @@ def as_text(file: InputFile) -> InputFile:
 def _converted(file: InputFile, convert: Convert) -> ConvertedFile:
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
     return ConvertedFile(**fields, source=file, convert=convert)
-
-
-def delimiter_of(line: bytes, is_header: Callable[[bytes], bool]) -> str:
-    """Returns the delimiter of a csv file.
-
-    Args:
-        line: its first line.
-        is_header: tells whether a line of csv has names of columns; `u.data` has none.
-    """
-    delimiter = max(_DELIMITERS, key=lambda each: line.count(each.encode()))
-    count = line.count(delimiter.encode())
-    if line.startswith(b"{") or count <= line.count(b","):
-        return ","
-    has_header = is_header(line.replace(delimiter.encode(), b","))
-    if delimiter == "\t" and count == _UDATA_FIELDS - 1 and not has_header:
-        return ","  # MovieLens' u.data
-    return delimiter
 
 
 def position(file: InputFile, line: int, offset: int) -> str:

@@ -56,7 +56,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|", "::"])
 def test_each_column_has_the_role_of_its_values(delimiter, tmp_path):
     write_log(tmp_path / "log.csv", 2000, delimiter=delimiter)
     draft = infer_schema(tmp_path / "log.csv")

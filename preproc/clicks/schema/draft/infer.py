@@ -26,7 +26,6 @@ from preproc.clicks.schema.draft.label_sample import Label, find_label, leak_evi
 from preproc.clicks.schema.draft.missing_marks import missing_marks
 from preproc.clicks.schema.draft.table_sample import TableSample, sample_objects, sample_table
 from preproc.clicks.schema.draft.text_sample import (
-    HIVE,
     NUMBER,
     QUOTE,
     Dialect,
@@ -40,6 +39,7 @@ from preproc.files.input_file import InputFile
 from preproc.files.raw.lists_in_text import SEPARATORS
 from preproc.files.raw.objects import is_object
 from preproc.files.raw.parts import parts_of
+from preproc.files.raw.text_files import HIVE
 
 _HIVE_LISTS = "\x02"
 _MOST_LABELS = 6

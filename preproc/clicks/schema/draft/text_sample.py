@@ -15,7 +15,7 @@ from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
 from preproc.files.raw.encoding import encoding_fault
-from preproc.files.raw.text_files import as_text
+from preproc.files.raw.text_files import DELIMITERS, HIVE, as_text
 
 SAMPLE_BYTES = 8 * 2**20
 """Text of the sample, or all of a smaller file."""
@@ -27,9 +27,6 @@ _MOST_TEXT = 2**28
 """Text of a compressed file that is read for it."""
 
 QUOTE = '"'
-HIVE = "\x01"
-"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
-_DELIMITERS = (",", "\t", ";", "|", HIVE)
 NUMBER = re.compile(DECIMAL.pattern.decode())
 
 
@@ -206,7 +203,7 @@ def _delimiter(lines: list[str]) -> str | None:
     A header has none of a list's separators, which may be more than the delimiters.
     """
     usual = []
-    for delimiter in _DELIMITERS:
+    for delimiter in (*DELIMITERS, "::"):
         counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
         count, alike = counts.most_common(1)[0]
         if count > 1 and alike > 0.9 * len(lines[:100]):
