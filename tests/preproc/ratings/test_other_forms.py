@@ -82,12 +82,12 @@ FORMS = {  # command, content, the refusals one after the other
     "other columns": (
         "movielens",
         lines(*([user, item, f"2145{time}", time] for user, item, _, time in ROWS)),
-        ["rating '21450' must be(.|\n)*has no header"],
+        ["rating '21450'(.|\n)*cat .* > "],
     ),
     "tabs and no header": (
         "movielens",
         lines(*of(0, 1, 2, rows=ROWS), separator="\t"),
-        ["3 fields, needed are 4(.|\n)*has no header"],
+        ["(.|\n)*cat .* > "],
     ),
     "CR": ("movielens", lines(*TABLE, end="\r"), []),
     "UTF-16": ("movielens", lines(*TABLE).decode().encode("utf-16"), []),
@@ -163,8 +163,8 @@ def test_times_that_are_no_seconds_are_told(tmp_path):
     source = tmp_path / "log.csv"
     source.write_bytes(lines(HEADER, *([*row[:3], f"171452164985{row[3]}"] for row in ROWS)))
     call = (f"--input={source}", f"--output={tmp_path / 'made'}", "--progress=auto")
-    told = "times from 1714521649850 to 1714521649854 are not seconds since 1970: the order of"
-    assert told in called("movielens", *call, "--min_item_count=0")
+    said = called("movielens", *call, "--min_item_count=0")
+    assert_tells(said, "1714521649850", "1714521649854", "1970")
     assert decode(tmp_path / "made")[0] == HISTORIES
 
 
@@ -174,9 +174,8 @@ def test_what_is_no_rating_can_be_left_out(tmp_path, rating):
     source.write_bytes(lines(["user", "artist", "plays"], *([u, i, rating] for u, i, *_ in ROWS)))
     call = (f"--input={source}", f"--output={tmp_path / 'made'}")
     error = called("movielens", *call, "--columns=user=user,item=artist,rating=plays", status=3)
-    assert f"rating '{rating}' must be" in error
-    assert "All rows are like this" in error
-    assert "quarantine" not in error
+    assert_tells(error, f"rating '{rating}'", "--columns")
+    assert "--max_bad_fraction" not in error
     called("movielens", *call, f"--columns={error.strip().rpartition('--columns ')[2]}")
     assert decode(tmp_path / "made")[0] == HISTORIES
 
@@ -306,5 +305,6 @@ def test_blank_lines_at_the_end_of_a_converted_file_are_no_rows(tmp_path, form, 
 def test_utf16_that_is_cut_off_is_damaged(tmp_path):
     (tmp_path / "log").write_bytes("".join(lines(*TABLE).decode()).encode("utf-16")[:-1])
     words = (f"--input={tmp_path / 'log'}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
+    size = (tmp_path / "log").stat().st_size
     errors = called("movielens", *words, status=2)
-    assert "log: the UTF-16 text is damaged" in errors
+    assert_tells(errors, str(tmp_path / "log"), "UTF-16", f"byte {size}")

@@ -20,6 +20,7 @@ from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import FORMATS, RatingsConfig
 from recsys.data.manifest import Manifest, file_checksum
 from recsys.data.verify import run as verify
+from tests.harness import refusal
 from tests.preproc.ratings.oracle import decode, expected, interactions, repeats, run, tree
 
 ROWS = st.lists(
@@ -68,7 +69,7 @@ def test_a_run_makes_what_the_page_says(rows, min_rating, min_users, min_items, 
             )
 
         if not histories:
-            with pytest.raises(PreprocError, match="no interaction is left"):
+            with refusal("min_rating", "min_item_count", kind=PreprocError):
                 make()
             assert [p.name for p in Path(folder).iterdir()] == ["ratings.dat"]
             return
@@ -167,15 +168,12 @@ def test_new_rows_get_the_items_of_a_dataset(tmp_path, split, chunk_bytes):
 def test_items_of_another_folder_are_refused(tmp_path):
     new = write_dat(tmp_path / "new.dat", [("1", "1", 4.0, time) for time in range(9)])
     earlier = run(write_dat(tmp_path / "b.dat", [("1", "2", 4.0, 0)] * 9), tmp_path / "earlier")
-    for folder, message in (
-        (tmp_path, "manifest.json is missing"),
-        (earlier, "has no item of `dictionaries`"),
-    ):
-        with pytest.raises(PreprocError, match=message):
+    for folder, facts in ((tmp_path, ("manifest.json",)), (earlier, (new, earlier))):
+        with refusal("dictionaries", *facts, kind=PreprocError):
             run(new, tmp_path / "made", dictionaries=folder)
     other = run(new, tmp_path / "other")
     (earlier / "item_map.parquet").write_bytes((other / "item_map.parquet").read_bytes())
-    with pytest.raises(PreprocError, match="not the file of which the manifest has the checksum"):
+    with refusal("dictionaries", "item_map.parquet", kind=PreprocError):
         run(new, tmp_path / "made", dictionaries=earlier)
 
 
