@@ -171,7 +171,7 @@ _MOST_USED = (
     *("load_checkpoint_path", "resume", "batch_size", "train_batch_size", "epochs", "num_epochs"),
     *("lr", "eval_split", "engine", "format", "frequency_limit", "memory_limit", "overwrite"),
     *("dictionary_days", "split_fractions", "min_rating", "kcore", "min_user_count"),
-    *("min_item_count", "bad_rows", "name", "version", "rollback", "verify", "url", "model"),
+    *("min_item_count", "name", "version", "rollback", "verify", "url", "model"),
     *("tables", "world_size", "dry_run", "placement", "hbm_gib"),
     *("embedding_dim", "ranks_per_node", "top_mlp_sizes"),
 )

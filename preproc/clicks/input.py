@@ -7,8 +7,8 @@ from pathlib import Path
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED, InputFile
-from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.parts import parts_of
+from preproc.files.raw.text_files import as_text
 
 DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.(?:gz|zst|bz2|xz))?")
 
@@ -57,21 +57,7 @@ def find_inputs(
             last = ", or leave it out if it is the last day" if by_days else ""
             raise PreprocError(f"{file}: is empty; get the file again{last}", path=file)
     folder = path if path.is_dir() else None
-    return tuple(as_utf8(InputFile.open(f, folder)) for f in files)
-
-
-def refuse_json(path: Path, first_line: bytes) -> None:
-    """Refuses a log whose first line is one of JSON.
-
-    Raises:
-        PreprocError: it is; the message says how to write csv or parquet.
-    """
-    if re.match(rb'\s*(\{\s*("|$)|\[\s*(\{|$))', first_line):
-        raise PreprocError(
-            f"{path}: JSON is not read here; write it as csv or parquet, such as "
-            "pandas.read_json(FILE, lines=True).to_parquet(FILE)",
-            path=path,
-        )
+    return tuple(as_text(InputFile.open(f, folder)) for f in files)
 
 
 def has_parts(path: Path, schema: Schema | None) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from preproc.clicks.engine import explained
-from preproc.clicks.input import find_inputs, has_parts, refuse_json
+from preproc.clicks.input import find_inputs, has_parts
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.kernel import row_writer
 from preproc.clicks.rules import NUM_COLUMNS, split_bounds
@@ -27,7 +27,8 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import excerpt
 from preproc.files.raw import tables
 from preproc.files.raw.blank_end import LINE_ENDS
-from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.encoding import MAY_BE_ENCODING, encoding_fault
+from preproc.files.raw.objects import is_object, keys_of
 from preproc.files.raw.parts import told
 from preproc.files.workspace import Workspace, check_output
 
@@ -130,9 +131,10 @@ def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
             return None
         raise PreprocError(f"{file.path}: holds no row; get the file again", path=file.path)
     first = next(iter(_first_rows(text, is_whole=is_whole)), b"")
-    if schema is not None:
-        refuse_json(file.path, first)
-    row_format = of_table or job.semantics.row_format(file.path, first)
+    if schema is not None and not file.is_table and is_object(first):
+        row_format, unread = _of_objects(file, text, job)
+    else:
+        row_format = of_table or job.semantics.row_format(file.path, first)
     rows = _first_rows(text, row_format.blank, is_whole=is_whole)
     if is_part and is_whole and len(rows) == row_format.has_header:
         return None
@@ -168,6 +170,20 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
     # The reference engine shares no code with the kernel.
     write = tables.write_cells if job.engine == "reference" else row_writer.write_cells
     return tables.open_table(file, columns, write), row_format, others
+
+
+def _of_objects(file: InputFile, text: bytes, job: ClicksJob) -> tuple[RowFormat, frozenset[str]]:
+    """Returns the fields of rows that are objects, and the keys that the schema does not name.
+
+    Raises:
+        PreprocError: the objects of the first text lack a key.
+    """
+    schema = job.semantics.schema
+    assert schema is not None
+    keys = keys_of(file.path, text.split(b"\n"))
+    unlabelled = job.semantics.unlabelled
+    row_format = schema.object_format(file.path, keys, unlabelled=unlabelled)
+    return row_format, frozenset({*keys} - {column.name for column in schema.columns})
 
 
 def _first_text(file: InputFile) -> tuple[bytes, bool]:
@@ -248,7 +264,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
         PreprocError: names the reason of the first rows.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
-    if reasons.count("encoding") > job.max_bad_fraction * len(rows):
+    if sum(reason in MAY_BE_ENCODING for reason in reasons) > job.max_bad_fraction * len(rows):
         first = 1 + row_format.has_header
         if fault := encoding_fault(file, rows, range(first, first + len(rows))):
             raise PreprocError(fault)
@@ -267,7 +283,7 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{'' if row_format.is_table else fields}the label and types that it says{hint}. The first "
+        f"{fields if row_format.is_text else ''}the label and types that it says{hint}. The first "
         f"rows:{examples}",
         setting=name,
         path=file.path,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
-from preproc.files.raw.as_csv import position
-from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.encoding import MAY_BE_ENCODING, encoding_fault
+from preproc.files.raw.text_files import position
 from preproc.files.workspace import atomic_file
 from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
 
@@ -91,7 +91,7 @@ def check_rejected_rows(
     shown = [*itertools.islice(examples, EXAMPLES)]
     by_name = {file.name: file for file in files}
     for name, file in by_name.items():
-        rows = [row for row in shown if row.file == name and row.reason == "encoding"]
+        rows = [row for row in shown if row.file == name and row.reason in MAY_BE_ENCODING]
         numbers = [row.line_number for row in rows]
         fault = encoding_fault(file, [row.row for row in rows], numbers)
         if fault and len(rows) > len(shown) / 2:

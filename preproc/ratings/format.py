@@ -3,17 +3,12 @@
 
 import dataclasses
 import functools
-import itertools
-import json
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from preproc.clicks.schema import row_format as schema_columns
 from preproc.clicks.schema.rating_fields import (
-    NAME,
-    RATING_END,
     Rating,
     RatingReason,
     WrongField,
@@ -22,6 +17,7 @@ from preproc.clicks.schema.rating_fields import (
 from preproc.clicks.schema.read import load_ratings_schema
 from preproc.clicks.schema.row_format import FieldType, RowFormat
 from preproc.clicks.schema.time_rule import TimeRule
+from preproc.files.raw.objects import JsonError, cells_of_object
 from preproc.files.raw.spelled_numbers import spelling_remedy
 
 Column = Literal["user", "item", "rating", "timestamp"]
@@ -31,12 +27,7 @@ IGNORED: Literal["ignored"] = "ignored"
 ROW = "row"
 """Column of the number of a valid row in its file, from 0."""
 
-TIMESTAMP_LIMIT = 9 * 10**18
 _SCHEMAS = Path(__file__).with_name("formats")
-
-_MAX_JSON_DEPTH = 100
-_NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]')
-_PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 
 _ID_RULES: dict[FieldType, str] = {
     "digits": "a whole number without sign or leading zeros, of at most 18 digits",
@@ -73,13 +64,15 @@ class RatingsFormat:
 
     Attributes:
         name: name in flags, messages and the manifest.
-        rows: fields of a row; of JSON the keys of an object.
-        is_json: a row is a JSON object.
+        rows: fields of a row, cells of a table, or keys of an object.
+        titles: those of the items, in a file beside; None without. Its name is that of the file.
+        encoding: of a text that is no UTF-8; none but titles has another.
     """
 
     name: str
     rows: RowFormat
-    is_json: bool = False
+    titles: "RatingsFormat | None" = None
+    encoding: str = "utf-8"
 
     @property
     def delimiter(self) -> str:
@@ -94,7 +87,12 @@ class RatingsFormat:
     @property
     def needs_header(self) -> bool:
         """Whether the first line has the names of the columns."""
-        return self.rows.has_header and not self.is_json
+        return self.rows.has_header
+
+    @property
+    def goes_by_name(self) -> bool:
+        """Whether columns are found by their names, wherever they stand."""
+        return self.rows.is_table or self.rows.is_json
 
     @property
     def header(self) -> bytes:
@@ -108,8 +106,8 @@ class RatingsFormat:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns in the header, none without one."""
-        return self.rows.names if self.needs_header else ()
+        """Names of the columns in the file, none without."""
+        return self.rows.names if self.needs_header or self.rows.is_json else ()
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -117,14 +115,15 @@ class RatingsFormat:
         return tuple(column for column in self.columns if column != IGNORED)
 
     @property
-    def keys(self) -> dict[str, str]:
-        """Columns by the keys of a JSON object."""
-        return dict(zip(self.rows.names, self.columns, strict=True))
+    def used(self) -> dict[str, str]:
+        """Columns that are read, by their names."""
+        named = zip(self.rows.names, self.columns, strict=True)
+        return {name: column for name, column in named if column != IGNORED}
 
     @property
     def id_type(self) -> FieldType:
         """Type of the ids."""
-        return self.rows.columns[self.columns.index(USER)].type
+        return self.rows.columns[self.columns.index(ITEM)].type
 
     @property
     def time(self) -> TimeRule:
@@ -160,7 +159,21 @@ class RatingsFormat:
         Quotes between tabs are text, as a rule, and always in Hive's files.
         """
         quote = b"" if delimiter in ("\t", "\x01") else b'"'
-        return self._with(delimiter=delimiter.encode(), quote=quote)
+        has_header = self.needs_header or self.rows.is_json
+        form: dict[str, Any] = {"is_table": False, "is_json": False, "has_header": has_header}
+        return self._with(delimiter=delimiter.encode(), quote=quote, **form)
+
+    def as_table(self) -> "RatingsFormat":
+        """Returns the format as cells of a table, of the columns that are read."""
+        return self._of_used(RowFormat.as_table)
+
+    def as_objects(self) -> "RatingsFormat":
+        """Returns the format as values of objects, of the columns that are read."""
+        return self._of_used(RowFormat.as_objects)
+
+    def _of_used(self, form: Callable[[RowFormat], RowFormat]) -> "RatingsFormat":
+        used = tuple(column for column in self.rows.columns if column.role != IGNORED)
+        return dataclasses.replace(self, rows=form(self._with(columns=used).rows))
 
     def with_ids(self, kind: FieldType) -> "RatingsFormat":
         """Returns the format with ids of a type."""
@@ -172,14 +185,15 @@ class RatingsFormat:
 
     def with_columns(self, columns: Sequence[schema_columns.Column]) -> "RatingsFormat":
         """Returns a format with a header of other columns."""
-        numbers = (0,) * len(columns)
-        return self._with(columns=tuple(columns), numbers=numbers, has_header=True)
+        return self._with(columns=tuple(columns), has_header=True)
 
     def _with(self, **changes: Any) -> "RatingsFormat":
-        return dataclasses.replace(self, rows=dataclasses.replace(self.rows, **changes))
+        rows = dataclasses.replace(self.rows, **changes)
+        rows = dataclasses.replace(rows, numbers=(0,) * len(rows.columns))
+        return dataclasses.replace(self, rows=rows)
 
     def is_header(self, line: bytes) -> bool:
-        """Returns True if a first line is the header, quoted or not."""
+        """Returns True if a first line of text is the header, quoted or not."""
         names = b"".join(self.header.split(b'"'))
         return self.needs_header and line.replace(b'"', b"") == names
 
@@ -193,8 +207,6 @@ class RatingsFormat:
 
     def read(self, row: bytes) -> Rating | Fault:
         """Returns the values of a row, or why it is rejected."""
-        if self.is_json:
-            return self._read_json(row)
         read = read_rating(row, self.rows)
         return read if isinstance(read, Rating) else self._fault(row, read)
 
@@ -205,22 +217,23 @@ class RatingsFormat:
     def _fault(self, row: bytes, wrong: WrongField) -> Fault:
         fields = self.rows.fields(row)
         if fields is None:
-            return Fault("quote", _BAD_QUOTES)
+            return Fault(wrong.reason, _json_fault(row, self.rows) or _BAD_QUOTES)
         if wrong.reason == "columns":
             wanted = _SEPARATOR_NAMES.get(self.delimiter, self.delimiter).join(self.columns)
             noun = "field" if len(fields) == 1 else "fields"
             needed = f"{len(fields)} {noun}, needed are {len(self.columns)}: {wanted}"
             return Fault("columns", needed)
         field, column = fields[wrong.number], self.rows.columns[wrong.number]
+        shown = f"{column.role} {show(field)}{f' (key {column.name})' if self.rows.is_json else ''}"
         if wrong.reason == "encoding":
-            unprintable = f"{column.role} {show(field)} holds bytes that are not printable UTF-8"
+            unprintable = f"{shown} holds bytes that are not printable UTF-8"
             return Fault("encoding", unprintable)
         text = field.decode()
         if column.role == TIMESTAMP and self._is_new_fraction(row):
             return Fault(wrong.reason, f"timestamp {text} {_NEW_FRACTION}")
         rule = _ID_RULES[column.type] if column.role in (USER, ITEM) else self._rule(column.role)
         remedy = self._remedy(column.role, text)
-        return Fault(wrong.reason, f"{column.role} {show(field)} must be {rule}{remedy}")
+        return Fault(wrong.reason, f"{shown} must be {rule}{remedy}")
 
     def _rule(self, role: str) -> str:
         is_own = role == TIMESTAMP and not self.time.format.startswith("any")
@@ -237,33 +250,6 @@ class RatingsFormat:
         spelling = spelling_remedy([text]) if role == RATING else ""
         return f"; {spelling}" if spelling else ""
 
-    def _read_json(self, row: bytes) -> Rating | Fault:
-        value_or_fault = load_json(row, self.keys)
-        if isinstance(value_or_fault, str):
-            return Fault("json", value_or_fault)
-        values: dict[str, Any] = {}
-        for key, column in self.keys.items():
-            if column == IGNORED:
-                continue
-            value = value_or_fault.get(key)
-            if value is None:
-                return Fault("columns", f"{column} is missing (key {key})")
-            text = show(json.dumps(value).encode())
-            reason: RatingReason = column  # type: ignore[assignment]
-            if column in (USER, ITEM):
-                if not isinstance(value, str) or re.fullmatch(NAME, value) is None:
-                    rule = f"{column} {text} (key {key}) must be {_ID_RULES['name']}"
-                    return Fault(reason, rule)
-            elif not _is_number(value, column):
-                return Fault(reason, f"{column} {text} (key {key}) must be {_RULES[column]}")
-            values["time" if column == TIMESTAMP else column] = value
-        if "time" in values and not self.real_times:
-            time = values["time"]
-            if time != int(time):
-                return Fault("timestamp", f"timestamp {time!r} {_NEW_FRACTION}")
-            values["time"] = int(time)
-        return Rating(**values)
-
 
 @functools.cache
 def formats_of(names: tuple[str, ...]) -> tuple[RatingsFormat, ...]:
@@ -278,49 +264,21 @@ def load_formats(path: Path) -> tuple[RatingsFormat, ...]:
         PreprocError: it is missing or wrong; names file, line and key.
     """
     schema = load_ratings_schema(path)
-    layout = RatingsFormat(name=schema.name, rows=schema.row_format, is_json=schema.is_json)
+    titles = None
+    if (of := schema.titles) is not None:
+        titles = RatingsFormat(name=of.file, rows=of.row_format, encoding=of.encoding)
+    layout = RatingsFormat(name=schema.name, rows=schema.row_format, titles=titles)
     return (layout.with_ids("digits"), layout) if schema.has_any_ids else (layout,)
 
 
-def _is_number(value: Any, column: str) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < RATING_END if column == RATING else abs(value) < TIMESTAMP_LIMIT
-
-
-def _json_depth(row: bytes) -> int:
-    brackets = _NO_BRACKETS.sub(b"", row)
-    return max(itertools.accumulate(1 if b in b"[{" else -1 for b in brackets), default=0)
-
-
-def _json_integer(digits: str) -> int | float:
-    """Reads a whole number; as a float what Python may refuse."""
-    return int(digits) if len(digits) < _SHOWN_LENGTH else float(digits)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def load_json(row: bytes, keys: Collection[str]) -> dict[str, Any] | str:
-    """Returns the object of a line, or an error message; keys of it may not stand there twice."""
+def _json_fault(row: bytes, row_format: RowFormat) -> str:
+    """Returns why a row is no object; empty for rows of other forms."""
     try:
-        if row.count(b"[") + row.count(b"{") > _MAX_JSON_DEPTH < _json_depth(row):
-            raise ValueError(f"nested deeper than {_MAX_JSON_DEPTH} levels")
-        pairs = json.loads(
-            row.decode(),
-            object_pairs_hook=tuple,
-            parse_int=_json_integer,
-            parse_constant=_refuse_constant,
-        )
-    except ValueError as error:
-        if _PYTHON_DICTIONARY.match(row):
-            return "a Python dictionary, not JSON; get the JSON file, or convert it"
-        return f"not JSON ({error})"
-    if not isinstance(pairs, tuple):
-        return "not a JSON object"
-    names = [name for name, _ in pairs if name in keys]
-    return dict(pairs) if len(names) == len(set(names)) else f"one of {names} stands there twice"
+        if row_format.is_json:
+            cells_of_object(row, row_format.separators)
+    except JsonError as error:
+        return str(error)
+    return ""
 
 
 def show(value: bytes) -> str:

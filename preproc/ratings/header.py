@@ -11,12 +11,14 @@ from preproc.clicks.schema.row_format import Column as Field
 from preproc.clicks.schema.row_format import split_fields
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
-from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat, show
+from preproc.files.raw.text_files import DELIMITERS
+from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 """How `columns` names the columns of a header."""
 
+_UDATA_FIELDS = 4
 _TELLING: dict[Column, str] = {
     "user": "(user|reviewer|customer|session|visitor)(id|name)?",
     "item": "(item|movie|artist|product|track|song|book|anime|article)(id)?|(parent)?asin|isbn|sku",
@@ -43,9 +45,9 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
     return names
 
 
-def names_of(line: bytes, delimiter: str) -> list[str]:
-    """Returns the fields of a line, which are names in a header."""
-    fields = split_fields(line, delimiter.encode(), b'"') or []
+def names_of(line: bytes, delimiter: str, quote: bytes = b'"') -> list[str]:
+    """Returns the fields of a line, which are names in a header; none if its quotes are wrong."""
+    fields = split_fields(line, delimiter.encode(), quote) or []
     return [field.decode(errors="backslashreplace") for field in fields]
 
 
@@ -62,19 +64,18 @@ def header_names(line: bytes, delimiter: str = ",") -> list[str]:
     return names if is_text and 1 < len(names) == len(set(names)) else []
 
 
-def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes) -> RatingsFormat:
-    """Returns a csv format with columns by the names of its header.
+def delimiter_of(line: bytes) -> str:
+    """Returns the delimiter of a csv file by its first line; a comma for u.data of MovieLens."""
+    delimiter = max(DELIMITERS, key=lambda each: line.count(each.encode()))
+    count = line.count(delimiter.encode())
+    is_udata = delimiter == "\t" and count == _UDATA_FIELDS - 1 and not header_names(line, "\t")
+    return "," if is_udata else delimiter
 
-    Raises:
-        PreprocError: the header lacks a name.
-    """
-    seen = names_of(header, layout.delimiter)
-    missing = [name for name in names.values() if seen.count(name) != 1]
-    if missing:
-        raise PreprocError(
-            f"`columns`: line 1 must have the name {missing[0]!r} once; it is {show(header)}. Name "
-            f"the columns as the file does: {NAMED}"
-        )
+
+def with_names(
+    layout: RatingsFormat, names: Mapping[Column, str], seen: Sequence[str]
+) -> RatingsFormat:
+    """Returns a csv format with columns by the names of its header."""
     column_of = {name: column for column, name in names.items()}
     columns = []
     for name in seen:

@@ -5,14 +5,14 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from preproc.clicks.kernel.row_writer import write_cells
 from preproc.clicks.schema.rating_fields import Rating, date_of_digits, has_decimals
-from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import (
     MAX_LINE_BYTES,
@@ -21,24 +21,28 @@ from preproc.files.input_file import (
     line_too_long,
     without_mark,
 )
-from preproc.files.raw.as_csv import as_csv, delimiter_of
 from preproc.files.raw.blank_end import WHITESPACE, row_blocks
 from preproc.files.raw.lists_in_text import list_separator
+from preproc.files.raw.objects import is_object, keys_of
 from preproc.files.raw.parts import parts_of
-from preproc.files.raw.tables import TableColumn, TableFile, open_table, table_schema, write_csv
+from preproc.files.raw.tables import TableColumn, TableFile, open_table, table_schema
+from preproc.files.raw.text_files import as_text
 from preproc.ratings.format import (
     ITEM,
     RATING,
     TIMESTAMP,
     USER,
+    Column,
     Fault,
     RatingsFormat,
     show,
 )
 from preproc.ratings.header import (
     NAMED,
+    delimiter_of,
     header_names,
     names_by_column,
+    names_of,
     suggestion,
     with_names,
 )
@@ -100,37 +104,17 @@ def _opened(job: RatingsJob, path: Path) -> InputFile:
         )
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
-    file = InputFile.open(path)
-    if file.is_table:
-        return _open_table(job, file)
-    return as_csv(file, [layout.keys for layout in job.formats if layout.is_json])
+    file = as_text(InputFile.open(path))
+    return _open_table(job, file) if file.is_table else file
 
 
 def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
-    """Returns a table as csv of the columns that are used.
+    """Returns a table as text of the columns that are used.
 
     Raises:
         PreprocError: the table lacks one, or none of its names are known.
     """
-    names = table_schema(file).names
-    if job.column_names is not None:
-        used: dict[str, str] = {name: column for column, name in job.column_names.items()}
-        missing = [name for name in used if name not in names]
-        if missing:
-            raise PreprocError(
-                f"`columns`: {file.path} has no column {missing[0]!r}, but {', '.join(names)}. "
-                f"Name the columns as the file does: {NAMED}"
-            )
-    else:
-        headers: list[dict[str, str]] = [
-            {name: column for name, column in layout.keys.items() if column in layout.read_columns}
-            for layout in job.formats
-            if layout.needs_header
-        ]
-        known = [header for header in headers if header.keys() <= {*names}]
-        if not known:
-            raise _untold_names(file, "has columns", names)
-        used = known[0]
+    used = _by_names(job, file, table_schema(file).names)[0].used
     columns = [
         TableColumn(
             name=name,
@@ -140,7 +124,51 @@ def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
         )
         for name, column in used.items()
     ]
-    return open_table(file, columns, write_csv)
+    return open_table(file, columns, write_cells)
+
+
+def _by_names(job: RatingsJob, file: InputFile, names: Sequence[str]) -> list[RatingsFormat]:
+    """Returns the formats of a table or of objects, which go by their names.
+
+    Raises:
+        PreprocError: the file lacks one, or none of its names are known.
+    """
+    if job.column_names is not None:
+        _check_names(file, job.column_names, names)
+        return _named(job, [*job.column_names.values()])
+    known = [f for f in job.formats if f.needs_header and f.used.keys() <= {*names}]
+    if not known:
+        raise _untold_names(file, "has columns", names)
+    return [f for f in known if f.used == known[0].used]
+
+
+def _named(job: RatingsJob, seen: Sequence[str]) -> list[RatingsFormat]:
+    """Returns formats of csv with the columns that `columns` names.
+
+    Raises:
+        PreprocError: there are none.
+    """
+    by_type = {f.id_type: f for f in job.formats if f.is_csv}
+    if not by_type:
+        raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
+    return [with_names(f, job.column_names or {}, seen) for f in by_type.values()]
+
+
+def _check_names(file: InputFile, names: Mapping[Column, str], seen: Sequence[str]) -> None:
+    """Refuses names that are not those of a file.
+
+    Raises:
+        PreprocError: names the first one.
+    """
+    for name in names.values():
+        if seen.count(name) != 1:
+            raise PreprocError(
+                f"`columns`: {file.path} must have the name {name!r} once, and has "
+                f"{', '.join(n or repr(n) for n in seen)}. Name the columns as the file does: "
+                f"{NAMED}",
+                setting="columns",
+                path=file.path,
+            )
 
 
 def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocError:
@@ -181,21 +209,20 @@ def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
         PreprocError: it has another header.
     """
     line = next(iter(first_lines(file, 1)), b"")
-    if layout.is_csv:
-        layout = layout.with_dialect(_delimiter_of(file, line) if line else layout.delimiter)
-    if line and layout.needs_header and not layout.is_header(line):
+    seen: Sequence[str] = ()
+    if isinstance(file, TableFile):
+        layout, seen = layout.as_table(), [column.name for column in file.columns]
+    elif is_object(line):
+        return layout.as_objects()
+    elif layout.is_csv or layout.goes_by_name:
+        layout = layout.with_dialect(delimiter_of(line) if line else layout.delimiter)
+    is_header = layout.rows.names == (*seen,) if seen else layout.is_header(line)
+    if line and layout.needs_header and not is_header:
         raise PreprocError(
             f"{file.path}: its first line is {show(line)}, but the header of the largest file is "
             f"{layout.header.decode()}; write all parts with the same columns in the same order"
         )
     return layout
-
-
-def _delimiter_of(file: InputFile, line: bytes) -> str:
-    """Returns the delimiter of a csv file; tables and objects are written with commas."""
-    if file.is_table:
-        return ","
-    return delimiter_of(line, lambda header: bool(header_names(header)))
 
 
 def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
@@ -209,24 +236,24 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
     if not rows:
         raise PreprocError(f"{file.path}: holds no row; get the file again")
     length = sum(len(row) + 1 for row in rows) / len(rows)
-    candidates = _candidates(job, file, rows[0])
-    named = [f for f in candidates if f.is_header(rows[0])]
+    candidates = _candidates(job, file, rows)
+    named = [f for f in candidates if f.goes_by_name or f.is_header(rows[0])]
     if named:
-        fitting = [f for f in named if any(map(f.is_good, rows[1:]))]
-        best = (fitting or _closest(named, rows[1:]))[0]
+        rows = rows[named[0].needs_header :]
+        fitting = [f for f in named if any(map(f.is_good, rows))]
+        best = (fitting or _closest(named, rows))[0]
         order = ",".join(best.columns[:2])
         if job.column_names is None and job.columns not in ("auto", order):
             raise PreprocError(
                 f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag "
                 "out"
             )
-        _check_ids(job, file, best, rows[1:])
-        return _with_time_kind(best, rows[1:]), length
+        _check_ids(job, file, best, rows)
+        return _with_time_kind(best, rows), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
     best = candidates[int(np.argmax(good))]
     if not max(good):
-        of_json = [f for f in candidates if f.is_json and rows[0].startswith(b"{")]
-        best = (of_json or _closest(candidates, rows))[0]
+        best = _closest(candidates, rows)[0]
     _check_first_line(job, file, rows[0], best, any_good=bool(max(good)))
     if not max(good):
         raise _nothing_fits(job, file, rows, candidates, best)
@@ -265,24 +292,28 @@ def _nothing_fits(
     return PreprocError(f"{message}. Give another file, or name its `format`")
 
 
-def _candidates(job: RatingsJob, file: InputFile, first_row: bytes) -> list[RatingsFormat]:
+def _candidates(job: RatingsJob, file: InputFile, rows: list[bytes]) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
         PreprocError: `format` has no ids of the wanted type, or no such columns.
     """
     formats = list(job.formats)
-    csv = [f for f in formats if f.is_csv]
-    delimiter = _delimiter_of(file, first_row)
-    if csv and (delimiter != "," or not job.has_own_schema):
-        csv = [f.with_dialect(delimiter) for f in csv]
-    if csv and delimiter != ",":
-        formats = csv
-    if job.column_names is not None:
-        if not csv:
-            raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
-        by_type = {f.id_type: f for f in csv}
-        formats = [with_names(f, job.column_names, first_row) for f in by_type.values()]
+    if isinstance(file, TableFile):
+        names = [column.name for column in file.columns]
+        formats = [f.as_table() for f in _by_names(job, file, names)]
+    elif is_object(rows[0]):
+        keys = keys_of(file.path, rows)
+        names = [key for key, value in keys.items() if not isinstance(value, (list, tuple))]
+        formats = [f.as_objects() for f in _by_names(job, file, names)]
+    else:
+        delimiter = delimiter_of(rows[0])
+        if job.column_names is not None:
+            seen = names_of(rows[0], delimiter)
+            formats = _named(job, seen)
+            _check_names(file, job.column_names, seen)
+        if delimiter != "," and any(f.is_csv for f in formats):
+            formats = [f.with_dialect(delimiter) for f in formats if f.is_csv]
     if job.id_type == "auto":
         return formats
     wanted = "digits" if job.id_type == "integer" else "name"
@@ -304,9 +335,9 @@ def _check_first_line(
         PreprocError: the line looks like a header.
     """
     seen = header_names(line, best.delimiter)
-    if best.is_json or not seen or best.is_good(line):
+    if not seen or best.is_good(line):
         return
-    if any_good and not best.needs_header and job.bad_rows == "quarantine":
+    if any_good and not best.needs_header and job.max_bad_fraction > 0:
         return
     if not best.is_csv:
         if any_good:
@@ -330,7 +361,7 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
     Raises:
         PreprocError: all users or all items of the first rows are.
     """
-    if job.id_type == "string" or best.is_json:
+    if job.id_type == "string":
         return
     values = [value for value in map(best.read, rows) if isinstance(value, Rating)]
     for column in (USER, ITEM):
@@ -350,10 +381,7 @@ def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
     if layout.time.format != "any" or not layout.has_timestamps:
         return layout
     real = layout.with_time("any_real")
-    read = {row: real.read(row) for row in rows}
-    good = {row: rating for row, rating in read.items() if isinstance(rating, Rating)}
-    if layout.is_json:
-        return real if any(isinstance(r.time, float) for r in good.values()) else layout
+    good = {row for row in rows if real.is_good(row)}
     at = layout.columns.index(TIMESTAMP)
     fields = (real.rows.fields(row) or [] for row in rows if row in good)
     times = [own[at].decode() for own in fields]
@@ -377,7 +405,7 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
     values = map(layout.read, first_lines(file, _LISTS_ROWS))
     items = dict.fromkeys(v.item for v in values if isinstance(v, Rating))
     separator = list_separator(items)
-    if not separator or layout.is_json:
+    if not separator:
         return ""
     example = next(item for item in items if separator in item)
     note = (
@@ -385,7 +413,7 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
         "an item as it is. If they are lists, write a row for each element"
     )
     delimiter = layout.delimiter
-    if len(delimiter) != 1 or file.is_table:
+    if len(delimiter) != 1 or layout.goes_by_name:
         return note
     at = layout.columns.index(ITEM)
     code = (
@@ -417,9 +445,8 @@ def _detect_order(
 
 def _with_header(file: InputFile, line: bytes) -> str:
     """Returns an error message for a csv file that lacks a header."""
-    delimiter = _delimiter_of(file, line)
-    fields = split_fields(line, delimiter.encode(), b'"') or []
-    names = [f"c{number}" for number, _ in enumerate(fields, 1)]
+    delimiter = delimiter_of(line)
+    names = [f"c{number}" for number, _ in enumerate(names_of(line, delimiter), 1)]
     header = delimiter.replace("\t", r"\t").replace("\x01", r"\001").join(names)
     return _told(file, "has no header", f"(printf '{header}\\n'; cat)", names)
 

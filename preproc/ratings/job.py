@@ -5,7 +5,7 @@ import dataclasses
 import math
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import PLAIN_OR_COMPRESSED
@@ -26,9 +26,6 @@ from preproc.spark.settings import SparkSettings
 from recsys.data.sequences.histories import MIN_LENGTH
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.settings import REQUIRED, require_choices, setting
-
-BadRows = Literal["refuse", "quarantine"]
-BAD_ROWS: tuple[BadRows, ...] = get_args(BadRows)
 
 KCore = Literal["iterated", "once"]
 KCORES: tuple[KCore, ...] = get_args(KCore)
@@ -130,12 +127,11 @@ class RatingsJob:
         "Dataset whose item ids the rows get, for a model that was trained on it; rows of other "
         "items are left out.",
     )
-    bad_rows: BadRows = setting(
-        "refuse",
-        f"Rows that break the grammar: {' | '.join(BAD_ROWS)} (stop at the first, or leave them "
-        f"out and keep them in {QUARANTINE_FILE}).",
+    max_bad_fraction: float = setting(
+        0.0,
+        "Share of rows that may break the grammar: they are left out, and kept in "
+        f"{QUARANTINE_FILE}. With 0 the first one stops the run.",
     )
-    max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
     titles: str = setting(
         "auto",
         "File of item titles, for people to read: u.item, movies.dat or movies.csv of MovieLens; "

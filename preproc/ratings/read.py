@@ -13,8 +13,8 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
-from preproc.files.raw.as_csv import position
-from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.encoding import MAY_BE_ENCODING, encoding_fault
+from preproc.files.raw.text_files import position
 from preproc.ratings.format import (
     IGNORED,
     ITEM,
@@ -158,8 +158,8 @@ def _reject(
     first, end = piece.lines
     for offset, number, row in piece.rejected:
         reason, text = cast(Fault, layout.read(row))
-        if job.bad_rows == "refuse":
-            if reason == "encoding":
+        if job.max_bad_fraction == 0:
+            if reason in MAY_BE_ENCODING:
                 count = min(end - first, _LOOKED_AT)
                 lines = first_lines(file, first - 1 + count)[first - 1 :]
                 if fault := encoding_fault(file, lines, range(first, first + count)):
@@ -167,7 +167,7 @@ def _reject(
             num_bad = len(piece.rejected)
             raise TooManyRejectedRowsError(
                 f"{file.path}, {position(file, number, offset)}: {text} ({reason}). "
-                + _remedies(layout, reason, num_bad, end - first, job.max_bad_fraction)
+                + _remedies(layout, reason, num_bad, end - first)
             )
         rejected.append(RejectedRow(file.name, offset, number, reason, row))
         if len(rejected) > MAX_QUARANTINED_ROWS:
@@ -178,13 +178,11 @@ def _reject(
             )
 
 
-def _remedies(
-    layout: RatingsFormat, reason: str, num_bad: int, num_lines: int, max_bad_fraction: float
-) -> str:
+def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) -> str:
     """Returns the ways to go on, and the rows that they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
-    if reason in (USER, ITEM) and layout.id_type == "digits" and layout.needs_header:
+    if reason in (USER, ITEM) and layout.id_type == "digits" and layout.names:
         ways.append("take ids as text with `id_type` string")
     named = dict(zip(layout.columns, layout.names, strict=False))
     useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}
@@ -195,8 +193,6 @@ def _remedies(
         ways.append(f"leave the column out if {useless[reason]}: `columns` {shlex.quote(columns)}")
     if is_rare:
         which = f"{num_bad:,} of the first {num_lines:,} lines"
-        limit = f" and `max_bad_fraction` {min(1, 2 * num_bad / num_lines):.1g}"
-        needs_limit = num_bad > max_bad_fraction * num_lines
-        limit = limit if needs_limit else ""
-        ways.append(f"leave such rows out ({which}) with `bad_rows` quarantine{limit}")
+        limit = f"{min(1, 2 * num_bad / num_lines):.1g}"
+        ways.append(f"leave such rows out ({which}) with `max_bad_fraction` {limit}")
     return ", or ".join(ways)

@@ -1,31 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Titles of items in the files that MovieLens ships beside its ratings.
+"""Titles of items in files beside ratings, such as those of MovieLens."""
 
-u.item      1|Toy Story (1995)|01-Jan-1995||http://...     ml-100k, Latin-1
-movies.dat  1::Toy Story (1995)::Animation|Comedy          ml-1m in Latin-1, ml-10m in UTF-8
-movies.csv  1,"Amélie (2001)",Comedy|Romance               ml-20m and later, UTF-8, RFC 4180
-"""
-
-import csv
 import dataclasses
-import io
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from preproc.clicks.kernel.row_writer import write_cells
+from preproc.clicks.schema.grammar import is_text
+from preproc.clicks.schema.rating_fields import Rating
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, without_mark
-from preproc.files.raw.tables import TableColumn, open_table, table_schema, write_csv
-from preproc.ratings.format import show
-from preproc.ratings.job import MOVIELENS, RatingsJob
+from preproc.files.raw.objects import is_object, keys_of
+from preproc.files.raw.tables import TableColumn, open_table, table_schema
+from preproc.files.raw.text_files import as_text
+from preproc.ratings.format import ITEM, RatingsFormat, show
+from preproc.ratings.header import names_of, with_names
+from preproc.ratings.job import RatingsJob
 
 NO_TITLES = "none"
 BESIDE_RATINGS = "auto"
-FILES_BESIDE = {"csv": "movies.csv", "dat": "movies.dat", "udata": "u.item"}
-"""Format of ratings -> name of the file of titles in the same folder."""
-
-_CSV_COLUMNS = ["movieId", "title"]
-_FIRST_FIELD = re.compile(r"[^|:,\s\"]+(\||::)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,95 +39,95 @@ class Titles:
         return [self.by_raw_id.get(raw_id, "") for raw_id in raw_ids]
 
 
-def titles_of(job: RatingsJob, ratings: InputFile, layout: str) -> Titles | None:
+def titles_of(job: RatingsJob, ratings: InputFile, layout: RatingsFormat) -> Titles | None:
     """Reads the titles that belong to a ratings file; None without any.
 
     Raises:
         PreprocError: the file is missing, or not one of titles.
     """
-    if job.titles == NO_TITLES or job.source is not MOVIELENS:
+    if job.titles == NO_TITLES:
         return None
-    if job.titles != BESIDE_RATINGS:
-        path = Path(job.titles)
-        if not path.is_file():
-            raise PreprocError(
-                f"`titles` {path}: no such file; name one, or {BESIDE_RATINGS} or {NO_TITLES}"
-            )
-        return _read(InputFile.open(path))
-    name = FILES_BESIDE.get(layout)
-    beside = [ratings.path.with_name(f"{name}{suffix}") for suffix in ("", ".gz") if name]
-    present = [path for path in beside if path.is_file()]
-    return _read(InputFile.open(present[0])) if present else None
+    if job.titles == BESIDE_RATINGS:
+        if layout.titles is None:
+            return None
+        beside = (ratings.path.with_name(f"{layout.titles.name}{end}") for end in ("", ".gz"))
+        path = next((path for path in beside if path.is_file()), None)
+        return None if path is None else _read(path, [layout.titles])
+    path = Path(job.titles)
+    if not path.is_file():
+        raise PreprocError(
+            f"`titles` {path}: no such file; name one, or {BESIDE_RATINGS} or {NO_TITLES}",
+            setting="titles",
+            path=path,
+        )
+    known = [each.titles for each in (*job.formats, *job.source.formats) if each.titles]
+    return _read(path, list(dict.fromkeys(known)))
 
 
-def _read(file: InputFile) -> Titles:
+def _read(path: Path, formats: Sequence[RatingsFormat]) -> Titles:
+    """Reads the titles of a file of one of the formats."""
+    file = as_text(InputFile.open(path))
     if file.is_table:
-        columns = [TableColumn(name=_CSV_COLUMNS[0], is_id=True), TableColumn(name=_CSV_COLUMNS[1])]
-        if lacking := {*_CSV_COLUMNS}.difference(table_schema(file).names):
-            raise _refusal(file, 1, f"the table lacks {', '.join(sorted(lacking))}")
-        file = open_table(file, columns, write_csv)
+        layout = _by_name(file, formats, table_schema(file).names).as_table()
+        columns = [TableColumn(name=n, is_id=role == ITEM) for n, role in layout.used.items()]
+        file = open_table(file, columns, write_cells)
+        text = b"".join(file.blocks())
+    else:
+        text = b"".join(without_mark(file.blocks())[1])
+        layout = _format_of(file, formats, text.partition(b"\n")[0].removesuffix(b"\r"))
+    if layout.encoding != "utf-8" and not is_text(text):
+        text = text.decode(layout.encoding).encode()
     by_raw_id: dict[str, str] = {}
-    for number, raw_id, title in _rows(file):
-        if raw_id in by_raw_id:
-            raise _refusal(file, number, f"the item {show(raw_id.encode())} is there twice")
-        by_raw_id[raw_id] = title
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), 1):
+        if number <= layout.needs_header:
+            continue
+        read = layout.read(line.removesuffix(b"\r"))
+        if not isinstance(read, Rating):
+            raise _refusal(file, number, f"{read.text} ({read.reason})")
+        if read.item in by_raw_id:
+            raise _refusal(file, number, f"the item {show(read.item.encode())} is there twice")
+        by_raw_id[read.item] = read.title
     return Titles(file, {raw_id: title for raw_id, title in by_raw_id.items() if title})
 
 
-def _rows(file: InputFile) -> Iterator[tuple[int, str, str]]:
-    """Yields (line number, raw id, title); the first line tells the format."""
-    head, _, _ = next(without_mark(file.blocks())[1], b"").partition(b"\n")
-    first_line = head.decode("latin-1")
-    separator = _FIRST_FIELD.match(first_line)
-    if separator is not None:
-        return _separated_rows(file, separator[1])
-    if "movieId" in first_line:
-        return _csv_rows(file)
-    raise _refusal(
-        file, 1, f"{show(head)} begins neither an u.item, nor a movies.dat, nor a movies.csv"
-    )
+def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -> RatingsFormat:
+    """Returns the format that the first line tells: by names, or by the number of its fields.
+
+    Raises:
+        PreprocError: it is none of them.
+    """
+    if is_object(line):
+        return _by_name(file, formats, [*keys_of(file.path, [line])]).as_objects()
+    for layout in formats:
+        names = names_of(line, layout.delimiter, layout.rows.quote)
+        if layout.needs_header and layout.used.keys() <= {*names}:
+            columns: dict[Any, str] = {column: name for name, column in layout.used.items()}
+            return with_names(layout, columns, names)
+        if not layout.needs_header and len(names) == len(layout.columns):
+            return layout
+    known = ", ".join(layout.name for layout in formats)
+    raise _refusal(file, 1, f"{show(line)} begins none of {known}")
 
 
-def _separated_rows(file: InputFile, separator: str) -> Iterator[tuple[int, str, str]]:
-    text = b"".join(without_mark(file.blocks())[1])
-    try:
-        lines = text.decode().split("\n")
-    except UnicodeDecodeError:
-        lines = text.decode("latin-1").split("\n")
-    if not lines[-1]:
-        del lines[-1]
-    for number, line in enumerate(lines, 1):
-        raw_id, first, rest = line.rstrip("\r").partition(separator)
-        # A title may hold "::", the genres behind it do not.
-        split = rest.rpartition if separator == "::" else rest.partition
-        title, second, _ = split(separator)
-        if not raw_id or not first or not second:
-            raise _refusal(file, number, f"{show(line.encode())} lacks an id, title or genres")
-        yield number, raw_id, title
+def _by_name(
+    file: InputFile, formats: Sequence[RatingsFormat], names: Sequence[str]
+) -> RatingsFormat:
+    """Returns the format of a table or of objects.
 
-
-def _csv_rows(file: InputFile) -> Iterator[tuple[int, str, str]]:
-    try:
-        text = b"".join(file.blocks()).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise _refusal(file, line, f"is not UTF-8 ({error.reason})") from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader)
-        if header[: len(_CSV_COLUMNS)] != _CSV_COLUMNS:
-            raise _refusal(file, 1, f"the header must begin {','.join(_CSV_COLUMNS)}")
-        for row in reader:
-            if len(row) != len(header) or not row[0]:
-                raise _refusal(
-                    file, reader.line_num, f"{len(row)} fields, needed are {','.join(header)}"
-                )
-            yield reader.line_num, row[0], row[1]
-    except csv.Error as error:
-        raise _refusal(file, reader.line_num, f"not CSV: {error}") from error
+    Raises:
+        PreprocError: there is none.
+    """
+    for layout in formats:
+        if layout.needs_header and layout.used.keys() <= {*names}:
+            return layout
+    raise _refusal(file, 1, f"the columns {', '.join(names)} are not those of titles")
 
 
 def _refusal(file: InputFile, line: int, text: str) -> PreprocError:
+    where = f"row {line - 1}" if file.is_table else f"line {line}"
     return PreprocError(
-        f"{file.path}, line {line}: {text}; repair it, or do without titles: `titles` {NO_TITLES}"
+        f"{file.path}, {where}: {text}; repair it, or do without titles: `titles` {NO_TITLES}",
+        setting="titles",
+        path=file.path,
+        line=line,
     )

@@ -176,6 +176,10 @@ def layout_of(name: str) -> RatingsFormat:
     return formats_of((FORMATS[name],))[0]
 
 
+def _is_json(name: str) -> bool:
+    return name.endswith("json")
+
+
 def format_block(block: Block, name: str, order: npt.NDArray[np.int64]) -> bytes:
     """Formats a block as text, its rows in the given order."""
     layout, is_amazon = layout_of(name), name.startswith("amazon")
@@ -195,9 +199,9 @@ def format_block(block: Block, name: str, order: npt.NDArray[np.int64]) -> bytes
         "rating": ratings,
         "timestamp": text(block.timestamps),
     }
-    if layout.is_json:
+    if _is_json(name):
         texts: list[Any] = []
-        for key, column in layout.keys.items():
+        for key, column in layout.used.items():
             quote = '"' if column in ("user", "item") else ""
             texts += [f'{", " if texts else "{"}"{key}": {quote}', columns[column], quote]
         lines = pc.binary_join_element_wise(*texts, "}\n", "")
@@ -245,7 +249,7 @@ def _write_titles(config: RatingsConfig, file: Path) -> None:
 
 def _write(config: RatingsConfig, file: IO[bytes] | io.BufferedIOBase) -> None:
     layout = layout_of(config.format)
-    if layout.needs_header:
+    if layout.needs_header and not _is_json(config.format):
         file.write(layout.header + b"\n")
     for number, block in enumerate(blocks(config)):
         order = np.arange(len(block.users))

@@ -143,7 +143,7 @@ CLICKS_API const char* clicks_last_message() { return last_message.c_str(); }
 CLICKS_API uint64_t clicks_last_offset() { return last_offset; }
 
 // Version of runs, rejects files and checksums: changes whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 16; }
+CLICKS_API int clicks_kernel_version() { return 17; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });

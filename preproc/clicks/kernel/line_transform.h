@@ -122,21 +122,22 @@ class LineTransform final : private RowSink {
 
   std::string explanation(const RejectedRow& row, const uint8_t* text) const {
     const RowFormat& format = form_ == RowForm::kLine ? line_format_ : fields_format_;
-    const char delimiter = static_cast<char>(format.delimiter);
+    std::string delimiter(1, static_cast<char>(format.delimiter));
+    if (format.delimiter_end != 0) delimiter += static_cast<char>(format.delimiter_end);
     if (row.reason == kQuote) {
       return "column " + format.name(std::min(row.field, format.num_fields - 1)) +
-             ": is refused (quote): expected a closing quote before " +
-             shown(std::string(1, delimiter)) + " or the end";
+             ": is refused (quote): expected a closing quote before " + shown(delimiter) +
+             " or the end";
     }
     if (row.reason == kColumns) {
       return "has " + std::to_string(row.field) + " fields, expected " +
-             std::to_string(num_fields(format)) + " with " + shown(std::string(1, delimiter)) +
+             std::to_string(num_fields(format)) + " with " + shown(delimiter) +
              " between them, without a label";
     }
     const uint8_t* begin = text;
     const uint8_t* const end = text + row.length;
     for (uint32_t f = format.first_field(); f < row.field; ++f) {
-      begin = end_of_field(begin, end, format) + 1;
+      begin = end_of_field(begin, end, format) + format.delimiter_bytes();
     }
     const uint8_t* const end_of_cell = end_of_field(begin, end, format);
     auto length = static_cast<uint32_t>(end_of_cell - begin);
@@ -149,8 +150,9 @@ class LineTransform final : private RowSink {
            kReasons[row.reason] + "): expected " + expected(row.reason, format.fields[row.field]);
   }
 
-  static constexpr const char* kReasons[] = {"columns", "label",  "integer", "hex",  "encoding",
-                                             "string",  "number", "quote",   "time", "list"};
+  static constexpr const char* kReasons[] = {"columns",  "label",  "integer", "hex",
+                                             "encoding", "string", "number",  "quote",
+                                             "time",     "list",   "json"};
 
   static std::string expected(RejectReason reason, const Field& field) {
     const std::string or_nothing = ", or nothing if it is missing";

@@ -21,7 +21,7 @@ from preproc.clicks.schema.row_format import (
 )
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 
-_HEADER = struct.Struct("<Qqq IIQQQ III BBBBBBBBB3x")
+_HEADER = struct.Struct("<Qqq IIQQQ III BBBBBBBBBB2x")
 _FIELD = struct.Struct("<BBBBI Q Qdddd IIIII 32siI II I")
 _NO_FIELD = 2**32 - 1
 _NO_LIST = ListRule("\0", max_length=0)
@@ -52,7 +52,7 @@ def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
         *(row_format.delimiter[0], int.from_bytes(row_format.quote), row_format.has_header),
         *(row_format.negative is None, semantics.bin_numerical),
         *(semantics.numerical_missing == "output_zero", split is not None and split.counts_train),
-        *(row_format.is_table, int.from_bytes(row_format.delimiter[1:])),
+        *(row_format.is_table, int.from_bytes(row_format.delimiter[1:]), row_format.is_json),
     )
     return header + fields + texts
 

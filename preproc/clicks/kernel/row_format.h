@@ -35,6 +35,7 @@ enum RejectReason : uint32_t {
   kQuote,
   kTime,
   kList,
+  kJson,
   kNumReasons
 };
 
@@ -127,7 +128,8 @@ struct RowHeader {
   uint8_t counts_train;           // categories are counted in training rows alone
   uint8_t is_table;               // cells of a table: see `unescape`
   uint8_t delimiter_end;          // a second byte of the delimiter, as of "::"; 0: it has one
-  uint8_t unused[3];
+  uint8_t is_json;                // rows are objects: see json_rows.h
+  uint8_t unused[2];
 };
 
 static_assert(sizeof(RowHeader) == 80, "Fields follow at once");
@@ -200,6 +202,7 @@ struct RowFormat : RowHeader {
     format.delimiter_end = 0;
     format.quote = kEscape;
     format.is_table = 1;
+    format.is_json = 0;
     return format;
   }
 
@@ -301,8 +304,8 @@ struct RowFormat : RowHeader {
   void find_criteo() {
     static constexpr char kLabelTexts[] = {1, 1, '1', 1, 1, '0'};  // and no other
     const bool has = fields[0].role == kLabelRole;
-    if (num_fields + !has != kFields || quote != 0 || split.kind != SplitRule::kNone ||
-        group_field != kNoField || other_is_negative ||
+    if (num_fields + !has != kFields || quote != 0 || is_json != 0 ||
+        split.kind != SplitRule::kNone || group_field != kNoField || other_is_negative ||
         (has && texts.compare(fields[0].texts_at, sizeof(kLabelTexts), kLabelTexts,
                               sizeof(kLabelTexts)) != 0)) {
       return;

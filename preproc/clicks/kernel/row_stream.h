@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "json_rows.h"
 #include "kernel_choice.h"
 #include "memory.h"
 #include "quoted_fields.h"
@@ -65,6 +66,7 @@ class RowStream {
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         ends_(size_of_ends(format.num_fields)),
         fields_(1),
+        objects_(format),
         batch_(format) {
     fields_[0].ends = ends_.data();
   }
@@ -142,14 +144,10 @@ class RowStream {
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
-      const bool has_quotes =
-          format_.quote != 0 && !format_.is_table && memchr(text + at, format_.quote, size - at);
-      const auto split =
-          has_quotes || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;
-      const uint32_t read = split(text + at, static_cast<uint32_t>(size - at), format_, lines_,
-                                  fields_[0], rejected_);
-      if (!kernels_.parse_rows(text + at, fields_[0], format_, batch_, is_rejected_)) {
-        drop_rejected_rows(text + at, first_line);
+      const uint32_t read = split(text + at, static_cast<uint32_t>(size - at));
+      const uint8_t* const cells = format_.is_json != 0 ? objects_.cells() : text + at;
+      if (!kernels_.parse_rows(cells, fields_[0], format_, batch_, is_rejected_)) {
+        drop_rejected_rows(cells, first_line);
       }
       report_rejected(text + at, at);
       if (batch_.rows > 0) {
@@ -163,6 +161,17 @@ class RowStream {
     }
   }
 
+  uint32_t split(const uint8_t* text, uint32_t size) {
+    if (format_.is_json != 0) {
+      return objects_.split(text, size, format_, lines_, fields_[0], rejected_);
+    }
+    const bool has_quotes =
+        format_.quote != 0 && !format_.is_table && memchr(text, format_.quote, size);
+    const auto split_text =
+        has_quotes || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;
+    return split_text(text, size, format_, lines_, fields_[0], rejected_);
+  }
+
   // Returns the bytes of the mark that some programs write before a text of UTF-8.
   static size_t mark_of_utf8(const uint8_t* text, size_t size) {
     static constexpr char kMark[] = "\xef\xbb\xbf";
@@ -170,7 +179,8 @@ class RowStream {
     return size > kBytes && std::memcmp(text, kMark, kBytes) == 0 ? kBytes : 0;
   }
 
-  void drop_rejected_rows(const uint8_t* text, uint64_t first_line) {
+  // cells: what the ends of the fields are of.
+  void drop_rejected_rows(const uint8_t* cells, uint64_t first_line) {
     const FieldEnds& fields = fields_[0];
     int kept = 0;
     for (int r = 0; r < batch_.rows; ++r) {
@@ -178,8 +188,10 @@ class RowStream {
         const uint32_t start = fields.start[r];
         const size_t num_fields = format_.num_fields;
         const uint32_t* ends = fields.ends + static_cast<size_t>(r) * num_fields;
-        const WrongField wrong = wrong_field(text, start, ends, format_);
-        rejected_.push_back({start, first_line + fields.line[r], ends[num_fields - 1] - start,
+        const WrongField wrong = wrong_field(cells, start, ends, format_);
+        const bool is_json = format_.is_json != 0;
+        rejected_.push_back({is_json ? objects_.start(r) : start, first_line + fields.line[r],
+                             is_json ? objects_.length(r) : ends[num_fields - 1] - start,
                              wrong.reason, wrong.field});
         continue;
       }
@@ -211,6 +223,7 @@ class RowStream {
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;
   Pages<FieldEnds> fields_;
+  JsonRows objects_;
   RowBatch batch_;
   uint8_t is_rejected_[kBatchRows];
   std::vector<RejectedRow> rejected_;

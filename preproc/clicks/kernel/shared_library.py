@@ -24,7 +24,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 16
+_VERSION = 17
 """Version of the C interface and of the kernel's work files."""
 
 

@@ -12,8 +12,9 @@ from preproc.clicks.schema.row_format import BLANKS, Column, FieldType, ListRule
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 RejectReason = Literal[
-    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time", "list"
-]
+    "columns", "label", "integer", "hex", "encoding", "string", "number", "quote", "time", "list",
+    "json",
+]  # fmt: skip
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
@@ -25,7 +26,8 @@ minus and before a point with zeros, or outside int64; decimal numbers as `numbe
 most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
 2199, or if the one that splits the rows is missing; lists by the reason of their first wrong
 element, or as `list` if one is empty or its weight no decimal number. `quote`, before all others: a
-field begins with a quote, and none that closes it stands before a delimiter or the row's end.
+field begins with a quote, and none that closes it stands before a delimiter or the row's end;
+`json` in its place: a row is no object of JSON, has a key twice, or a list where a value is read.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 CRITEO_REASONS = REJECT_REASONS[:5]
@@ -85,7 +87,7 @@ def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason
     """
     fields = row_format.fields(row)
     if fields is None:
-        return "quote"
+        return "json" if row_format.is_json else "quote"
     if len(fields) != len(row_format.columns):
         return "columns"
     return next((reason for reason, _ in wrong_fields(fields, row_format)), fields)

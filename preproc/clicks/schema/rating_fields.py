@@ -67,12 +67,13 @@ class Moment(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """The values of a row; None without such a column."""
+    """The values of a row, of ratings or of titles; None or empty without such a column."""
 
-    user: str
-    item: str
+    user: str = ""
+    item: str = ""
     rating: float | None = None
     time: int | float | None = None
+    title: str = ""
 
 
 class WrongField(NamedTuple):
@@ -85,8 +86,10 @@ class WrongField(NamedTuple):
 def read_rating(row: bytes, row_format: RowFormat) -> Rating | WrongField:
     """Returns the values of a row of ratings, or why it is rejected."""
     fields = row_format.fields(row)
-    if fields is None or len(fields) != len(row_format.columns):
-        return WrongField("quote" if fields is None else "columns", -1)
+    if fields is None:
+        return WrongField("json" if row_format.is_json else "quote", -1)
+    if len(fields) != len(row_format.columns):
+        return WrongField("columns", -1)
     values: dict[str, str | int | float] = {}
     for number, (field, column) in enumerate(zip(fields, row_format.columns, strict=True)):
         if column.role == "ignored":
@@ -111,6 +114,8 @@ def _value(field: bytes, column: Column) -> str | int | float | None:
     if not is_printable(field):
         return None
     text = field.decode()
+    if column.role == "title":
+        return text
     if column.role in ("user", "item"):
         return text if _PATTERNS[column.type].fullmatch(text) else None
     if column.role == "rating":

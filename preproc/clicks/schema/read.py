@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads schemas from YAML; errors name file and line."""
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from preproc.clicks.schema.row_format import (
     NumberRule,
     Role,
 )
-from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema
+from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema, TitlesSchema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 from recsys.data.quantiles import MOST_BINS
@@ -64,6 +65,7 @@ _TYPES = {
 _COUNTED = ("categorical", "categorical_list", "timestamp")
 _MAX_TEXTS = 255
 _MOST_NUMBER = 1e30
+_DELIMITER = re.compile(r"[\x01\t -,/:-~]|[!-,/:-@\[-`{-~]{2}")
 _ONE_CHARACTER = re.compile(r"[\x02\x03 -,/:-~]")
 """Separators within lists; the first two are Hive's."""
 _SPLITS = ("train", "validation", "test")
@@ -75,15 +77,20 @@ _QUANTILES = re.compile(r"quantiles:(\d{1,9})")
 _RANGE = re.compile(r"(.*)\{(\d{1,18})\.\.(\d{1,18})\}(.*)")
 
 
-_TOP_OF_RATINGS = ("format", "dialect", "columns")
-_DIALECT_OF_RATINGS = (*_DIALECT, "json")
+_TOP_OF_RATINGS = ("format", "dialect", "columns", "titles")
+_TITLES = ("file", "dialect", "columns")
+_DIALECT_OF_TITLES = (*_DIALECT, "encoding")
+_ENCODINGS = ("utf-8", "latin-1")
 _KEYS_OF_RATINGS: dict[Role, tuple[str, ...]] = {
     "user": ("name", "role", "type"),
     "item": ("name", "role", "type"),
     "rating": ("name", "role"),
     "timestamp": ("name", "role", "format", "time_zone"),
+    "title": ("name", "role"),
     "ignored": ("name", "role"),
 }
+_ROLES_OF_RATINGS: tuple[Role, ...] = ("user", "item", "rating", "timestamp", "ignored")
+_ROLES_OF_TITLES: tuple[Role, ...] = ("item", "title", "ignored")
 _COLUMN_OF_RATINGS = ("name", "role", "type", "format", "time_zone")
 _ID_TYPES: dict[str, FieldType] = {
     "auto": "name",
@@ -161,44 +168,36 @@ class _Reader:
         )
 
     def _dialect(
-        self, dialect: Mapping[str, Any], others: tuple[str, ...] = ()
+        self, dialect: Mapping[str, Any], at: tuple[str, ...] = ("dialect",)
     ) -> tuple[str, str, bool]:
-        """Returns delimiter, one of `others` perhaps, quote, and whether a header is there."""
-        header = self._one_of(("dialect", "header"), dialect.get("header", True), (True, False))
-        quote = self._one_of(("dialect", "quote"), dialect.get("quote", '"'), ('"', "none"))
+        """Returns delimiter, quote, and whether a header is there."""
+        header = self._one_of((*at, "header"), dialect.get("header", True), (True, False))
+        quote = self._one_of((*at, "quote"), dialect.get("quote", '"'), ('"', "none"))
         delimiter = dialect.get("delimiter", ",")
-        is_one = isinstance(delimiter, str) and re.fullmatch(r"[\x01\t -,/:-~]", delimiter)
-        if not is_one and delimiter not in others:
+        if not isinstance(delimiter, str) or not re.fullmatch(_DELIMITER, delimiter):
             raise self._error(
-                ("dialect", "delimiter"),
-                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and .'
-                f"{''.join(f', or {each}' for each in others)}, got {delimiter!r}",
+                (*at, "delimiter"),
+                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and ., or '
+                f"two such as ::, got {delimiter!r}",
             )
-        if delimiter == quote:
-            raise self._error(("dialect", "delimiter"), "is the quote too")
+        if quote in delimiter:
+            raise self._error((*at, "delimiter"), "is the quote too")
         return delimiter, "" if quote == "none" else quote, bool(header)
 
     def ratings(self) -> RatingsSchema:
         """Returns the schema of a file of ratings."""
         top = self._mapping((), self._values, _TOP_OF_RATINGS)
-        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT_OF_RATINGS)
-        delimiter, quote, header = self._dialect(dialect, ("::",))
-        is_json = self._one_of(("dialect", "json"), dialect.get("json", False), (True, False))
+        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
+        delimiter, quote, header = self._dialect(dialect)
         name = top.get("format", self._path.stem)
         if not isinstance(name, str):
             raise self._error(("format",), f"expected a name, got {name!r}")
-        entries = top.get("columns")
-        if not isinstance(entries, list):
-            raise self._error(("columns",), "expected a list of columns")
-        columns = tuple(self._column_of_ratings(i, entry) for i, entry in enumerate(entries))
+        columns = self._columns_of_ratings(("columns",), top.get("columns"), _ROLES_OF_RATINGS)
         roles = [column.role for column in columns if column.role != "ignored"]
-        names = [column.name for column in columns]
         if len(roles) > len({*roles}) or not {"user", "item"} <= {*roles}:
             text = "expected one user and one item, at most one rating and one timestamp"
             raise self._error(("columns",), f"{text}, got {', '.join(roles)}")
-        if len(names) > len({*names}):
-            raise self._error(("columns",), "a name stands there more than once")
-        types = [entry.get("type") for entry in entries if entry["role"] in ("user", "item")]
+        types = [entry.get("type") for entry in top["columns"] if entry["role"] in ("user", "item")]
         if ("auto" in types) and types[0] != types[1]:
             raise self._error(("columns",), "user and item have the type auto together")
         return RatingsSchema(
@@ -206,15 +205,60 @@ class _Reader:
             delimiter=delimiter,
             quote=quote,
             header=header,
-            is_json=bool(is_json),
             columns=columns,
             has_any_ids="auto" in types,
+            titles=self._titles(top["titles"]) if "titles" in top else None,
         )
 
-    def _column_of_ratings(self, i: int, values: Any) -> Column:
-        at = ("columns", i)
+    def _titles(self, values: Any) -> TitlesSchema:
+        """Returns the schema of the file of titles beside ratings."""
+        at = ("titles",)
+        given = self._mapping(at, values, _TITLES)
+        of_dialect = (*at, "dialect")
+        dialect = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
+        delimiter, quote, header = self._dialect(dialect, of_dialect)
+        encoding = self._one_of(
+            (*of_dialect, "encoding"), dialect.get("encoding", "utf-8"), _ENCODINGS
+        )
+        file = given.get("file")
+        if not isinstance(file, str) or Path(file).name != file:
+            raise self._error((*at, "file"), f"expected the name of a file, got {file!r}")
+        columns = self._columns_of_ratings((*at, "columns"), given.get("columns"), _ROLES_OF_TITLES)
+        roles = sorted(column.role for column in columns if column.role != "ignored")
+        if roles != ["item", "title"]:
+            raise self._error(
+                (*at, "columns"), f"expected one item and one title, got {', '.join(roles)}"
+            )
+        return TitlesSchema(
+            file=file,
+            delimiter=delimiter,
+            quote=quote,
+            header=header,
+            encoding=encoding,
+            columns=columns,
+        )
+
+    def _columns_of_ratings(
+        self, at: tuple[str, ...], entries: Any, roles: tuple[Role, ...]
+    ) -> tuple[Column, ...]:
+        if not isinstance(entries, list):
+            raise self._error(at, "expected a list of columns")
+        columns = tuple(
+            dataclasses.replace(column, name=name)
+            for i, entry in enumerate(entries)
+            for column in [self._column_of_ratings((*at, i), entry, roles)]
+            for name in _spelled_out(column.name)
+        )
+        names = [column.name for column in columns]
+        if len(names) > len({*names}):
+            raise self._error(at, "a name stands there more than once")
+        return columns
+
+    def _column_of_ratings(
+        self, at: tuple[Any, ...], values: Any, roles: tuple[Role, ...]
+    ) -> Column:
         entry = self._mapping(at, values, _COLUMN_OF_RATINGS)
-        role = self._one_of((*at, "role"), entry.get("role"), (*_KEYS_OF_RATINGS,))
+        role = self._one_of((*at, "role"), entry.get("role"), roles)
         for key in entry:
             if key not in _KEYS_OF_RATINGS[role]:
                 keys = ", ".join(_KEYS_OF_RATINGS[role])

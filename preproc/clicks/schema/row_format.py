@@ -3,15 +3,16 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule
 from preproc.files.raw.blank_end import LINE_ENDS
-from preproc.files.raw.tables import unescaped
+from preproc.files.raw.objects import JsonError, cells_of_object
+from preproc.files.raw.tables import DELIMITER, ESCAPE, unescaped
 
 Role = Literal[
     "ignored", "label", "numerical", "categorical", "timestamp", "categorical_list",
-    "user", "item", "rating",
+    "user", "item", "rating", "title",
 ]  # fmt: skip
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order of their numbers in the kernel."""
@@ -107,7 +108,8 @@ class Column:
     Attributes:
         name: as the header has it.
         role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`; of
-            ratings `user`, `item`, `rating`, `timestamp` or `ignored`.
+            ratings `user`, `item`, `rating`, `timestamp` or `ignored`, of titles `item`, `title` or
+            `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
         max_ids: so many of the most frequent categories get an id; 0: all.
         type: how features are read.
@@ -181,6 +183,7 @@ class RowFormat:
         delimiter: one byte or two between two fields.
         quote: one byte around fields that may hold delimiters; empty for none.
         is_table: fields are cells of a table, see preproc.files.raw.tables; the quote escapes them.
+        is_json: rows are objects with the names of the columns as keys; nothing delimits them.
         columns: of the fields, in their order.
         numbers: of each field, that of its first feature among those of the role; 0 without one.
         bin_numbers: of each field with bins, the number of their categorical feature.
@@ -202,6 +205,22 @@ class RowFormat:
     has_header: bool = False
     quote: bytes = b""
     is_table: bool = False
+    is_json: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether fields stand between delimiters."""
+        return not self.is_table and not self.is_json
+
+    def as_table(self) -> "RowFormat":
+        """Returns the fields as cells of a table."""
+        form: dict[str, Any] = {"delimiter": DELIMITER, "quote": ESCAPE, "has_header": True}
+        return dataclasses.replace(self, **form, is_table=True, is_json=False)
+
+    def as_objects(self) -> "RowFormat":
+        """Returns the fields as values of objects."""
+        form: dict[str, Any] = {"delimiter": b",", "quote": b"", "has_header": False}
+        return dataclasses.replace(self, **form, is_table=False, is_json=True)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,12 +245,12 @@ class RowFormat:
     @property
     def shortest_row_bytes(self) -> int:
         """Bytes of a row whose features are all missing."""
-        return len(self.columns) + self.count("label")
+        return len(b"{}\n") if self.is_json else len(self.columns) + self.count("label")
 
     @property
     def blank(self) -> bytes:
         """Bytes of which lines at the end of a file are no rows; one field may be missing."""
-        return LINE_ENDS if len(self.columns) > 1 else b""
+        return LINE_ENDS if len(self.columns) > 1 or self.is_json else b""
 
     @property
     def description(self) -> str:
@@ -249,11 +268,23 @@ class RowFormat:
         """Returns the fields with the edges that were found."""
         return dataclasses.replace(self, columns=with_edges(self.columns, edges))
 
+    @property
+    def separators(self) -> dict[str, str | None]:
+        """By the keys of objects: see `cells_of_object`."""
+        of_lists = {c.name: c.list.separator if c.list else "" for c in self.columns}
+        return of_lists | {c.name: None for c in self.columns if c.role == "ignored"}
+
     def fields(self, row: bytes) -> list[bytes] | None:
         """Returns the fields of a row, missing ones empty.
 
-        None if its quotes are wrong.
+        None if its quotes are wrong, or it is no object of JSON.
         """
+        if self.is_json:
+            try:
+                cells = cells_of_object(row, self.separators)
+            except JsonError:
+                return None
+            return self._with_missing(cells)
         fields = (
             [*map(unescaped, row.split(self.delimiter))]
             if self.is_table
@@ -261,8 +292,9 @@ class RowFormat:
         )
         if fields is None:
             return None
-        if len(fields) != len(self.columns):
-            return fields
+        return fields if len(fields) != len(self.columns) else self._with_missing(fields)
+
+    def _with_missing(self, fields: list[bytes]) -> list[bytes]:
         return [
             b"" if column.is_missing(field) else field
             for field, column in zip(fields, self.columns, strict=True)

@@ -7,7 +7,7 @@ docs/own_clicks.md describes the keys. Names are those of the field where it has
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -48,37 +48,68 @@ files keep an order that the user has chosen.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TitlesSchema:
+    """The schema of a file of titles of items.
+
+    Attributes:
+        file: its name, beside the ratings.
+        delimiter: one character or two between two fields.
+        quote: one around fields that may hold delimiters; empty for none.
+        header: files begin with the names of their columns.
+        encoding: of a text that is no UTF-8.
+        columns: in the order of the file.
+    """
+
+    file: str
+    delimiter: str
+    quote: str
+    header: bool
+    encoding: str
+    columns: tuple[Column, ...]
+
+    @property
+    def row_format(self) -> RowFormat:
+        """The fields of a row."""
+        return _plain_format(self)
+
+
+def _plain_format(schema: "RatingsSchema | TitlesSchema") -> RowFormat:
+    """Returns the fields of a row without features."""
+    return RowFormat(
+        delimiter=schema.delimiter.encode(),
+        quote=schema.quote.encode(),
+        columns=schema.columns,
+        numbers=(0,) * len(schema.columns),
+        has_header=schema.header,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsSchema:
     """The schema of a file of ratings.
 
     Attributes:
         name: of the format.
-        delimiter: one character between two fields, or two colons.
+        delimiter: one character or two between two fields.
         quote: one around fields that may hold delimiters; empty for none.
         header: files begin with the names of their columns.
-        is_json: rows are objects with the names of the columns as keys.
         columns: in the order of the file.
         has_any_ids: ids are whole numbers or texts, as the first rows have them.
+        titles: those of the items, in a file beside; None without.
     """
 
     name: str
     delimiter: str
     quote: str
     header: bool
-    is_json: bool
     columns: tuple[Column, ...]
     has_any_ids: bool
+    titles: "TitlesSchema | None" = None
 
     @property
     def row_format(self) -> RowFormat:
         """The fields of a row."""
-        return RowFormat(
-            delimiter=self.delimiter.encode(),
-            quote=self.quote.encode(),
-            columns=self.columns,
-            numbers=(0,) * len(self.columns),
-            has_header=self.header,
-        )
+        return _plain_format(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +117,7 @@ class Schema:
     """A schema with all defaults filled in.
 
     Attributes:
-        delimiter: one character between two fields.
+        delimiter: one character or two between two fields.
         quote: one around fields that may hold delimiters; empty for none.
         header: files begin with the names of their columns, in any order.
         positive: labels of a click.
@@ -267,29 +298,10 @@ class Schema:
         Raises:
             PreprocError: the table lacks a column.
         """
-        used = [
-            column
-            for column in self.columns
-            if (column.role != "ignored" and not (unlabelled and column.role == "label"))
-            or (self._is_used(column) and (column.name in types or not unlabelled))
-            or (self.split == "random" and not unlabelled and _tells_rows_apart(column, types))
-        ]
-        lacking = [column.name for column in used if column.name not in types]
-        if lacking:
-            without_label = _WITHOUT_LABEL if lacking == [self.named("label")[0].name] else ""
-            raise PreprocError(
-                f"{path}: lacks the column {', '.join(map(repr, lacking))}; {without_label}correct "
-                "the schema or the table",
-                path=path,
-            )
+        tell_apart = {c.name for c in self.columns if _tells_rows_apart(c, types)}
+        used = self._used(path, types, tell_apart, unlabelled=unlabelled)
         columns = [_of_table(column, types[column.name]) for column in used]
-        row_format = dataclasses.replace(
-            self._rows_of(columns, has_header=True),
-            delimiter=tables.DELIMITER,
-            quote=tables.ESCAPE,
-            is_table=True,
-        )
-        return row_format, tuple(
+        return self._rows_of(columns, has_header=True).as_table(), tuple(
             TableColumn(
                 name=column.name,
                 truths=self._truths(column),
@@ -298,6 +310,54 @@ class Schema:
             )
             for column in columns
         )
+
+    def object_format(
+        self, path: Path, keys: Collection[str], *, unlabelled: bool = False
+    ) -> RowFormat:
+        """Returns the columns that are used, as keys of objects.
+
+        Args:
+            path: the file of JSON lines, for messages.
+            keys: those of its first objects.
+            unlabelled: the label is not used.
+
+        Raises:
+            PreprocError: the objects lack a key.
+        """
+        used = self._used(path, keys, keys, unlabelled=unlabelled)
+        return self._rows_of(used, has_header=False).as_objects()
+
+    def _used(
+        self,
+        path: Path,
+        names: Collection[str],
+        tell_apart: Collection[str],
+        *,
+        unlabelled: bool,
+    ) -> list[Column]:
+        """Returns the columns of a table, or keys of objects, that are used.
+
+        Those of `tell_apart` are part of the hash of a row.
+
+        Raises:
+            PreprocError: one is not among the names.
+        """
+        used = [
+            column
+            for column in self.columns
+            if (column.role != "ignored" and not (unlabelled and column.role == "label"))
+            or (self._is_used(column) and (column.name in names or not unlabelled))
+            or (self.split == "random" and not unlabelled and column.name in tell_apart)
+        ]
+        lacking = [column.name for column in used if column.name not in names]
+        if lacking:
+            without_label = _WITHOUT_LABEL if lacking == [self.named("label")[0].name] else ""
+            raise PreprocError(
+                f"{path}: lacks the column {', '.join(map(repr, lacking))}; {without_label}correct "
+                "the schema or the file",
+                path=path,
+            )
+        return used
 
     def _truths(self, column: Column) -> tuple[str, str]:
         """Returns the texts of false and true, of a label those that it knows."""

@@ -9,6 +9,8 @@ from preproc.files.input_file import InputFile
 _READERS = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
 _DAMAGED = 0.001
 """Fraction of the lines that may be damaged in a file of UTF-8."""
+MAY_BE_ENCODING = ("encoding", "json")
+"""Reasons to reject a row that another encoding may be behind."""
 _LETTERS = 20
 """Characters before and after a byte that a message shows."""
 

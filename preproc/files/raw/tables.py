@@ -566,25 +566,6 @@ def _escape(texts: "pa.Array") -> "pa.Array":
     return pc.binary_join_element_wise(_scalar(ESCAPE), texts, _scalar(b""))
 
 
-def write_csv(columns: Sequence["pa.Array"]) -> bytes:
-    """Writes rows of csv.
-
-    A line end in a cell becomes a vertical tab, which no id may have.
-    """
-    pattern = r'[",\n\r]|\A | \z'
-    cells = [_replaced(each, b'",\n\r ', pattern, _quote) for each in map(_binary, columns)]
-    return _rows_of(cells, b",")
-
-
-def _quote(texts: "pa.Array") -> "pa.Array":
-    import pyarrow.compute as pc
-
-    for character, written in ((b"\n", b"\v"), (b"\r", b"\v"), (b'"', b'""')):
-        texts = pc.replace_substring(texts, character, written)
-    quote = _scalar(b'"')
-    return pc.binary_join_element_wise(quote, texts, quote, _scalar(b""))
-
-
 def _replaced(
     cells: "pa.Array", wanted: bytes, pattern: str, replacement: Callable[["pa.Array"], "pa.Array"]
 ) -> "pa.Array":

@@ -43,7 +43,7 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
     example, blank = [row.get(name, "") for name in names], [""] * len(names)
 
     def spelled(text: str) -> str:
-        plain = not log.quote or not {log.delimiter, log.quote} & {*text}
+        plain = not log.quote or not (log.delimiter in text or log.quote in text)
         return text if plain else log.quote + text.replace(log.quote, log.quote * 2) + log.quote
 
     def scored(fields: Sequence[str]) -> list[Any]:

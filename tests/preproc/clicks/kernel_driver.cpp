@@ -30,7 +30,8 @@ static std::string damage(std::string text, std::mt19937& random) {
   static const std::string kPieces[] = {
       "\t",   "\n",           "\r\n", "-",      std::string(1, '\0'),
       "\xff", "123456789012", "\n\n", "\t\t\t", "ffffffffff",
-      "\"",   "\t\"",         "\"\t", "\"\""};
+      "\"",   "\t\"",         "\"\t", "\"\"",   "{\"\":",
+      "[[{",  "\\ud83d",      "}"};
   const size_t times = text.empty() ? 0 : random() % 200;
   for (size_t i = 0; i < times; ++i) {
     const size_t at = random() % text.size();
@@ -72,6 +73,7 @@ static std::string random_format(std::mt19937& random) {
   if (!is_criteo) {
     header.other_is_negative = random() % 4 == 0;
     header.quote = random() % 2 ? 0 : '"';
+    header.is_json = random() % 3 == 0;  // of the keys one is read, which has no name
     // Categories of the last fields are times, or lists of elements between these digits.
     static const char* const kFormats[] = {"unix_s", "iso8601", "%Y%m%d", "%y-%m-%d %H:%M:%S"};
     for (uint32_t f = kFields - 3; f < kFields - 1; ++f) {

@@ -198,6 +198,7 @@ def text_of(
     names: list[str] = NAMES,
     end: str = "\n",
     is_quoted: Callable[[str], bool] = must_be_quoted,
+    delimiter: str = ";",
 ) -> bytes:
     """Returns a header and rows, their columns in this order."""
 
@@ -205,7 +206,7 @@ def text_of(
         return '"{}"'.format(field.replace('"', '""')) if is_quoted(field) else field
 
     cells = [names, *([row[name] for name in names] for row in table)]
-    return (end.join(";".join(map(spelled, row)) for row in cells) + end).encode(
+    return (end.join(delimiter.join(map(spelled, row)) for row in cells) + end).encode(
         errors="surrogateescape"
     )
 

@@ -39,7 +39,9 @@ def driven(tmp_path_factory):
     schema_log.prepare(log, schema, folder / "data", engine="reference")
     write_feature_file(folder / "data", folder / "lists.bin", "float32")
     log.write_bytes(log.read_bytes().partition(b"\n")[2])
-    return folder, (("15", "features.bin", *days), ("15", "lists.bin", log))
+    objects = folder / "log.json"
+    objects.write_text(f'{{"x": [1, {{"{chr(233)}": "\\ud83d\\ude00"}}], "": "1\\n"}}\n' * 900)
+    return folder, (("15", "features.bin", *days), ("15", "lists.bin", log, objects))
 
 
 def build(folder, *options, compiler=COMPILER):
@@ -62,7 +64,7 @@ def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
         assert {each.stderr for each in done} == {""}
         outputs.append([each.stdout for each in done])
     assert outputs[0] == outputs[1] == outputs[2]
-    assert [len(output.splitlines()) for output in outputs[0]] == [48, 16]
+    assert [len(output.splitlines()) for output in outputs[0]] == [48, 32]
     assert not all(line.endswith(" 0") for line in outputs[0][1].splitlines())
 
 

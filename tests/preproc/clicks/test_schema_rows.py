@@ -16,6 +16,7 @@ from tests.preproc.clicks.schema_log import (
     SINGLE,
     columns_of,
     prepare,
+    rows,
     text_of,
     write_log,
     write_schema,
@@ -28,13 +29,15 @@ TRAINED, NEW = 900, 200
 USED = [name for name in LINE if name != "note"]
 
 
+SPLIT = {"rows": [TRAINED, 0, NEW]}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A dataset whose last rows are its test split, and these rows."""
     folder = tmp_path_factory.mktemp("schema")
     table = write_log(folder, TRAINED + NEW, seed=3)
-    schema = write_schema(folder, split={"rows": [TRAINED, 0, NEW]})
-    prepare(folder / "log.csv", schema, folder / "dataset")
+    prepare(folder / "log.csv", write_schema(folder, split=SPLIT), folder / "dataset")
     return folder / "dataset", table[TRAINED:]
 
 
@@ -60,6 +63,30 @@ def test_lines_and_fields_have_the_features_of_the_dataset(made, transform):
         assert np.array_equal(features.ids[:, : len(SINGLE)], np.stack(expected.categorical, 1))
     tables = (*spec.categorical, *spec.lists)
     assert transform.cardinalities == tuple(f.cardinality for f in tables)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_two_characters_may_stand_between_fields(made, transform, tmp_path, engine):
+    """As MovieLens has them; also between those of a line."""
+    dataset, new = made
+    table = rows(TRAINED + NEW, seed=3)
+    text = text_of(table, delimiter="::")
+    (tmp_path / "log").write_bytes(text)
+    schema = write_schema(tmp_path, split=SPLIT, dialect={"delimiter": "::"})
+    prepare(tmp_path / "log", schema, tmp_path / "made", engine=engine)
+    for path in sorted(path for path in dataset.rglob("*.bin") if path.name != "features.bin"):
+        assert (tmp_path / "made" / path.relative_to(dataset)).read_bytes() == path.read_bytes()
+    write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float32")
+    lines = text_of(new, LINE, delimiter="::").splitlines()[1:]
+    with LineTransform(tmp_path / "features.bin") as opened:
+        made_of_lines = opened.transform(lines)
+        expected = transform.transform(text_of(new, LINE).splitlines()[1:])
+        assert np.array_equal(made_of_lines.ids, expected.ids)
+        assert made_of_lines.numerical.tobytes() == expected.numerical.tobytes()
+        with refusal("seen", "'2x'", kind=BadRowError, row=0):
+            opened.transform([b"::".join([b"", b"1", b"2x", *[b""] * (len(LINE) - 3)])])
+        with refusal("2", len(LINE), "'::'", kind=BadRowError, row=0):
+            opened.transform([b"1;2::3"])
 
 
 @pytest.mark.parametrize(

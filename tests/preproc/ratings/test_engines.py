@@ -52,7 +52,7 @@ def with_filters(folder: Path) -> tuple[list, dict]:
     titles = [(item, f"Film {item}", "Drama") for item in range(0, 120, 2)]
     write(folder / "movies.dat", titles, "::")
     settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "chunk_bytes": 1500}
-    settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
+    settings |= {"max_bad_fraction": 0.01}
     kept = [(u, i, float(r), t) for u, i, r, t in rows[:700] + rows[701:]]
     return [kept, {"min_rating": 2.5, "min_users": 6, "min_items": 9}], settings | {
         "source": source

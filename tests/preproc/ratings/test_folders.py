@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from recsys.data.manifest import Manifest
+from tests.harness import assert_tells
 from tests.preproc.programs import called
 
 COLUMNS = ("--columns=user=userId,item=movieId,rating=rating", "--min_item_count=0")
@@ -94,7 +95,7 @@ def test_a_bad_row_names_its_part(tmp_path):
     error = called("movielens", *words, *COLUMNS, status=3)
     assert str(folder / "part_10.csv") in error
     assert "line 5" in error
-    quarantine = ("--bad_rows=quarantine", "--max_bad_fraction=0.1")
+    quarantine = ("--max_bad_fraction=0.1",)
     dataset, _ = made(tmp_path, folder, "kept", *quarantine)
     assert [source["rejected"] for source in dataset.source_files] == [0, 1]
 
@@ -107,26 +108,31 @@ def test_folders_within_a_folder_are_refused(tmp_path, name):
     assert name in called("movielens", *words, status=2)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".json"])
-def test_parts_with_their_columns_in_another_order_are_refused(tmp_path, ending):
+def test_parts_with_their_columns_in_another_order_are_refused(tmp_path):
     """They would be read with users as items."""
     folder = tmp_path / "parts"
     folder.mkdir()
     swapped = [",".join(row.split(",")[i] for i in (1, 0)) + "\n" for row in ROWS[:5]]
-    if ending == ".csv":
-        (folder / "a.csv").write_text("userId,movieId\n" + "".join(ROWS).replace(",4.0", ""))
-        (folder / "b.csv").write_text("movieId,userId\n" + "".join(swapped))
-    else:
-        pairs = [row.split(",")[:2] for row in ROWS]
-        straight = "".join(json.dumps({"userId": u, "movieId": i}) + "\n" for u, i in pairs)
-        turned = "".join(json.dumps({"movieId": i, "userId": u}) + "\n" for u, i in pairs[:5])
-        (folder / "a.json").write_text(straight)
-        (folder / "b.json").write_text(turned)
+    (folder / "a.csv").write_text("userId,movieId\n" + "".join(ROWS).replace(",4.0", ""))
+    (folder / "b.csv").write_text("movieId,userId\n" + "".join(swapped))
     words = (f"--input={folder}", f"--output={tmp_path / 'made'}", "--min_item_count=0")
     columns = "--columns=user=userId,item=movieId"
     errors = called("movielens", *words, columns, "--id_type=string", status=2)
-    assert f"b{ending}" in errors
+    assert_tells(errors, str(folder / "b.csv"), "movieId,userId", "userId,movieId")
     assert not (tmp_path / "made").exists()
+
+
+def test_parts_of_any_form_are_one_file(tmp_path, whole):
+    """Objects and tables go by their names, whatever their order."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    turned = [json.loads(line) for line in as_json(ROWS[30:60]).splitlines()]
+    objects = "".join(json.dumps(dict([*row.items()][::-1])) + "\n" for row in turned)
+    (folder / "part_1.csv").write_bytes(as_csv(ROWS[:30]))
+    (folder / "part_2.json").write_text(objects)
+    (folder / "part_3.parquet").write_bytes(as_parquet(ROWS[60:90]))
+    (folder / "part_4.csv").write_bytes(as_csv(ROWS[90:]).replace(b",", b";"))
+    assert made(tmp_path, folder, "of_parts")[0].files == whole.files
 
 
 @pytest.mark.parametrize("is_dictionary", [False, True])

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from preproc.clicks.kernel.rating_rows import RatingReader
 from preproc.clicks.schema import rating_fields
 from preproc.clicks.schema.rating_fields import RATING_REASONS, Rating
-from preproc.files.text_chunks import Chunk
 from preproc.ratings.format import formats_of
 from preproc.ratings.header import with_names
-from preproc.ratings.parse import ReferenceReader, parse_objects
+from preproc.ratings.parse import ReferenceReader
 from tests.tools import needs
 
 (
@@ -36,6 +35,7 @@ from tests.tools import needs
         *("amazon_2014", "amazon_2018", "amazon_json", "text"),
     )
 )
+AMAZON_JSON = AMAZON_JSON.as_objects()
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 LINE_FORMATS = {
     "movielens_csv": MOVIELENS_CSV,
@@ -48,7 +48,7 @@ LINE_FORMATS = {
     "csv_with_another_column": with_names(
         AMAZON_CSV,
         dict(zip(AMAZON_CSV.columns, "uirt", strict=True)),
-        b"u,i,r,t,other",
+        ["u", "i", "r", "t", "other"],
     ),
     "csv_with_real_times": AMAZON_CSV.with_time("any_real"),
     "csv_with_dates_of_digits": AMAZON_CSV.with_time("any_digits"),
@@ -76,30 +76,20 @@ FIELDS = st.one_of(
 )
 
 
-def chunk_of(text: bytes) -> Chunk:
-    ends = [i + 1 for i, byte in enumerate(text) if byte == 10]
-    return Chunk(text, 0, 1, np.array([0, *ends], np.int32))
-
-
-def parse(text: bytes, layout, reader=None, block=2**20):
+def parse(text: bytes, layout, reader=ReferenceReader, block=2**20):
     """Returns the good rows as tuples of raw values, and the places of the bad ones."""
-    if layout.is_json:
-        rows, bad = parse_objects(chunk_of(text), layout)
-        bad, ratings, times = bad.tolist(), rows.ratings, rows.timestamps
-    else:
-        rows_of_file = dataclasses.replace(layout.rows, has_header=False)
-        opened = reader(rows_of_file)
-        for start in range(0, len(text), block):
-            opened.feed(text[start : start + block])
-        opened.finish()
-        rows = opened.take()
-        opened.close()
-        lines = text.split(b"\n")
-        assert rows.lines == text.count(b"\n")
-        for offset, line, row in rows.rejected:
-            assert row == lines[line - 1].removesuffix(b"\r")
-            assert text[:offset].count(b"\n") == line - 1
-        bad, ratings, times = [line - 1 for _, line, _ in rows.rejected], rows.ratings, rows.times
+    opened = reader(dataclasses.replace(layout.rows, has_header=False))
+    for start in range(0, len(text), block):
+        opened.feed(text[start : start + block])
+    opened.finish()
+    rows = opened.take()
+    opened.close()
+    lines = text.split(b"\n")
+    assert rows.lines == text.count(b"\n")
+    for offset, line, row in rows.rejected:
+        assert row == lines[line - 1].removesuffix(b"\r")
+        assert text[:offset].count(b"\n") == line - 1
+    bad, ratings, times = [line - 1 for _, line, _ in rows.rejected], rows.ratings, rows.times
     columns = [rows.users.to_pylist(), rows.items.to_pylist()]
     if "rating" in layout.columns:
         columns += [ratings.tolist(), (as_floats(times) if layout.real_times else times).tolist()]
@@ -231,9 +221,19 @@ JSON_TEXTS = {  # text after the keys of a good line -> whether the line is good
     b'"x": -%s' % (b"1" * 5000): True,
     b'"x": 1e999': True,
     b'"x": 01': False,
-    b'"x": NaN': False,
+    b'"x": NaN': True,
     b'"x": Inf': False,
-    b'"x": -Infinity': False,
+    b'"x": -Infinity': True,
+    b'"x": -': False,
+    b'"x": 1.': False,
+    b'"x": .5': False,
+    b'"x": nul': False,
+    b'"x": "\\x41"': False,
+    b'"x": "\\u12g4"': False,
+    b"x: 1": False,
+    b'"x" 1': False,
+    b'"x": {"a" 1}': False,
+    b'"x": [1, ]': False,
     b'"x": "\xff"': False,
     b'"x": "\xed\xa0\x80"': False,
     b'"x": "\\ud800 \xf0\x9f\x98\x80 \\/"': True,
@@ -241,7 +241,27 @@ JSON_TEXTS = {  # text after the keys of a good line -> whether the line is good
     b'"x": 1,': False,
     b'"x": 1 // no comment': False,
 }
-"""Lines of which each JSON reader takes some that the other one refuses."""
+VALUES = {  # a value of the item or the rating -> what is read, None where the line is bad
+    b'"asin": "a\\u00e9\\ud83d\\ude00\\/\\"\\\\"': ("asin", 'a\u00e9\U0001f600/"\\'),
+    b'"a\\u0073in": "B2"': ("asin", "B2"),
+    b'"asin": "a\\tb"': None,
+    b'"asin": "\\ud800"': None,
+    b'"asin": "\\u0085"': None,
+    b'"asin": ""': None,
+    b'"asin": null': None,
+    b'"asin": NaN': None,
+    b'"asin": ["B2"]': None,
+    b'"asin": {}': None,
+    b'"asin": 7': ("asin", "7"),
+    b'"asin": 7.0': ("asin", "7"),
+    b'"asin": -0.0': ("asin", "0"),
+    b'"asin": 123456789012345678901234': ("asin", "123456789012345678901234"),
+    b'"overall": "3.5"': ("overall", 3.5),
+    b'"overall": 35e-1': ("overall", 3.5),
+    b'"overall": true': None,
+    b'"overall": 1000': None,
+    b'"overall": Infinity': None,
+}
 
 JSON_LINES = st.one_of(
     st.just(GOOD_LINE),
@@ -271,11 +291,12 @@ JSON_LINES = st.one_of(
 ).map(lambda line: line.replace(b"\n", b" ").rstrip(b"\r"))
 
 
+@needs("compiled Criteo kernel")
 @pytest.mark.parametrize("real_times", [False, True])
 @settings(max_examples=60)
-@given(lines=st.lists(JSON_LINES, min_size=1, max_size=6))
-@example(lines=[GOOD_LINE * 2, b""])
-def test_a_line_of_json_is_judged_alone(real_times, lines):
+@given(lines=st.lists(JSON_LINES, min_size=1, max_size=6), block=st.sampled_from([1, 7, 2**20]))
+@example(lines=[GOOD_LINE * 2, b""], block=1)
+def test_a_line_of_json_is_judged_alone(real_times, lines, block):
     layout = AMAZON_JSON.with_time("any_real" if real_times else "any")
     read = [layout.read(line) for line in lines]
     as_time = float if real_times else int
@@ -284,29 +305,44 @@ def test_a_line_of_json_is_judged_alone(real_times, lines):
         for row in read
         if isinstance(row, Rating)
     ]
-    found, bad = parse(b"".join(line + b"\n" for line in lines), layout)
-    assert bad == [i for i, row in enumerate(read) if not isinstance(row, Rating)]
+    text = b"".join(line + b"\n" for line in lines)
+    marked = text.startswith(b"\xef\xbb\xbf")  # of a file, and no part of its first line
+    found, bad = parse(b"\n" * marked + text, layout, RatingReader, block)
+    assert bad == [0] * marked + [
+        i + marked for i, row in enumerate(read) if not isinstance(row, Rating)
+    ]
     assert found == good
-    alone = [parse(line + b"\n", layout)[0] for line in lines]
-    assert [row for rows in alone for row in rows] == good
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", JSON_TEXTS)
-def test_the_grammar_of_json(text):
+def test_the_grammar_of_json(reader, text):
     line = with_more(text)
     values = [tuple(GOOD_OBJECT.values())] if JSON_TEXTS[text] else []
-    for neighbours in (b"", b"{}\n", b"\xff\n", (GOOD_LINE + b"\n") * 65):
-        found, bad = parse(neighbours + line + b"\n", AMAZON_JSON)
+    for neighbours in (b"", b"{}\n", b"\xff\n", (GOOD_LINE + b"\n") * 600):
+        found, bad = parse(neighbours + line + b"\n", AMAZON_JSON, reader)
         assert found[-len(values) or len(found) :] == values
         assert (neighbours.count(b"\n") in bad) == (not values)
 
 
-def test_fields_of_no_interest_are_not_looked_at():
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("text", VALUES)
+def test_values_of_json_are_cells(reader, text):
+    others = {k: v for k, v in GOOD_OBJECT.items() if k.encode() != text[1:].partition(b'"')[0]}
+    others.pop("asin" if b"u0073" in text else "", None)
+    line = b"{" + text + b"," + json.dumps(others).encode()[1:]
+    wanted = VALUES[text]
+    read = [tuple((GOOD_OBJECT | dict([wanted])).values())] if wanted else []
+    assert parse(line + b"\n", AMAZON_JSON, reader) == (read, [] if wanted else [0])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_fields_of_no_interest_are_not_looked_at(reader):
     lines = [
         GOOD_OBJECT | {"reviewText": 'a "quoted"\nline \u2603', "vote": "1,234"},
         GOOD_OBJECT | {"style": {"Color": " red"}, "vote": 3, "image": ["x"], "verified": True},
     ]
-    found, bad = parse("".join(json.dumps(o) + "\n" for o in lines).encode(), AMAZON_JSON)
+    found, bad = parse("".join(json.dumps(o) + "\n" for o in lines).encode(), AMAZON_JSON, reader)
     assert (len(found), bad) == (2, [])
 
 
@@ -380,5 +416,5 @@ def test_the_grammar_of_the_page_is_that_of_the_code():
         assert f"`{reason}`" in section
     for layout in formats_of(("movielens_csv", "amazon_2023", "amazon_2023_asin")):
         assert f"`{layout.header.decode()}`" in section
-    for key in AMAZON_JSON.keys:
+    for key in AMAZON_JSON.used:
         assert f"`{key}`" in section

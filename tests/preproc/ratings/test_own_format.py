@@ -6,6 +6,8 @@ import json
 import pytest
 
 from recsys.data.manifest import Manifest
+from recsys.data.sequences.files import read_item_map
+from recsys.data.sequences.titles import read_titles
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import decode
 
@@ -36,11 +38,17 @@ columns:
     ),
     "objects": (
         """
-dialect: {json: true}
 columns:
 - {name: who, role: user, type: string}
 - {name: what, role: item, type: string}
 - {name: at, role: timestamp}
+titles:
+  file: names.txt
+  dialect: {delimiter: ";", quote: none, header: false, encoding: latin-1}
+  columns:
+  - {name: "more{1..2}", role: ignored}
+  - {name: title, role: title}
+  - {name: what, role: item, type: string}
 """,
         lambda user, item, time: json.dumps({"who": user, "what": item, "at": time}),
     ),
@@ -65,6 +73,19 @@ def test_a_format_is_one_file(tmp_path, name):
     assert Manifest.load(tmp_path / "made").semantics["format"] == wanted
 
 
+def test_titles_are_part_of_a_format(tmp_path):
+    """Beside the ratings, or named."""
+    flags = (*write(tmp_path, "objects"), "--min_user_count=3")
+    titles = {item: f'Spiel "{item}" für {number}' for number, item in enumerate(HISTORIES["u0"])}
+    text = "".join(f"1;2;{title};{item}\n" for item, title in titles.items())
+    (tmp_path / "names.txt").write_text(text, encoding="latin-1")
+    (tmp_path / "elsewhere").write_text(text)
+    for output, more in (("beside", ()), ("named", (f"--titles={tmp_path / 'elsewhere'}",))):
+        called("movielens", *flags, f"--output={tmp_path / output}", *more)
+        items = read_item_map(tmp_path / output).raw.to_pylist()
+        assert read_titles(tmp_path / output, len(items)) == [titles[item] for item in items]
+
+
 WRONG = {
     "columns": "columns: [{name: a, role: user, type: string}]",
     "columns.role": "columns: [{name: a, role: label}]",
@@ -74,15 +95,23 @@ WRONG = {
     "columns.time_zone": "columns: [{name: a, role: user, type: string}, "
     "{name: t, role: timestamp, time_zone: '+01:00'}]",  # without format
     "label": "label: {column: a}",
+    "titles.file": "titles: {file: a/b, columns: []}",
+    "titles.columns": "titles: {file: a, columns: [{name: a, role: item, type: string}]}",
+    "titles.columns.role": "titles: {file: a, columns: [{name: a, role: user, type: string}]}",
+    "titles.dialect.encoding": "titles: {file: a, dialect: {encoding: x}, columns: []}",
 }
 
 
 @pytest.mark.parametrize("key", WRONG)
 def test_a_wrong_schema_names_the_key(tmp_path, key):
     flags = write(tmp_path, "objects")
-    (tmp_path / "own.yaml").write_text(WRONG[key])
+    columns = ", ".join(
+        f"{{name: {role}, role: {role}, type: string}}" for role in ("user", "item")
+    )
+    text = f"columns: [{columns}]\n" if key.startswith("titles") else ""
+    (tmp_path / "own.yaml").write_text(text + WRONG[key])
     error = called("movielens", *flags, f"--output={tmp_path / 'made'}", status=2)
-    assert f"own.yaml:1: {key}: " in error
+    assert f"own.yaml:{1 + bool(text)}: {key}: " in error
     assert "--format" not in error  # a key, which is a flag too
     assert not (tmp_path / "made").exists()
 

@@ -123,7 +123,7 @@ def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, na
     config.output.write_bytes(b"\n".join(lines))
     family = AMAZON if name.startswith("amazon") else MOVIELENS
     settings = {"family": family, "min_user_count": 5, "min_item_count": 3}
-    settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
+    settings |= {"max_bad_fraction": 0.01}
     whole = tree(run(config.output, tmp_path / "whole", **settings))
     assert whole["quarantine.csv"].count(b"\n") == 3
     for chunk_bytes in (600, 5_000, 30_000):

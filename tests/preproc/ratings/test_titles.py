@@ -2,14 +2,18 @@
 """Titles of items, from the three files that MovieLens ships, through the command line."""
 
 import gzip
+import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.data.verify import run as verify
+from tests.harness import assert_tells
 from tests.preproc.programs import called
 from tests.preproc.ratings.oracle import tree
 
@@ -31,7 +35,7 @@ U_ITEM = (
 MOVIES_DAT = (
     "1::Toy Story (1995)::Animation|Children's|Comedy\n"
     "2::Cité des enfants perdus, La (1995)::Adventure\n"
-    "4::Alien::Resurrection (1997)::Sci-Fi\r\n"
+    "4::Alien: Resurrection (1997)::Sci-Fi\r\n"
 )
 MOVIES_CSV = (
     "movieId,title,genres\n"
@@ -39,7 +43,7 @@ MOVIES_CSV = (
     '2,"Cité des enfants perdus, La (1995)",Adventure\n'
     '4,"He said ""no"" (2001)",(no genres listed)\r\n'
 )
-ALIEN, NO = "Alien::Resurrection (1997)", 'He said "no" (2001)'
+ALIEN, NO = "Alien: Resurrection (1997)", 'He said "no" (2001)'
 SHIPPED = {
     "ml-100k": ("u.data", "u.item", U_ITEM.encode("latin-1"), '"Hot" Pursuit (1987)'),
     "ml-1m": ("ratings.dat", "movies.dat", MOVIES_DAT.encode("latin-1"), ALIEN),
@@ -99,26 +103,57 @@ def test_titles_may_lie_elsewhere_or_nowhere(tmp_path):
     assert "--titles" in prepare(source, tmp_path / "absent", absent, status=2)
 
 
+@pytest.mark.parametrize("form", ["json", "parquet", "another header"])
+def test_titles_of_any_form_go_by_the_names_of_their_columns(tmp_path, form):
+    rows = [{"year": 1995, "title": 'Toy "Story", a\tb'.replace("\t", " "), "movieId": 1}]
+    rows += [{"year": 1997, "title": None, "movieId": 2}, {"year": 1, "title": "Ü", "movieId": 4}]
+    named = tmp_path / "titles"
+    if form == "json":
+        named.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), named)
+    else:
+        csv.write_csv(pa.Table.from_pylist(rows), named)
+    source = raw_folder(tmp_path / "raw", "ratings.csv")
+    prepare(source, tmp_path / "made", f"--titles={named}")
+    wanted = {"1": 'Toy "Story", a b', "4": "Ü"}
+    assert titles_by_raw_id(tmp_path / "made") == {
+        str(i): wanted.get(str(i), "") for i in range(1, 7)
+    }
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "facts"),
     [
-        (MOVIES_CSV.replace("2,", "1,", 1), "line 3: the item '1' is there twice"),
-        (MOVIES_CSV.replace("(1995),Ani", "(1995)"), "line 2: 2 fields, needed are movieId,title"),
-        (MOVIES_CSV.replace('""no""', 'x"no'), "line 4: not CSV"),
-        (MOVIES_CSV.replace("movieId,title", "title,movieId"), "line 1: the header must begin"),
-        (MOVIES_CSV.partition("\n")[2], "line 1: '1,Toy Story (1995),Animation|Children' begins"),
-        (MOVIES_CSV.encode("latin-1"), "line 3: is not UTF-8"),
-        (MOVIES_DAT.replace("::Adventure", ""), "line 2: '2::Cit"),
-        (U_ITEM.replace("|", "", 1), "line 1: '1Toy Story"),
-        (b"", "line 1: '' begins neither"),
-        (MOVIES_CSV.replace("\n1,", "\n71,").replace("\n2,", "\n72,").replace("\n4,", "\n74,"),
-         "has no item of the ratings"),
+        (MOVIES_CSV.replace("2,", "1,", 1), ("line 3", "'1'")),
+        (MOVIES_CSV.replace("(1995),Ani", "(1995)"), ("line 2", "2", "item,title,ignored")),
+        (MOVIES_CSV.replace('""no""', 'x"no'), ("line 4", "quote")),
+        (MOVIES_CSV.replace("movieId,title", "movieId,name"), ("line 1", "movieId,name,genres")),
+        (MOVIES_CSV.partition("\n")[2], ("line 1", "1,Toy Story (1995),Animation|Children")),
+        (MOVIES_CSV.encode("latin-1"), ("line 3", "title", "encoding")),
+        (MOVIES_CSV.replace("\n2,", "\n,"), ("line 3", "item ''")),
+        (b"", ("line 1",)),
+        ('{"title": "x"}\n', ("line 1", "title")),
+        (MOVIES_CSV.replace("\n1,", "\n71,").replace("\n2,", "\n72,").replace("\n4,", "\n74,"), ()),
     ],
 )  # fmt: skip
-def test_files_that_are_not_of_titles_are_refused(tmp_path, content, message):
+def test_files_that_are_not_of_titles_are_refused(tmp_path, content, facts):
     content = content if isinstance(content, bytes) else content.encode()
     source = raw_folder(tmp_path / "raw", "ratings.csv", "movies.csv", content)
     said = prepare(source, tmp_path / "made", status=2)
-    for words in (message, str(source / "movies.csv"), "--titles none"):
-        assert words in said
+    assert_tells(said, *facts, str(source / "movies.csv"), "--titles none")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
+
+
+@pytest.mark.parametrize(
+    ("ratings", "name", "content", "facts"),
+    [
+        ("ratings.dat", "movies.dat", MOVIES_DAT.replace("::Adventure", ""), ("line 2", "2")),
+        ("u.data", "u.item", U_ITEM.replace("|0", "", 1), ("line 1",)),
+    ],
+)
+def test_rows_of_another_number_of_fields_are_refused(tmp_path, ratings, name, content, facts):
+    source = raw_folder(tmp_path / "raw", ratings, name, content.encode())
+    said = prepare(source, tmp_path / "made", status=2)
+    assert_tells(said, *facts, str(source / name), "--titles none")
+    assert not (tmp_path / "made").exists()

@@ -13,7 +13,6 @@ from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
 from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
 from tests import harness
-from tests.harness import assert_tells, refusal
 
 GIB = 2**30
 SMALLER = {"`executor_cores`", "`executor_memory`"}

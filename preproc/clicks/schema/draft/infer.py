@@ -24,14 +24,22 @@ from preproc.clicks.schema.draft.column_kind import (
 )
 from preproc.clicks.schema.draft.label_sample import Label, find_label, leak_evidence
 from preproc.clicks.schema.draft.missing_marks import missing_marks
-from preproc.clicks.schema.draft.table_sample import sample_table
-from preproc.clicks.schema.draft.text_sample import HIVE, NUMBER, QUOTE, Dialect, sample_text
+from preproc.clicks.schema.draft.table_sample import TableSample, sample_objects, sample_table
+from preproc.clicks.schema.draft.text_sample import (
+    NUMBER,
+    QUOTE,
+    Dialect,
+    sample_lines,
+    sample_text,
+)
 from preproc.clicks.schema.draft.time_sample import time_rule
 from preproc.clicks.schema.row_format import MAX_FEATURES
 from preproc.clicks.schema.time_rule import show_time
 from preproc.files.input_file import InputFile
 from preproc.files.raw.lists_in_text import SEPARATORS
+from preproc.files.raw.objects import is_object
 from preproc.files.raw.parts import parts_of
+from preproc.files.raw.text_files import HIVE
 
 _HIVE_LISTS = "\x02"
 _MOST_LABELS = 6
@@ -50,13 +58,16 @@ def infer_schema(path: Path) -> str:
     largest = max(files, key=lambda file: file.text_bytes)
     if largest.is_table:
         what = f"{largest.path.name} of {path.name}" if len(files) > 1 else path.name
-        return _draft_of_table(largest, what)
-    sample = sample_text(path, [file for file in files if not file.is_table])
+        return _draft_of_cells(sample_table(largest, SEPARATORS), what)
+    sampled, samples = sample_lines(path, [file for file in files if not file.is_table])
+    lines = [line.encode() for lines in samples for line in lines]
+    if is_object(lines[0]):
+        return _draft_of_cells(sample_objects(path, lines, SEPARATORS), sampled)
+    sample = sample_text(path, sampled, samples)
     return _draft(sample.name, sample.columns, sample.rows, sample.dialect)
 
 
-def _draft_of_table(file: InputFile, what: str) -> str:
-    sample = sample_table(file, SEPARATORS)
+def _draft_of_cells(sample: TableSample, what: str) -> str:
     kinds = {
         name: kind_of_lists({*sample.columns[name]}, separator)
         for name, separator in sample.separators.items()

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sample of a table, and what the types of its columns tell."""
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from preproc.clicks.schema.grammar import is_text, shorten_number
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.raw import tables
+from preproc.files.raw.objects import JsonError, cells_of_object, keys_of
 from preproc.files.raw.tables import TableColumn
 
 SAMPLE_ROWS = 60_000
@@ -73,12 +76,12 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
         if takes_lists:
             end = tables.ELEMENT_END.encode("latin-1")
             elements = {*itertools.chain.from_iterable(row.split(end) for row in rows)}
+            chosen[name] = _separator(elements, separators)
             is_of_floats = pa.types.is_floating(values.type.value_type)
             if is_of_floats and not all(map(shorten_number, elements - {b""})):
                 unread[name] = "lists of decimal numbers, which are no categories"
+                del chosen[name]
                 continue
-            fitting = (s for s in separators if not any(s.encode() in each for each in elements))
-            chosen[name] = next(fitting, separators[0])
             rows = [row.replace(end, chosen[name].encode()) for row in rows]
         if sum(map(is_text, rows)) < (1 - _DAMAGED) * len(rows):
             unread[name] = "bytes that are no UTF-8, which no role reads"
@@ -88,3 +91,46 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
             floats.append(name)
         columns[name] = texts
     return TableSample(columns, len(sample), chosen, tuple(floats), unread)
+
+
+def sample_objects(path: Path, lines: Sequence[bytes], separators: Sequence[str]) -> TableSample:
+    """Returns a sample of a file of objects, whose lists are texts with a separator.
+
+    Args:
+        path: the file, for messages.
+        lines: some of its lines.
+        separators: what may stand between the elements of lists, the first one rather.
+
+    Raises:
+        PreprocError: no line is an object.
+    """
+    keys = keys_of(path, lines)
+    unread = {
+        key: "objects, which no role reads"
+        for key, value in keys.items()
+        if isinstance(value, tuple)
+    }
+    ends: dict[str, str | None] = {
+        key: tables.ELEMENT_END if isinstance(value, list) else ""
+        for key, value in keys.items()
+        if key not in unread
+    }
+    rows = []
+    for line in lines:
+        with contextlib.suppress(JsonError):
+            rows.append(cells_of_object(line, ends))
+    columns, chosen = {key: list[str]() for key in keys}, {}
+    for (key, end), cells in zip(ends.items(), zip(*rows, strict=True), strict=False):
+        mark = end and end.encode("latin-1")
+        if mark:
+            elements = {*itertools.chain.from_iterable(cell.split(mark) for cell in cells)}
+            chosen[key] = _separator(elements, separators)
+            cells = tuple(cell.replace(mark, chosen[key].encode()) for cell in cells)
+        columns[key] = [cell.decode(errors="replace") for cell in cells]
+    return TableSample(columns, len(rows), chosen, (), unread)
+
+
+def _separator(elements: Collection[bytes], separators: Sequence[str]) -> str:
+    """Returns the first separator that stands in no element; the first one, if each does."""
+    fitting = (s for s in separators if not any(s.encode() in each for each in elements))
+    return next(fitting, separators[0])

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from preproc.clicks.input import refuse_json
 from preproc.clicks.schema.grammar import DECIMAL
 from preproc.clicks.schema.row_format import split_fields
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
-from preproc.files.raw.as_csv import as_utf8
 from preproc.files.raw.encoding import encoding_fault
+from preproc.files.raw.text_files import DELIMITERS, HIVE, as_text
 
 SAMPLE_BYTES = 8 * 2**20
 """Text of the sample, or all of a smaller file."""
@@ -28,9 +27,6 @@ _MOST_TEXT = 2**28
 """Text of a compressed file that is read for it."""
 
 QUOTE = '"'
-HIVE = "\x01"
-"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
-_DELIMITERS = (",", "\t", ";", "|", HIVE)
 NUMBER = re.compile(DECIMAL.pattern.decode())
 
 
@@ -59,20 +55,18 @@ class TextSample:
     dialect: Dialect
 
 
-def sample_text(path: Path, files: list[InputFile]) -> TextSample:
-    """Reads a sample of a log of text.
+def sample_text(path: Path, sampled: str, samples: list[list[str]]) -> TextSample:
+    """Returns a sample of a log of text.
 
     Args:
         path: the log, a file or a folder of parts, for messages.
-        files: its files.
+        sampled: what the lines are from.
+        samples: lines from all over it, those of its head first.
 
     Raises:
-        PreprocError: it cannot be read, or has no rows of several fields.
+        PreprocError: it has no rows of several fields.
     """
-    sampled, (head, *others) = _samples(path, files)
-    if not head:
-        raise PreprocError(f"{path}: holds no line", path=path)
-    refuse_json(path, head[0].encode())
+    head, *others = samples
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
@@ -107,9 +101,19 @@ def sample_text(path: Path, files: list[InputFile]) -> TextSample:
     return TextSample(sampled, by_name, len(rows) - has_header, dialect)
 
 
+def sample_lines(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
+    """Returns the name of what is sampled, and lines: of a folder from parts all over it.
+
+    Raises:
+        PreprocError: it cannot be read, or has no line.
+    """
+    sampled, samples = _samples(path, [as_text(file) for file in files])
+    if not samples[0]:
+        raise PreprocError(f"{path}: holds no line", path=path)
+    return sampled, samples
+
+
 def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
-    """Returns the name of what is sampled, and lines: of a folder from parts all over it."""
-    files = [as_utf8(file) for file in files]
     if not path.is_dir():
         return path.name, _sample(files[0], SAMPLE_BYTES)
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
@@ -199,7 +203,7 @@ def _delimiter(lines: list[str]) -> str | None:
     A header has none of a list's separators, which may be more than the delimiters.
     """
     usual = []
-    for delimiter in _DELIMITERS:
+    for delimiter in (*DELIMITERS, "::"):
         counts = Counter(len(_fields(line, delimiter)) for line in lines[:100])
         count, alike = counts.most_common(1)[0]
         if count > 1 and alike > 0.9 * len(lines[:100]):

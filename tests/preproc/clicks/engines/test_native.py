@@ -20,7 +20,6 @@ from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from tests import harness
-from tests.harness import refusal
 from tests.preproc.clicks.rows import (
     GOOD_ROWS,
     SEMANTICS,

@@ -17,7 +17,6 @@ from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.harness import assert_tells, refusal
 from tests.preproc.clicks.rows import assert_same, good_text, run, stopped, write_days
 from tests.preproc.nvtabular import environment
 from tests.tools import needs
