@@ -149,7 +149,10 @@ class Search:
         Raises:
             UserError: names the flag.
         """
-        config = self._config([])
+        flag_values = self._flag_values([])
+        config = self._flags.config_from_flags(flag_values)
+        searched = {name for name, _ in self._settings.search}
+        self._flags.refuse_unused(flag_values, config, searched)
         if config.run.mode != "train":
             raise UserError(f"`mode` {config.run.mode}: trials train; leave it out", setting="mode")
         if config.checkpoint_folder is not None:

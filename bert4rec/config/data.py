@@ -7,7 +7,7 @@ from typing import Literal
 
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
-from recsys.settings import require_below, require_not_negative, require_positive, setting
+from recsys.settings import Not, require_below, require_not_negative, require_positive, setting
 
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 TemporalTargets = Literal["first", "last", "all"]
@@ -29,6 +29,7 @@ class DataConfig:
         None,
         "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
         resumable=True,
+        used_with={"dataset_name": Not("random")},
     )
     min_user_count: int = setting(5, "Interactions a user must have")
     min_item_count: int = setting(0, "Interactions an item must have")
@@ -49,9 +50,15 @@ class DataConfig:
         "time",
         "Validation of a temporal split: items after an earlier cut, or users not trained on",
     )
-    random_user_count: int = setting(10, "Users of --dataset_name random")
-    random_item_count: int = setting(30, "Items of --dataset_name random")
-    random_size: int = setting(300, "Interactions of --dataset_name random")
+    random_user_count: int = setting(
+        10, "Users of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
+    random_item_count: int = setting(
+        30, "Items of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
+    random_size: int = setting(
+        300, "Interactions of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
     windows: WindowKind = setting(
         "sliding",
         "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "

@@ -14,7 +14,7 @@ from preproc.ratings.header import NAMED
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
-from recsys.flags import values_from_flags
+from recsys.flags import refuse_unused, values_from_flags
 from recsys.program import new_flags
 from recsys.settings import section_from_dict
 
@@ -53,6 +53,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
 def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJob:
     """Reads the settings of a run from parsed flags."""
     given, _ = values_from_flags(values, SECTIONS)
+    refuse_unused(values, given, SECTIONS)
     spark = section_from_dict(SparkSettings, given)
     return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
 

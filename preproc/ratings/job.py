@@ -134,7 +134,11 @@ class RatingsJob:
         f"Rows that break the grammar: {' | '.join(BAD_ROWS)} (stop at the first, or leave them "
         f"out and keep them in {QUARANTINE_FILE}).",
     )
-    max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
+    max_bad_fraction: float = setting(
+        1e-4,
+        "With quarantine, the share of rows that may be bad.",
+        used_with={"bad_rows": ("quarantine",)},
+    )
     titles: str = setting(
         "auto",
         "File of item titles, for people to read: u.item, movies.dat or movies.csv of MovieLens; "
@@ -144,9 +148,13 @@ class RatingsJob:
     overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
     engine: str = setting("pyarrow", f"Software that does the work: {', '.join(ENGINES)}.")
     nvtabular_python: Path | None = setting(
-        None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
+        None,
+        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+        used_with={"engine": ("nvtabular",)},
     )
-    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
+    nvtabular_device: NvtabularDevice = setting(
+        "auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.", used_with={"engine": ("nvtabular",)}
+    )
     spark: SparkSettings = SparkSettings()
 
     def __post_init__(self) -> None:

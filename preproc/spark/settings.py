@@ -52,15 +52,23 @@ class SparkSettings:
         None,
         "Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by "
         "default what spark-submit or Spark's configuration says, else all cores of this machine.",
+        used_with={"engine": ("spark",)},
     )
     spark_conf: tuple[tuple[str, str], ...] = setting(
         (),
         "Further configuration, spark.KEY=VALUE, several separated by commas; may be repeated.",
         parse=parse_spark_conf,
+        used_with={"engine": ("spark",)},
     )
-    executor_cores: int | None = setting(None, "Cores of a Spark executor.")
-    executor_memory: str | None = setting(None, "Memory of a Spark executor, such as 4g.")
-    spark_start_timeout: float = setting(300.0, "Seconds until the first Spark executor must work.")
+    executor_cores: int | None = setting(
+        None, "Cores of a Spark executor.", used_with={"engine": ("spark",)}
+    )
+    executor_memory: str | None = setting(
+        None, "Memory of a Spark executor, such as 4g.", used_with={"engine": ("spark",)}
+    )
+    spark_start_timeout: float = setting(
+        300.0, "Seconds until the first Spark executor must work.", used_with={"engine": ("spark",)}
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
