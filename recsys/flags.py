@@ -150,7 +150,7 @@ def refuse_unused(
 ) -> None:
     """Refuses flags that do nothing under the other settings, by `used_with` of `setting`.
 
-    A flag that has its default, or that a preset gave, is not refused.
+    A flag that has its default or is empty is not refused, nor what a preset gave.
 
     Args:
         flag_values: parsed flags.
@@ -165,7 +165,7 @@ def refuse_unused(
         name = field.name
         if name not in flag_values or not flag_values[name].present:
             continue
-        if flag_values[name].value == flag_values[name].default:
+        if not flag_values[name].value or flag_values[name].value == flag_values[name].default:
             continue
         for other, wanted in field.metadata["used_with"].items():
             value, names = values[other], () if isinstance(wanted, Not) else wanted

@@ -16,6 +16,7 @@ DatasetName = Literal[
     "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
 ]
 
+_PREPARED = {"dataset_name": Not("random")}
 _MOST_WORKERS = 1025
 """One makes a batch in much less time than a step takes."""
 
@@ -29,11 +30,11 @@ class DataConfig:
         None,
         "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
         resumable=True,
-        used_with={"dataset_name": Not("random")},
+        used_with=_PREPARED,
     )
-    min_user_count: int = setting(5, "Interactions a user must have")
-    min_item_count: int = setting(0, "Interactions an item must have")
-    min_rating: float = setting(0.0, "Ratings below are left out")
+    min_user_count: int = setting(5, "Interactions a user must have", used_with=_PREPARED)
+    min_item_count: int = setting(0, "Interactions an item must have", used_with=_PREPARED)
+    min_rating: float = setting(0.0, "Ratings below are left out", used_with=_PREPARED)
     split: str = setting(
         LEAVE_ONE_OUT,
         "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",

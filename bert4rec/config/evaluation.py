@@ -14,10 +14,7 @@ class EvaluationConfig:
     """Settings of the evaluation."""
 
     num_eval_negatives: int = setting(
-        100,
-        "Negatives per user of the sampled rankings",
-        resumable=True,
-        used_with={"mode": ("train", "test")},
+        100, "Negatives per user of the sampled rankings", resumable=True
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,

@@ -11,6 +11,8 @@ from recsys.settings import Not, require_not_negative, require_positive, setting
 Objective = Literal["cloze", "causal", "hybrid"]
 MaskLastOf = Literal["sequences", "batches"]
 
+_MASKED = {"objective": Not("causal")}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectiveConfig:
@@ -19,18 +21,22 @@ class ObjectiveConfig:
     objective: Objective = setting(
         "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
     )
-    mask_prob: float = setting(0.15, "Fraction of the items that are targets")
+    mask_prob: float = setting(0.15, "Fraction of the items that are targets", used_with=_MASKED)
     mask_last_prob: float = setting(
-        0.0, "Fraction of the sequences whose last item is the only target"
+        0.0, "Fraction of the sequences whose last item is the only target", used_with=_MASKED
     )
     mask_last_of: MaskLastOf = setting(
         "sequences",
         "Draw these sequences one by one, or in whole batches",
         used_with={"mask_last_prob": Not(0.0)},
     )
-    mask_replace: float = setting(0.8, "Fraction of the targets that the mask item replaces")
+    mask_replace: float = setting(
+        0.8, "Fraction of the targets that the mask item replaces", used_with=_MASKED
+    )
     random_replace: float = setting(
-        0.2, "Fraction of the targets that a random item replaces; the rest stay visible"
+        0.2,
+        "Fraction of the targets that a random item replaces; the rest stay visible",
+        used_with=_MASKED,
     )
     loss: Literal["full", "sampled", "gbce"] = setting(
         "full", "Softmax over all items, over sampled ones, or gBCE over sampled ones"

@@ -143,7 +143,7 @@ def refuse_unused(
     """
     later = set(searched)
     if config.run.load_checkpoint_path is not None:
-        later.add("adapter")
+        later |= {"adapter", "objective"}
     settings_flags.refuse_unused(flag_values, config.to_dict(), SECTIONS, later)
 
 

@@ -61,7 +61,6 @@ class DataConfig:
     eval_split: Literal["test", "validation"] = setting(
         "test",
         "Split that evaluations run on. Choose settings on `validation`, report `test`",
-        used_with={"dataset_type": Not("synthetic_gpu")},
     )
     synthetic_dataset_num_entries: int = setting(
         33554432,

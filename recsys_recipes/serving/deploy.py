@@ -241,9 +241,11 @@ def _deploy(
         )
         if options.raw:
             raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")
-    elif options.raw_ids is not None or options.titles:
-        name = "titles" if options.raw_ids is None else "raw_ids"
-        raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
+    elif of_items := given & {"raw_ids", "titles", "top_k"}:
+        raise UserError(
+            f"`{max(of_items)}`: only BERT4Rec has items; DLRM takes ids as the dataset does",
+            setting=max(of_items),
+        )
     else:
         export = (
             RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)

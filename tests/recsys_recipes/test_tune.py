@@ -161,6 +161,10 @@ def test_a_killed_trial_begins_anew(words, tmp_path):
         (("--search=lr=1..2", "--mode=test"), "--mode test: trials train"),
         (("--search=lr=1..2", "--export_root=x"), "--export_root: trials save nothing"),
         (("--search=norm=pre,past",), "norm"),
+        (
+            ("--search=lr=1..2", "--num_negatives=9"),
+            "--num_negatives does nothing with --loss full",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_refused(tune, flags, message):
