@@ -32,7 +32,7 @@ class DataConfig:
         resumable=True,
         used_with=_PREPARED,
     )
-    min_user_count: int = setting(5, "Interactions a user must have", used_with=_PREPARED)
+    min_user_count: int = setting(5, "Interactions a user must have")
     min_item_count: int = setting(0, "Interactions an item must have", used_with=_PREPARED)
     min_rating: float = setting(0.0, "Ratings below are left out", used_with=_PREPARED)
     split: str = setting(

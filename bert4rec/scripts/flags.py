@@ -46,7 +46,7 @@ _THEIR_KEYS = {
 """Heading in the files of the scaling repository -> key -> setting; other keys are settings."""
 
 PRESETS = PresetFolder(
-    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`", _THEIR_KEYS
+    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "config", _THEIR_KEYS
 )
 
 

@@ -32,15 +32,18 @@ def parse_spark_conf(texts: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def parse_spark_size(name: str, text: str) -> int:
+def parse_spark_size(name: str, text: str, setting: str | None = None) -> int:
     """Parses a size in bytes as Spark does: `512m`, `4g`, `67108864`.
 
     Raises:
-        PreprocError: the text is no such size; the message calls it `name`.
+        PreprocError: the text, of a setting if one is named, is no such size; the message calls
+            it `name`.
     """
     size = parse_size(text, JVM_UNITS, fractions=False)
     if size is None:
-        raise PreprocError(f"{name} must be a size such as 512m or 4g; got {text!r}")
+        raise PreprocError(
+            f"{name} must be a size such as 512m or 4g; got {text!r}", setting=setting
+        )
     return size
 
 
@@ -84,7 +87,7 @@ class SparkSettings:
                 setting="executor_cores",
             )
         if self.executor_memory is not None:
-            parse_spark_size("`executor_memory`", self.executor_memory)
+            parse_spark_size("`executor_memory`", self.executor_memory, "executor_memory")
         if not self.spark_start_timeout > 0:
             raise PreprocError(
                 f"`spark_start_timeout` must be above 0 seconds, got {self.spark_start_timeout}",
@@ -96,5 +99,6 @@ class SparkSettings:
         text = dict(self.spark_conf).get("spark.sql.files.maxPartitionBytes")
         if text is None:
             return None
-        size = parse_spark_size("`spark_conf` spark.sql.files.maxPartitionBytes", text)
+        name = "`spark_conf` spark.sql.files.maxPartitionBytes"
+        size = parse_spark_size(name, text, "spark_conf")
         return max(size, 1)

@@ -99,7 +99,7 @@ def load_ratings_schema(path: Path) -> RatingsSchema:
     Raises:
         PreprocError: it is missing or wrong; names file, line and key.
     """
-    return _Reader(path, "`format`").ratings()
+    return _Reader(path, "format").ratings()
 
 
 def load_schema(path: Path) -> Schema:
@@ -114,7 +114,7 @@ def load_schema(path: Path) -> Schema:
 class _Reader:
     """Reads the keys of a schema, each once, and knows their lines."""
 
-    def __init__(self, path: Path, setting: str = "`schema`") -> None:
+    def __init__(self, path: Path, setting: str = "schema") -> None:
         from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
         self._path, self._document = path, load(path, PreprocError, setting)
