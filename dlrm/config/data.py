@@ -3,7 +3,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
@@ -13,7 +13,6 @@ DatasetType = Literal[
     "binary", "memmap", "split", "parquet", "npy", "synthetic_gpu", "synthetic_disk"
 ]
 _SYNTHETIC: tuple[DatasetType, ...] = ("synthetic_gpu", "synthetic_disk")
-_STORED = tuple(name for name in get_args(DatasetType) if name not in _SYNTHETIC)
 LoaderType = Literal["default", "merlin"]
 
 
@@ -25,7 +24,6 @@ class DataConfig:
         None,
         "Full path to the dataset folder, as `recsys-recipes prepare criteo` makes it",
         resumable=True,
-        used_with={"dataset_type": _STORED},
     )
     dataset_type: DatasetType = setting("split", "The type of the dataset to use")
     loader: LoaderType = setting(
@@ -38,7 +36,7 @@ class DataConfig:
         "Rows of each embedding table, for a dataset folder without feature specification "
         "(TorchRec's), or instead of the cardinalities in it; by default those, or those of the "
         "checkpoint",
-        used_with={"dataset_type": _STORED},
+        used_with={"dataset_type": ("binary", "memmap", "split", "parquet", "npy")},
     )
     dataset_subset: float | None = setting(
         None,

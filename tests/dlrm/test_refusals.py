@@ -72,7 +72,6 @@ FLAGS = [
     ),
     (
         [
-            "--dataset=",
             "--save_checkpoint_path=",
             "--dataset_type=synthetic_gpu",
             "--test_batch_size=90000000000000",

@@ -11,7 +11,7 @@ import pytest
 from bert4rec.scripts import main as bert4rec_main
 from bert4rec.scripts.flags import SECTIONS as BERT4REC
 from dlrm.scripts import main as dlrm_main
-from dlrm.scripts import train_torchrec
+from dlrm.scripts import plan_placement, train_torchrec
 from dlrm.scripts.flags import SECTIONS as DLRM
 from preproc import movielens
 from preproc.clicks import __main__ as clicks
@@ -33,6 +33,7 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
     "torchrec": (functools.partial(harness.call, train_torchrec), train_torchrec.SECTIONS, ()),
     "bert4rec": (functools.partial(harness.call, bert4rec_main), BERT4REC, ()),
     "clicks": (functools.partial(of_main, clicks), CLICKS, PREPARE),
+    "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),
     "ratings": (functools.partial(of_main, movielens), RATINGS, PREPARE),
     "ask": (functools.partial(of_main, ask), ask.SECTIONS, ("--url=127.0.0.1:1",)),
     "serve": (functools.partial(of_main, serve), serve.SECTIONS, ("--repository=models",)),
@@ -92,9 +93,9 @@ def cases() -> Iterator[typing.Any]:
                     )
                     right = wanted[-1]
                 line = [*words, *([] if wrong is None else [f"--{other}={wrong}"])]
-                is_made = program == "dlrm" and "synthetic" in str(wrong)  # and has no folder
-                line += () if is_made else needed
-                yield pytest.param(program, name, other, line, id=f"{program} {name} {other}")
+                yield pytest.param(
+                    program, name, other, [*line, *needed], id=f"{program} {name} {other}"
+                )
                 words += [] if right is None else [f"--{other}={right}"]
 
 
