@@ -142,10 +142,11 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
         given["semantics"] = semantics_of(preset, one_split(overrides))
     else:
         given["semantics"] = semantics_of_dataset(dictionaries, overrides)
-    of_transform = {f.name: getattr(given["semantics"], f.name) for f in texts}
-    refuse_unused(values, given | of_transform, SECTIONS)
     given["spark"] = section_from_dict(SparkSettings, given)
-    return section_from_dict(ClicksJob, given)
+    job = section_from_dict(ClicksJob, given)
+    transform = {field.name: getattr(job.semantics, field.name) for field in texts}
+    refuse_unused(values, given | transform, SECTIONS)
+    return job
 
 
 def main(argv: Sequence[str]) -> int:

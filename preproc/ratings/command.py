@@ -53,9 +53,10 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
 def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJob:
     """Reads the settings of a run from parsed flags."""
     given, _ = values_from_flags(values, SECTIONS)
-    refuse_unused(values, given, SECTIONS)
     spark = section_from_dict(SparkSettings, given)
-    return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
+    job = section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
+    refuse_unused(values, given, SECTIONS)
+    return job
 
 
 def run(source: RatingsSource, argv: Sequence[str], description: str | None) -> int:

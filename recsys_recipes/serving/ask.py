@@ -119,7 +119,7 @@ class ClientOptions:
     dataset: str | None = setting(
         None,
         "Dataset folder: its rows are sent; --mode page takes its titles or categories",
-        used_with={"mode": ("page", "test", "load", "perf_input"), "request": (None,)},
+        used_with={"mode": ("page", "test", "perf_input", "load"), "request": (None,)},
     )
     dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
         "split", "Type of a Criteo dataset", used_with={"dataset": Not(None)}
@@ -243,8 +243,8 @@ SECTIONS: dict[type, str] = {ClientOptions: "client"}
 def run(flag_values: flags.FlagValues) -> int:
     """Talks to the server; returns 1 for wrong replies."""
     values, given = values_from_flags(flag_values, SECTIONS)
-    refuse_unused(flag_values, values, SECTIONS)
     options = section_from_dict(ClientOptions, values)
+    refuse_unused(flag_values, values, SECTIONS)
     with Endpoint(
         options.url, options.model, options.version, options.protocol, options.timeout_s
     ) as endpoint:

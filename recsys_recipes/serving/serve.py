@@ -20,7 +20,7 @@ from pathlib import Path
 from absl import flags
 
 from recsys import program
-from recsys.flags import refuse_unused, values_from_flags
+from recsys.flags import values_from_flags
 from recsys.interruption import StopRequest
 from recsys.serve.server.health import HealthEndpoint
 from recsys.serve.server.install import python_with_server
@@ -61,7 +61,6 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
         words: the whole command line, for the Python of another environment that has the server.
     """
     values, _ = values_from_flags(flag_values, SECTIONS)
-    refuse_unused(flag_values, values, SECTIONS)
     options = section_from_dict(SupervisorSettings, values)
     settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = section_from_dict(ServeOptions, values).log_file

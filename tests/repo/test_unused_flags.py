@@ -18,7 +18,7 @@ from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import SECTIONS as CLICKS
 from preproc.ratings.job import SECTIONS as RATINGS
 from recsys.settings import Not, Sections, declared, joined, without_none
-from recsys_recipes.serving import ask, serve
+from recsys_recipes.serving import ask
 from tests import harness
 
 
@@ -36,11 +36,12 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
     "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),
     "ratings": (functools.partial(of_main, movielens), RATINGS, PREPARE),
     "ask": (functools.partial(of_main, ask), ask.SECTIONS, ("--url=127.0.0.1:1",)),
-    "serve": (functools.partial(of_main, serve), serve.SECTIONS, ("--repository=models",)),
 }
 """Each program, its sections, and the flags that it needs."""
 
 NEEDED = {
+    "canary": {"ask": ("--canary_version=2", "--request=x")},
+    "canary_version": {"ask": ("--canary=0.5", "--request=x")},
     "resume": {"dlrm": ("--save_checkpoint_path=run",), "bert4rec": ("--export_root=run",)},
     "save_freq": {"dlrm": ("--save_checkpoint_path=run",), "bert4rec": ("--export_root=run",)},
 }

@@ -193,7 +193,7 @@ COMMANDS = [
         2,
         "--mode perf_input needs --dataset, or --request",
     ),
-    ((*CLIENT, "--perf_input=x"), 2, "--mode perf_input and the file --perf_input go together"),
+    ((*CLIENT, "--perf_input=x"), 2, "--perf_input does nothing with --mode request"),
     ((*CLIENT, "--concurrency=1,4"), 2, "--concurrency: several numbers are for --mode load"),
     ((*CLIENT, "--batch_sizes=0"), 2, "--batch_sizes must be positive integers, got '0'"),
     ((*CLIENT, "--concurrency=2000"), 2, "--concurrency must be positive integers, got '2000'; at"),

@@ -191,6 +191,8 @@ class _Reader:
         if not isinstance(entries, list):
             raise self._error(("columns",), "expected a list of columns")
         columns = tuple(self._column_of_ratings(i, entry) for i, entry in enumerate(entries))
+        if is_json:
+            self._refuse_keys_of_text(dialect, entries)
         roles = [column.role for column in columns if column.role != "ignored"]
         names = [column.name for column in columns]
         if len(roles) > len({*roles}) or not {"user", "item"} <= {*roles}:
@@ -210,6 +212,19 @@ class _Reader:
             columns=columns,
             has_any_ids="auto" in types,
         )
+
+    def _refuse_keys_of_text(self, dialect: Mapping[str, Any], entries: list[Any]) -> None:
+        """Refuses keys of a line's fields, which an object of JSON does not have."""
+        given = [("dialect", key) for key in _DIALECT if key in dialect]
+        for i, entry in enumerate(entries):
+            given += [("columns", i, key) for key in ("format", "time_zone") if key in entry]
+            given += [("columns", i, "type")] if entry.get("type", "string") != "string" else []
+        if given:
+            raise self._error(
+                given[0],
+                "an object of JSON has names, ids of `type` string and times that are numbers; it "
+                "would change nothing, leave it out",
+            )
 
     def _column_of_ratings(self, i: int, values: Any) -> Column:
         at = ("columns", i)
@@ -281,6 +296,8 @@ class _Reader:
         if not any(c.role in _CATEGORICAL or (c.time and c.derived) for c in columns):
             of_bins = "bins have no limit, and no other feature is categorical"
             idle["defaults", "frequency_limit"] = of_bins
+            if not any(c.quantiles for c in columns):
+                idle["defaults", "count"] = "no category is counted, and no quantile"
         given: set[tuple[str, ...]] = {(key,) for key in self._values}
         given |= {("defaults", key) for key in self._values.get("defaults", {})}
         for at in sorted(given & idle.keys()):

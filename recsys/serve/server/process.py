@@ -31,7 +31,7 @@ from recsys.serve.repository import ModelRepository, RepositoryError
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.ports import check_port, free_ports, url_host
-from recsys.settings import REQUIRED, Not, require_threads, setting
+from recsys.settings import REQUIRED, require_threads, setting
 
 Version = tuple[str, str]
 """Model and version; the version is empty where a model has none that can be read."""
@@ -91,7 +91,7 @@ class ServerSettings:
     repository: Path = setting(REQUIRED, "Folder of models, made by `recsys-recipes deploy`")
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: is every network")
     no_http: bool = setting(False, "Do not listen for HTTP, whose parser a request can crash")
-    http_port: int = setting(0, "0 takes a free one", used_with={"no_http": Not(True)})
+    http_port: int = setting(0, "0 takes a free one")
     grpc_port: int | None = setting(
         None,
         "Listen for gRPC too; 0 takes a free one. Before core 2.58 (release 25.05) clients that "
