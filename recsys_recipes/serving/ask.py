@@ -102,9 +102,7 @@ class ClientOptions:
         "Fraction of the requests for --canary_version, the same ones each time",
         used_with={"mode": ("request",)},
     )
-    canary_version: int | None = setting(
-        None, "Version to try beside --version", used_with={"mode": ("request",)}
-    )
+    canary_version: int | None = setting(None, "Version to try beside --version")
     timeout_s: float = setting(60.0, "Seconds to wait for each answer of the server")
     mode: Literal["request", "page", "test", "load", "perf_input"] = setting(
         "request",

@@ -41,7 +41,6 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
 
 NEEDED = {
     "canary": {"ask": ("--canary_version=2", "--request=x")},
-    "canary_version": {"ask": ("--canary=0.5", "--request=x")},
     "resume": {"dlrm": ("--save_checkpoint_path=run",), "bert4rec": ("--export_root=run",)},
     "save_freq": {"dlrm": ("--save_checkpoint_path=run",), "bert4rec": ("--export_root=run",)},
 }
