@@ -14,6 +14,7 @@ from absl import flags
 
 from recsys.errors import UserError
 from recsys.settings import (
+    Not,
     Sections,
     declared,
     joined,
@@ -139,6 +140,43 @@ def values_from_flags(
         are = "is" if len(missing) == 1 else "are"
         raise UserError(f"{', '.join(missing)} {are} needed (--help shows all flags)")
     return values, explicit
+
+
+def refuse_unused(
+    flag_values: flags.FlagValues,
+    values: Mapping[str, Any],
+    sections: Sections,
+    later: Collection[str] = (),
+) -> None:
+    """Refuses flags that do nothing under the other settings, by `used_with` of `setting`.
+
+    A flag that has its default or is empty is not refused, nor what a preset gave.
+
+    Args:
+        flag_values: parsed flags.
+        values: every setting, as plain values.
+        sections: sections of the program's config.
+        later: settings whose values are found later, in a checkpoint or a dataset.
+
+    Raises:
+        UserError: names the flag and the setting under which it does nothing.
+    """
+    for field in itertools.chain.from_iterable(map(declared, sections)):
+        name = field.name
+        if name not in flag_values or not flag_values[name].present:
+            continue
+        if not flag_values[name].value or flag_values[name].value == flag_values[name].default:
+            continue
+        for other, wanted in field.metadata["used_with"].items():
+            value, names = values[other], () if isinstance(wanted, Not) else wanted
+            is_used = value in names if names else value != wanted.value
+            if is_used or other in later:
+                continue
+            has = f"with `{other}` {value}" if value else f"without `{other}`"
+            needs = f", it is for {' and '.join(names)}" if any(names) else ""
+            raise UserError(
+                f"`{name}` does nothing {has}{needs}; leave it out", settings=(name, other)
+            )
 
 
 def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:

@@ -73,13 +73,13 @@ class PresetFolder:
     Attributes:
         folder: holds a file NAME.yaml for each.
         sections: whose settings they may hold.
-        flag: flag that names a preset.
+        flag: setting that names a preset.
         theirs: heading of another project's files -> its key below -> our setting.
     """
 
     folder: Path
     sections: Sections
-    flag: str = "`preset`"
+    flag: str = "preset"
     theirs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
@@ -121,11 +121,17 @@ class PresetFolder:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             raise UserError(
-                f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}, "
-                "and any path of a YAML file will do"
+                f"`{self.flag}` {name}: no such file; built in are {', '.join(self.names())}, "
+                "and any path of a YAML file will do",
+                setting=self.flag,
+                path=path,
             ) from error
         if not isinstance(document.values, dict | None):
-            raise UserError(f"{self.flag} {path}: expected `setting: value` lines")
+            raise UserError(
+                f"`{self.flag}` {path}: expected `setting: value` lines",
+                setting=self.flag,
+                path=path,
+            )
         hints = self._hints()
         preset = Preset({}, {})
         for at, name, value in self._entries(path, document):
@@ -148,8 +154,12 @@ class PresetFolder:
                 yield (key,), key, value
                 continue
             if not isinstance(value, dict):
-                line = f"{path}:{document.line(key)}"
-                raise UserError(f"{line}: expected `setting: value` lines below {key}")
+                line = document.line(key)
+                raise UserError(
+                    f"{path}:{line}: expected `setting: value` lines below {key}",
+                    path=path,
+                    line=line,
+                )
             yield from (((key, own), ours.get(own, own), below) for own, below in value.items())
 
     def _hints(self) -> dict[str, Any]:

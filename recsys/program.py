@@ -65,9 +65,14 @@ _flags: set[str] = set()
 """Flags of the program that runs."""
 
 
+def with_flags(message: str) -> str:
+    """Spells settings as flags of the program that runs; without one they stay."""
+    return as_flags(message, _flags)
+
+
 def print_with_flags(line: str) -> None:
     """Prints a line at once, with settings spelled as flags."""
-    print_line(as_flags(line, _flags))
+    print_line(with_flags(line))
 
 
 def fail(message: str, settings: Iterable[str] | None = None) -> int:
@@ -95,7 +100,7 @@ class _FlagFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of a record."""
-        return as_flags(super().format(record), _flags)
+        return with_flags(super().format(record))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

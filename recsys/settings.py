@@ -23,6 +23,17 @@ Sections = Mapping[type, str]
 
 Unit = Literal["bytes", "seconds"]
 
+
+@dataclasses.dataclass(frozen=True)
+class Not:
+    """The value of a setting under which another one does nothing."""
+
+    value: Any
+
+
+Uses = Mapping[str, tuple[Any, ...] | Not]
+"""Other setting -> its values under which a setting does something; all must hold."""
+
 MOST_THREADS = 1024
 """Many more than any machine has cores; far more cannot be started."""
 
@@ -38,6 +49,7 @@ def setting(
     unit: Unit | None = None,
     parse: Callable[[list[str]], Any] | None = None,
     default_text: str | None = None,
+    used_with: Uses = types.MappingProxyType({}),
 ) -> T:
     """Declares a setting: its field, flag and resume rule.
 
@@ -49,6 +61,8 @@ def setting(
         unit: unit of the number in flags; "bytes" reads 4GiB and 512M, "seconds" 90s, 10m and 1.5h.
         parse: converts all texts of a flag that may be repeated to the value.
         default_text: text for a default that depends on the machine.
+        used_with: the only settings under which a given flag does something, see
+            `recsys.flags.refuse_unused`.
     """
     metadata = {
         "help": help_text,
@@ -56,6 +70,7 @@ def setting(
         "unit": unit,
         "parse": parse,
         "default_text": default_text,
+        "used_with": used_with,
     }
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field

@@ -149,7 +149,8 @@ class Search:
         Raises:
             UserError: names the flag.
         """
-        config = self._config([])
+        flag_values = self._flag_values([])
+        config = self._flags.config_from_flags(flag_values)
         if config.run.mode != "train":
             raise UserError(f"`mode` {config.run.mode}: trials train; leave it out", setting="mode")
         if config.checkpoint_folder is not None:
@@ -165,6 +166,8 @@ class Search:
             )
         if "WORLD_SIZE" in os.environ:
             raise UserError("trials are of one process: start this by python, not by torchrun")
+        searched = {name for name, _ in self._settings.search}
+        self._flags.refuse_unused(flag_values, config, searched)
         config.require_inputs()
         search = ["=".join(searched) for searched in self._settings.search]
         values: dict[str, Any] = config.to_dict() | {"search": search}

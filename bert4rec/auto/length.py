@@ -119,6 +119,7 @@ def _tried(config: Bert4RecConfig) -> FitResult:
         "test_freq": _FIRST_STEPS + _STEPS,
         "benchmark_warmup_steps": _FIRST_STEPS,
         "export_root": "",
+        "save_freq": None,
         "log_path": os.devnull,
         "resume": False,
     }

@@ -7,7 +7,7 @@ from typing import Literal
 
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
-from recsys.settings import require_below, require_not_negative, require_positive, setting
+from recsys.settings import Not, require_below, require_not_negative, require_positive, setting
 
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 TemporalTargets = Literal["first", "last", "all"]
@@ -16,6 +16,7 @@ DatasetName = Literal[
     "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
 ]
 
+_PREPARED = {"dataset_name": Not("random")}
 _MOST_WORKERS = 1025
 """One makes a batch in much less time than a step takes."""
 
@@ -29,10 +30,11 @@ class DataConfig:
         None,
         "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
         resumable=True,
+        used_with=_PREPARED,
     )
     min_user_count: int = setting(5, "Interactions a user must have")
-    min_item_count: int = setting(0, "Interactions an item must have")
-    min_rating: float = setting(0.0, "Ratings below are left out")
+    min_item_count: int = setting(0, "Interactions an item must have", used_with=_PREPARED)
+    min_rating: float = setting(0.0, "Ratings below are left out", used_with=_PREPARED)
     split: str = setting(
         LEAVE_ONE_OUT,
         "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",
@@ -49,9 +51,15 @@ class DataConfig:
         "time",
         "Validation of a temporal split: items after an earlier cut, or users not trained on",
     )
-    random_user_count: int = setting(10, "Users of --dataset_name random")
-    random_item_count: int = setting(30, "Items of --dataset_name random")
-    random_size: int = setting(300, "Interactions of --dataset_name random")
+    random_user_count: int = setting(
+        10, "Users of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
+    random_item_count: int = setting(
+        30, "Items of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
+    random_size: int = setting(
+        300, "Interactions of --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
     windows: WindowKind = setting(
         "sliding",
         "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "

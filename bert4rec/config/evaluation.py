@@ -22,16 +22,19 @@ class EvaluationConfig:
         "published, ease_recent scores by the last items alone, recent is popularity of the last "
         "seven days, with a temporal split alone; empty for none",
         resumable=True,
+        used_with={"mode": ("train", "test")},
     )
     ranks_file: str = setting(
         "",
         "File for the rank of each user's test item, .csv or .parquet; empty writes none",
         resumable=True,
+        used_with={"mode": ("train", "test")},
     )
     lists_file: str = setting(
         "",
         "File for each test user's --top_k recommendations, .csv or .parquet; empty writes none",
         resumable=True,
+        used_with={"mode": ("train", "test")},
     )
 
     def __post_init__(self) -> None:

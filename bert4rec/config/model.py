@@ -6,7 +6,7 @@ from typing import Literal
 
 from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
-from recsys.settings import require_positive, setting
+from recsys.settings import Not, require_positive, setting
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["pre", "post"]
@@ -91,7 +91,11 @@ class AdapterConfig:
         "Train low-rank changes of the linear layers of a loaded model, and nothing else: the same "
         "for every history, or a mixture of experts that the history itself weighs",
     )
-    adapter_rank: int = setting(8, "Rank of each adapter, that of all its experts together")
+    adapter_rank: int = setting(
+        8,
+        "Rank of each adapter, that of all its experts together",
+        used_with={"adapter": Not("none")},
+    )
 
     def __post_init__(self) -> None:
         """Refuses senseless sizes."""

@@ -6,10 +6,12 @@ from typing import Literal
 
 from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
-from recsys.settings import require_not_negative, require_positive, setting
+from recsys.settings import Not, require_not_negative, require_positive, setting
 
 Objective = Literal["cloze", "causal", "hybrid"]
 MaskLastOf = Literal["sequences", "batches"]
+
+_MASKED = {"objective": Not("causal")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,21 +21,31 @@ class ObjectiveConfig:
     objective: Objective = setting(
         "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
     )
-    mask_prob: float = setting(0.15, "Fraction of the items that are targets")
+    mask_prob: float = setting(0.15, "Fraction of the items that are targets", used_with=_MASKED)
     mask_last_prob: float = setting(
-        0.0, "Fraction of the sequences whose last item is the only target"
+        0.0, "Fraction of the sequences whose last item is the only target", used_with=_MASKED
     )
     mask_last_of: MaskLastOf = setting(
-        "sequences", "Draw these sequences one by one, or in whole batches"
+        "sequences",
+        "Draw these sequences one by one, or in whole batches",
+        used_with={"mask_last_prob": Not(0.0)},
     )
-    mask_replace: float = setting(0.8, "Fraction of the targets that the mask item replaces")
+    mask_replace: float = setting(
+        0.8, "Fraction of the targets that the mask item replaces", used_with=_MASKED
+    )
     random_replace: float = setting(
-        0.2, "Fraction of the targets that a random item replaces; the rest stay visible"
+        0.2,
+        "Fraction of the targets that a random item replaces; the rest stay visible",
+        used_with=_MASKED,
     )
     loss: Literal["full", "sampled", "gbce"] = setting(
         "full", "Softmax over all items, over sampled ones, or gBCE over sampled ones"
     )
-    num_negatives: int = setting(4096, "Negatives of --loss sampled and gbce, shared by a batch")
+    num_negatives: int = setting(
+        4096,
+        "Negatives of --loss sampled and gbce, shared by a batch",
+        used_with={"loss": ("sampled", "gbce")},
+    )
     popularity_correction: float = setting(
         0.0,
         "Under --loss full learn scores that leave out this much of the log popularity of the "
@@ -69,8 +81,14 @@ class OptimizerConfig:
         "step",
         "Multiply by --gamma every --decay_step epochs, or fall to zero along a cosine or a line",
     )
-    decay_step: int = setting(25, "Epochs between falls of the rate under --lr_schedule step")
-    gamma: float = setting(1.0, "Factor of each fall under --lr_schedule step")
+    decay_step: int = setting(
+        25,
+        "Epochs between falls of the rate under --lr_schedule step",
+        used_with={"lr_schedule": ("step",), "gamma": Not(1.0)},
+    )
+    gamma: float = setting(
+        1.0, "Factor of each fall under --lr_schedule step", used_with={"lr_schedule": ("step",)}
+    )
     warmup_steps: float = setting(
         0, "Steps in which the rate rises from zero; below 1 a fraction of the run's steps"
     )

@@ -30,36 +30,47 @@ class RunConfig(RunSettings):
         "Collect garbage after each epoch and give memory that is not in use back: to the system, "
         "and on a GPU to other processes",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
     activation_checkpointing: bool = setting(
         False,
         "Keep the inputs of the blocks alone and compute each again in backward: the same result "
         "in less memory and more time",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
     torch_compile: bool = setting(
         False,
         "Compile the layers of a training step, once for all batch sizes",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
-    export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)
+    export_root: str = setting(
+        "",
+        "Folder of the checkpoints; empty saves none",
+        resumable=True,
+        used_with={"mode": ("train",)},
+    )
     use_torch_jit_trace: bool = setting(
         False,
         "Run the inference benchmark with the network that is deployed, traced by torch.jit; "
         "--mode train then runs it too, after the test",
         resumable=True,
+        used_with={"mode": ("train", "inference_benchmark")},
     )
     recommend_input: str | None = setting(
         None,
         "Histories for --mode recommend, raw item ids, oldest first, one history per line; by "
         "default standard input",
         resumable=True,
+        used_with={"mode": ("recommend",)},
     )
     recommend_users: str = setting(
         "",
         "Users of the dataset for --mode recommend, in place of --recommend_input: raw ids with "
         "commas between, or all",
         resumable=True,
+        used_with={"mode": ("recommend",)},
     )
     top_k: int = setting(
         10,
@@ -70,6 +81,7 @@ class RunConfig(RunSettings):
         "auto",
         "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",
         resumable=True,
+        used_with={"mode": ("recommend",)},
     )
 
     def __post_init__(self) -> None:

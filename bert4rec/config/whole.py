@@ -55,12 +55,6 @@ class Bert4RecConfig(Config):
             )
 
     def _check_trace(self) -> None:
-        if self.run.mode not in ("train", "inference_benchmark"):
-            raise UserError(
-                f"`use_torch_jit_trace` is for `mode` inference_benchmark and train; `mode` "
-                f"{self.run.mode} has no inference benchmark",
-                settings=("use_torch_jit_trace", "mode"),
-            )
         if self.run.mode == "train" and self.run.parallelism == "dmp":
             raise UserError(
                 "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after a "

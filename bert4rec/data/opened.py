@@ -30,7 +30,7 @@ class OpenedDataset:
 
     root: Path | None
     manifest: Manifest | None
-    setting: str = "`dataset_path`"
+    setting: str = "dataset_path"
 
     @classmethod
     def open(cls, config: DataConfig) -> "OpenedDataset":
@@ -44,7 +44,7 @@ class OpenedDataset:
         return cls(None, None) if root is None else cls.of_folder(root)
 
     @classmethod
-    def of_folder(cls, root: Path, setting: str = "`dataset_path`") -> "OpenedDataset":
+    def of_folder(cls, root: Path, setting: str = "dataset_path") -> "OpenedDataset":
         """Opens a prepared dataset.
 
         Args:
@@ -57,8 +57,10 @@ class OpenedDataset:
         manifest = Manifest.load(root)
         if manifest.kind != SEQUENCES_KIND:
             raise UserError(
-                f"{setting} {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
-                "as preproc.movielens and preproc.amazon make them"
+                f"`{setting}` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
+                "as preproc.movielens and preproc.amazon make them",
+                setting=setting,
+                path=root,
             )
         manifest.check_newer(root, [root / name for name in manifest.files.keys() - {TITLES_FILE}])
         return cls(root, manifest, setting)
@@ -99,7 +101,7 @@ class OpenedDataset:
             trained_on,
             Origin({"items": num_items}, self.fingerprint),
             self.name,
-            f"name the dataset of the training with {self.setting}, prepare new ratings with its "
+            f"name the dataset of the training with `{self.setting}`, prepare new ratings with its "
             "items (recsys-recipes prepare movielens --dictionaries)",
             ignore_fingerprint=ignore_fingerprint,
         )

@@ -2,6 +2,7 @@
 """Flags of the BERT4Rec programs."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ _THEIR_KEYS = {
 """Heading in the files of the scaling repository -> key -> setting; other keys are settings."""
 
 PRESETS = PresetFolder(
-    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`", _THEIR_KEYS
+    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "config", _THEIR_KEYS
 )
 
 
@@ -128,6 +129,22 @@ def chosen_from_flags(
     preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
     with preset.fill(values, explicit).located():
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
+
+
+def refuse_unused(
+    flag_values: flags.FlagValues, config: Bert4RecConfig, searched: Collection[str] = ()
+) -> None:
+    """Refuses flags that do nothing under a config; see `recsys.flags.refuse_unused`.
+
+    Args:
+        flag_values: parsed flags.
+        config: settings of the run, from these flags.
+        searched: settings that trials try values of.
+    """
+    later = set(searched)
+    if config.run.load_checkpoint_path is not None:
+        later |= {"adapter", "objective"}
+    settings_flags.refuse_unused(flag_values, config.to_dict(), SECTIONS, later)
 
 
 def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:

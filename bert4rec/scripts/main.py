@@ -15,7 +15,7 @@ from absl import flags
 
 from bert4rec.auto.choice import Choice
 from bert4rec.config import Bert4RecConfig
-from bert4rec.scripts.flags import chosen_from_flags, define_flags
+from bert4rec.scripts.flags import chosen_from_flags, define_flags, refuse_unused
 from recsys import program
 from recsys.auto import budget_from_flags
 from recsys.errors import UserError
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the `mode` of the flags."""
     chosen, config, given = chosen_from_flags(flag_values)
+    refuse_unused(flag_values, config)
     config.require_inputs()
     if chosen is not None:
         config = _auto(chosen, config, given, budget_from_flags(flag_values, "config"))

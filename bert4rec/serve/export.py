@@ -110,7 +110,7 @@ class Bert4RecExport(CheckpointExport):
                 "the ratings, or leave `titles` out",
                 setting="titles",
             )
-        OpenedDataset.of_folder(dataset, "`raw_ids`").check_model(
+        OpenedDataset.of_folder(dataset, "raw_ids").check_model(
             self.path, self.origin, len(names), ignore_fingerprint=ignore_fingerprint
         )
         return names

@@ -84,7 +84,7 @@ def open_dataset(
     sequences = read_sequences(root)
     if stored is None:
         return sequences
-    OpenedDataset.of_folder(root, "`dataset`").check_model(
+    OpenedDataset.of_folder(root, "dataset").check_model(
         stored.path, stored.origin, sequences.num_items, ignore_fingerprint=ignore_fingerprint
     )
     if sequences.timestamps is not None:

@@ -121,6 +121,7 @@ def _tried(contender: Contender, most_s: float) -> _Trial:
         "seeds": 1,
         "eval_split": "validation",
         "save_checkpoint_path": None,
+        "save_freq": None,
         "log_path": os.devnull,
         "resume": False,
     }

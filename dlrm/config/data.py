@@ -7,11 +7,12 @@ from typing import Literal
 
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
-from recsys.settings import joined, require_below, require_positive, setting
+from recsys.settings import Not, joined, require_below, require_positive, setting
 
 DatasetType = Literal[
     "binary", "memmap", "split", "parquet", "npy", "synthetic_gpu", "synthetic_disk"
 ]
+_SYNTHETIC: tuple[DatasetType, ...] = ("synthetic_gpu", "synthetic_disk")
 LoaderType = Literal["default", "merlin"]
 
 
@@ -35,11 +36,13 @@ class DataConfig:
         "Rows of each embedding table, for a dataset folder without feature specification "
         "(TorchRec's), or instead of the cardinalities in it; by default those, or those of the "
         "checkpoint",
+        used_with={"dataset_type": ("binary", "memmap", "split", "parquet", "npy")},
     )
     dataset_subset: float | None = setting(
         None,
         "Use only a subset of the training data. If None (default) will use all of it. Must be "
         "either None, or a float in range (0,1]",
+        used_with={"dataset_type": Not("synthetic_gpu")},
     )
     batch_size: int = setting(32768, "Batch size used for training")
     test_batch_size: int = setting(32768, "Batch size used for testing/validation", resumable=True)
@@ -47,25 +50,36 @@ class DataConfig:
         False,
         "Leave out the last rows of an epoch of training, if they make no whole batch",
     )
-    shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
+    shuffle_batch_order: bool = setting(
+        False,
+        "Read batch in train dataset by random order",
+        used_with={"dataset_type": Not("synthetic_gpu")},
+    )
     eval_split: Literal["test", "validation"] = setting(
         "test",
         "Split that evaluations run on. Choose settings on `validation`, report `test`",
     )
     synthetic_dataset_num_entries: int = setting(
-        33554432, "Number of samples per epoch for the synthetic dataset"
+        33554432,
+        "Number of samples per epoch for the synthetic dataset",
+        used_with={"dataset_type": _SYNTHETIC},
     )
     synthetic_dataset_table_sizes: tuple[int, ...] = setting(
         (100000,) * 26,
         "Embedding table sizes to use with the synthetic dataset",
         default_text="26 times 100000",
+        used_with={"dataset_type": _SYNTHETIC},
     )
     synthetic_dataset_dir: str = setting(
-        "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True
+        "/tmp/dlrm_sythetic_dataset",
+        "Default synthetic disk dataset directory",
+        resumable=True,
+        used_with={"dataset_type": ("synthetic_disk",)},
     )
     synthetic_distribution: Literal["uniform", "zipf"] = setting(
         "uniform",
         "How synthetic ids are drawn; real ids are close to zipf, which is faster to train",
+        used_with={"dataset_type": _SYNTHETIC},
     )
 
     def __post_init__(self) -> None:
@@ -107,7 +121,7 @@ class DataConfig:
     @property
     def is_synthetic(self) -> bool:
         """Whether the data is generated, with random labels (AUC near 0.5)."""
-        return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
+        return self.dataset_type in _SYNTHETIC
 
     @property
     def folder(self) -> Path:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from recsys.data.quantiles import MOST_BINS
 from recsys.errors import UserError
-from recsys.settings import joined, require_positive, setting
+from recsys.settings import Not, joined, require_positive, setting
 
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16"]
@@ -37,7 +37,11 @@ class ModelConfig:
         "cuda_dot",
         "Type of interaction operation to perform; cuda_dot takes the extension, dot plain PyTorch",
     )
-    dcn_low_rank_dim: int = setting(512, "Rank of each cross layer of --interaction_op dcnv2")
+    dcn_low_rank_dim: int = setting(
+        512,
+        "Rank of each cross layer of --interaction_op dcnv2",
+        used_with={"interaction_op": ("dcnv2",)},
+    )
     embedding_type: EmbeddingType = setting(
         "joint_fused",
         "The type of the embedding operation to use: one joint table updated in place by the "
@@ -81,7 +85,9 @@ class ModelConfig:
         "ReLU make a vector (arXiv:2203.05556). The quantiles are those of the training rows",
     )
     numerical_bins: int = setting(
-        32, "Quantile bins of each numerical feature, for --numerical_embedding"
+        32,
+        "Quantile bins of each numerical feature, for --numerical_embedding",
+        used_with={"numerical_embedding": Not("none")},
     )
     id_statistics: int = setting(
         0,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from cuda_ext import RowOptimizer
 from recsys.errors import UserError
-from recsys.settings import require_not_negative, setting
+from recsys.settings import Not, require_not_negative, setting
 from recsys.train.config import PrecisionSettings
 from recsys.train.optimizers import AmpDtype
 
@@ -16,18 +16,25 @@ class OptimizerConfig:
     """Optimizers, learning rates and their schedule."""
 
     lr: float = setting(28.0, "Base learning rate")
-    warmup_factor: int = setting(0, "Learning rate warmup factor. Must be a non-negative integer")
+    warmup_factor: int = setting(
+        0,
+        "Learning rate warmup factor. Must be a non-negative integer",
+        used_with={"warmup_steps": Not(0)},
+    )
     warmup_steps: int = setting(6400, "Number of warmup optimization steps")
     decay_start_step: int | None = setting(
         64000,
         "Optimization step after which to start decaying the learning rate, if None will start "
         "decaying right after the warmup phase is completed",
+        used_with={"decay_steps": Not(0)},
     )
     decay_steps: int = setting(
         80000, "Polynomial learning rate decay steps. If equal to 0 will not do any decaying"
     )
-    decay_power: int = setting(2, "Polynomial learning rate decay power")
-    decay_end_lr: float = setting(0.0, "LR after the decay ends")
+    decay_power: int = setting(
+        2, "Polynomial learning rate decay power", used_with={"decay_steps": Not(0)}
+    )
+    decay_end_lr: float = setting(0.0, "LR after the decay ends", used_with={"decay_steps": Not(0)})
     optimizer: RowOptimizer = setting(
         "sgd",
         "Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad",
@@ -78,9 +85,15 @@ class PrecisionConfig(PrecisionSettings):
     """Mixed precision and its loss scale."""
 
     amp_dtype: AmpDtype = setting(
-        "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
+        "float16",
+        "Type of the matrix products under --amp; bfloat16 needs no loss scale",
+        used_with={"amp": Not(False)},
     )
-    loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
+    loss_scale: float = setting(
+        1024.0,
+        "Static loss scale for Mixed Precision Training",
+        used_with={"amp": Not(False), "amp_dtype": ("float16",)},
+    )
     tf32: bool = setting(
         False, "Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU", resumable=True
     )

@@ -26,13 +26,17 @@ class RunConfig(RunSettings):
     )
     epochs: int = setting(1, "Number of epochs to train for", resumable=True)
     test_after: float = setting(
-        0.0, "Don't test the model unless this many epochs has been completed", resumable=True
+        0.0,
+        "Don't test the model unless this many epochs has been completed",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     patience: int | None = setting(
         None,
         "Stop after this many evaluations in a row without a better one (--best_by); with "
         "--reset_embeddings only those at the ends of epochs count, and each end is evaluated",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
     best_by: BestBy = setting(
         "auc",
@@ -40,7 +44,10 @@ class RunConfig(RunSettings):
         "--patience and --plateau_factor; log_loss stops before the probabilities overfit",
     )
     auc_threshold: float | None = setting(
-        None, "Stop the training after achieving this AUC", resumable=True
+        None,
+        "Stop the training after achieving this AUC",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     placement: str | None = setting(
         None,
@@ -53,6 +60,7 @@ class RunConfig(RunSettings):
         "Capture the whole training step in a CUDA graph and replay it; in "
         "--mode inference_benchmark, the prediction for each batch size",
         resumable=True,
+        used_with={"mode": ("train", "inference_benchmark")},
     )
     print_freq: int = setting(
         200,
@@ -70,6 +78,7 @@ class RunConfig(RunSettings):
         "Also report the AUC grouped by this categorical feature (GAUC), such as the user, or by "
         "the group of a schema. Id 0 is skipped if it means missing, rare or unseen",
         resumable=True,
+        used_with={"mode": ("test",)},
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,
@@ -78,29 +87,39 @@ class RunConfig(RunSettings):
         "process; lightgbm where it is installed. Empty for none, as under --run_benchmark where "
         "this is not given",
         resumable=True,
+        used_with={"mode": ("train", "test")},
     )
     predictions: str | None = setting(
         None,
         "File that --mode predict writes for --eval_split: row, label, probability, logit, and the "
         "file and line of the raw log; .csv or .parquet",
         resumable=True,
+        used_with={"mode": ("predict",)},
     )
     save_checkpoint_path: str | None = setting(
-        None, "Path to which to save the training checkpoints", resumable=True
+        None,
+        "Path to which to save the training checkpoints",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     output_dir: str = setting(
         "/tmp",
         "Path where to save the checkpoints when it is given without --save_checkpoint_path; a "
         "relative --save_checkpoint_path is taken inside it",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
         (1, 64, 4096),
         "Batch sizes for inference throughput and latency measurements",
         resumable=True,
+        used_with={"mode": ("inference_benchmark",)},
     )
     inference_benchmark_steps: int = setting(
-        200, "Number of steps for measuring inference latency and throughput", resumable=True
+        200,
+        "Number of steps for measuring inference latency and throughput",
+        resumable=True,
+        used_with={"mode": ("inference_benchmark",)},
     )
 
     def __post_init__(self) -> None:

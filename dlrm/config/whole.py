@@ -38,6 +38,13 @@ class DlrmConfig(Config):
         Config.__post_init__(self)
         if self.precision.quantize != "none":
             self._check_quantization()
+        for name in ("test_freq", "patience", "auc_threshold"):
+            if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:
+                raise UserError(
+                    f"`{name}` is of evaluations, and there is none before `test_after` "
+                    f"{self.run.test_after:g} of `epochs` {self.run.epochs}",
+                    settings=(name, "test_after", "epochs"),
+                )
         if self.run.mode == "predict":
             for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:

@@ -2,7 +2,7 @@
 """Flags of the DLRM programs: a flag per setting, and presets."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from absl import flags
 from dlrm.auto import choice
 from dlrm.auto.candidates import Candidate
 from dlrm.auto.choice import Choice, Contender
-from dlrm.config import DlrmConfig
+from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
 from recsys import auto
 from recsys import flags as settings_flags
 from recsys.auto import AUTO
@@ -83,6 +83,23 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     """
     values, explicit, preset = values_from_flags(flag_values)
     return _config(values, explicit, preset)
+
+
+def refuse_unused(
+    flag_values: flags.FlagValues, config: DlrmConfig, searched: Collection[str] = ()
+) -> None:
+    """Refuses flags that do nothing under a config; see `recsys.flags.refuse_unused`.
+
+    Args:
+        flag_values: parsed flags.
+        config: settings of the run, from these flags.
+        searched: settings that trials try values of.
+    """
+    later = set(searched)
+    if config.run.load_checkpoint_path is not None or flag_values["preset"].value == AUTO:
+        of_model = itertools.chain(declared(ModelConfig), declared(OptimizerConfig))
+        later |= {field.name for field in of_model if not flag_values[field.name].present}
+    settings_flags.refuse_unused(flag_values, config.to_dict(), SECTIONS, later)
 
 
 def contenders_from_flags(

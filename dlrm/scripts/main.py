@@ -27,8 +27,10 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
     """
     if not has_own_defaults:
         dlrm_flags.take_default_preset(flag_values)
-    is_auto = flag_values["preset"].value == AUTO
-    config = _auto(flag_values) if is_auto else config_from_flags(flag_values)
+    config = config_from_flags(flag_values)
+    dlrm_flags.refuse_unused(flag_values, config)
+    if flag_values["preset"].value == AUTO:
+        config = _auto(flag_values)
     config.require_inputs()
     # With torch, which takes seconds: a typo is refused before.
     from dlrm.recipe import DlrmRecipe, join_run

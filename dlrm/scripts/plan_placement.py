@@ -18,7 +18,7 @@ from recsys import program
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
-from recsys.flags import values_from_flags
+from recsys.flags import refuse_unused, values_from_flags
 from recsys.settings import section_from_dict, setting
 
 CRITEO_LIMIT_15 = (
@@ -60,6 +60,7 @@ class PlanOptions:
     tables: str = setting(
         "criteo_limit_15",
         f"Rows of each table, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
+        used_with={"dataset": (None,)},
     )
     placement: Path | None = setting(None, "File to write the plan to")
     world_size: int = setting(8, "Number of devices")
@@ -96,6 +97,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 def config_from_flags(flag_values: flags.FlagValues) -> PlanOptions:
     """Builds the options from the flags."""
     values, _ = values_from_flags(flag_values, SECTIONS)
+    refuse_unused(flag_values, values, SECTIONS)
     return section_from_dict(PlanOptions, values)
 
 

@@ -21,7 +21,7 @@ from dlrm.scripts import flags as dlrm_flags
 from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
-from recsys.settings import setting
+from recsys.settings import Not, setting
 from recsys.train.run_log import Resumed, RunLog
 
 if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
@@ -53,9 +53,15 @@ class TorchRecFlags:
     learning_rate: float = setting(15.0, "Learning rate, the same all along: --lr")
     change_lr: bool = setting(False, "Change the learning rate once, part way through training")
     lr_change_point: float = setting(
-        0.8, "Fraction of the steps of all epochs after which --change_lr changes the rate"
+        0.8,
+        "Fraction of the steps of all epochs after which --change_lr changes the rate",
+        used_with={"change_lr": Not(False)},
     )
-    lr_after_change_point: float = setting(3.0, "Learning rate after the change of --change_lr")
+    lr_after_change_point: float = setting(
+        3.0,
+        "Learning rate after the change of --change_lr",
+        used_with={"change_lr": Not(False)},
+    )
     validation_freq_within_epoch: int = setting(
         10000, "Steps between evaluations on the validation split within an epoch: --test_freq"
     )
@@ -213,6 +219,9 @@ def run(flag_values: flags.FlagValues) -> None:
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
         raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+    dlrm_flags.refuse_unused(flag_values, config)
+    theirs, _ = settings_flags.values_from_flags(flag_values, SECTIONS)
+    settings_flags.refuse_unused(flag_values, theirs, SECTIONS)
     config.require_inputs()
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.loop import LoopConfig

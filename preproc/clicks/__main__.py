@@ -29,7 +29,7 @@ from preproc.files.raw.parts import parts_of, told
 from preproc.spark.settings import SparkSettings
 from recsys.files.durable import write_whole_file
 from recsys.flags import define_flags as define_settings
-from recsys.flags import title, values_from_flags
+from recsys.flags import refuse_unused, title, values_from_flags
 from recsys.program import new_flags, print_line
 from recsys.settings import declared, section_from_dict, without_none
 
@@ -143,7 +143,10 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     else:
         given["semantics"] = semantics_of_dataset(dictionaries, overrides)
     given["spark"] = section_from_dict(SparkSettings, given)
-    return section_from_dict(ClicksJob, given)
+    job = section_from_dict(ClicksJob, given)
+    transform = {field.name: getattr(job.semantics, field.name) for field in texts}
+    refuse_unused(values, given | transform, SECTIONS)
+    return job
 
 
 def main(argv: Sequence[str]) -> int:
@@ -170,6 +173,13 @@ def _infer(values: flags.FlagValues) -> None:
     if values.input is None:
         raise PreprocError(
             "`infer` needs `input`, a file or folder of the log", settings=("infer", "input")
+        )
+    others = {name for name in values if values[name].present} - {"infer", "input", "progress"}
+    if others:
+        name = min(others)
+        raise PreprocError(
+            f"`{name}` does nothing with `infer`, which drafts a schema alone; leave it out",
+            settings=(name, "infer"),
         )
     target = Path(values.infer)
     if target.exists():

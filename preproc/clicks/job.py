@@ -150,9 +150,13 @@ class ClicksJob:
         "OUTPUT.work, removed after success.",
     )
     nvtabular_python: Path | None = setting(
-        None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
+        None,
+        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+        used_with={"engine": ("nvtabular",)},
     )
-    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
+    nvtabular_device: NvtabularDevice = setting(
+        "auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.", used_with={"engine": ("nvtabular",)}
+    )
     spark: SparkSettings = dataclasses.field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:

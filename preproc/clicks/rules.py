@@ -57,6 +57,9 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 Bounds = dict[Split, tuple[int, int]]
 """First row and end of each split, as global row numbers."""
 
+_LAST_DAY = {"split_fractions": (None,), "split_rows": (None,), "split_days": (None,)}
+"""Splits under which the last day is halved."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ClicksSemantics:
@@ -88,10 +91,10 @@ class ClicksSemantics:
         None, "Categories are taken modulo this before counting; none keeps them whole."
     )
     last_day: Literal["test_validation", "validation_test"] = setting(
-        "test_validation", "Which half of the last day comes first."
+        "test_validation", "Which half of the last day comes first.", used_with=_LAST_DAY
     )
     last_day_rounding: Literal["floor", "ceil"] = setting(
-        "floor", "For an odd last day, how many rows its first half holds."
+        "floor", "For an odd last day, how many rows its first half holds.", used_with=_LAST_DAY
     )
     split_fractions: tuple[float, float, float] | None = setting(
         None,

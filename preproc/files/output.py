@@ -51,8 +51,10 @@ def real_path(setting: str, path: Path) -> Path:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PreprocError(
-            f"{setting} {path}: cannot be followed ({reason}); choose another name; is it a "
-            "loop of symbolic links?"
+            f"`{setting}` {path}: cannot be followed ({reason}); choose another name; is it a "
+            "loop of symbolic links?",
+            setting=setting,
+            path=path,
         ) from error
     return real
 
@@ -181,7 +183,7 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
         )
     for path in [*files, *present]:
         folder = path.parent
-        real_path("`output`", folder)
+        real_path("output", folder)
         if (path.is_symlink() or path.exists()) and not path.is_file():
             raise PreprocError(
                 f"`output`: {path} is no regular file; name a new file or folder", setting="output"

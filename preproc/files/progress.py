@@ -13,6 +13,8 @@ from typing import Literal, TextIO, get_args
 
 from tqdm import tqdm
 
+from recsys.program import with_flags
+
 ProgressMode = Literal["auto", "bar", "json", "none"]
 PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
 PROGRESS_HELP = f"How to report it: {', '.join(PROGRESS_MODES)}."
@@ -95,7 +97,8 @@ class ProgressReporter:
             thread.join()
 
     def note(self, message: str) -> None:
-        """Prints a message, as JSON in that mode."""
+        """Prints a message with settings spelled as flags, as JSON in that mode."""
+        message = with_flags(message)
         if self._mode == "json":
             self._print(json.dumps({"message": message}))
         elif self._mode != "none":

@@ -115,10 +115,10 @@ class Workspace:
     """
 
     def __init__(self, output: Path, work_dir: Path | None) -> None:
-        self.output = dataset_output.real_path("`output`", output)
+        self.output = dataset_output.real_path("output", output)
         root, self.staging = dataset_output.work_folders(self.output)
         if work_dir is not None:
-            root = dataset_output.real_path("`work_dir`", work_dir)
+            root = dataset_output.real_path("work_dir", work_dir)
         self.root = root
         self._own_folders = [self.staging] if work_dir is not None else [self.staging, root]
 
@@ -287,8 +287,8 @@ def check_output(
     Raises:
         PreprocError: the output is refused.
     """
-    output = dataset_output.real_path("`output`", output_path)
-    source = dataset_output.real_path("`input`", input_path)
+    output = dataset_output.real_path("output", output_path)
+    source = dataset_output.real_path("input", input_path)
     workspace = Workspace(output_path, work_dir)
     workspace.check_own()
     if output.exists() and not output.is_dir():
@@ -296,24 +296,26 @@ def check_output(
             f"`output` {output_path}: is a file; name a folder that does not exist",
             setting="output",
         )
-    folders = {"`output`": output}
+    folders = {"output": output}
     if work_dir is not None:
-        folders["`work_dir`"] = dataset_output.real_path("`work_dir`", work_dir)
-    for flag, folder in folders.items():
+        folders["work_dir"] = dataset_output.real_path("work_dir", work_dir)
+    for name, folder in folders.items():
         if folder == source or source in folder.parents:
             raise PreprocError(
-                f"{flag} {folder}: lies inside `input` {source}; choose another", setting="input"
+                f"`{name}` {folder}: lies inside `input` {source}; choose another",
+                settings=(name, "input"),
             )
     if output in source.parents:
         raise PreprocError(
             f"`output` {output}: contains `input` {source}; choose another",
             settings=("output", "input"),
         )
-    work = folders.get("`work_dir`")
-    for name, folder in (("`output`", output), (str(workspace.staging), workspace.staging)):
+    work = folders.get("work_dir")
+    for folder in (output, workspace.staging):
         if work is not None and (work == folder or folder in work.parents):
+            where = "`output`" if folder == output else folder
             raise PreprocError(
-                f"`work_dir` {work}: lies inside {name}; choose another", setting="work_dir"
+                f"`work_dir` {work}: lies inside {where}; choose another", setting="work_dir"
             )
     if output.is_dir():
         workspace.finish_publishing()

@@ -14,7 +14,7 @@ from preproc.ratings.header import NAMED
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
-from recsys.flags import values_from_flags
+from recsys.flags import refuse_unused, values_from_flags
 from recsys.program import new_flags
 from recsys.settings import section_from_dict
 
@@ -54,7 +54,9 @@ def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJo
     """Reads the settings of a run from parsed flags."""
     given, _ = values_from_flags(values, SECTIONS)
     spark = section_from_dict(SparkSettings, given)
-    return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
+    job = section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
+    refuse_unused(values, given, SECTIONS)
+    return job
 
 
 def run(source: RatingsSource, argv: Sequence[str], description: str | None) -> int:

@@ -141,9 +141,13 @@ class RatingsJob:
     overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
     engine: str = setting("pyarrow", f"Software that does the work: {', '.join(ENGINES)}.")
     nvtabular_python: Path | None = setting(
-        None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
+        None,
+        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+        used_with={"engine": ("nvtabular",)},
     )
-    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
+    nvtabular_device: NvtabularDevice = setting(
+        "auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.", used_with={"engine": ("nvtabular",)}
+    )
     spark: SparkSettings = SparkSettings()
 
     def __post_init__(self) -> None:

@@ -27,7 +27,6 @@ from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, finger
 from recsys.data.sequences.files import write_sequences
 from recsys.data.sequences.split import DICTIONARIES, split_rows
 from recsys.data.sequences.titles import write_titles
-from recsys.errors import as_flags
 
 _OUTPUT_ROW_BYTES = 12
 
@@ -67,7 +66,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         if known is not None:
             filtered = known.number(filtered)
             left_out = f"{known.num_left_out:,} rows of items that `dictionaries` lacks left out"
-            reporter.note(as_flags(left_out, ("dictionaries",)))
+            reporter.note(left_out)
         if job.quantile is not None:
             filtered = hold_out(
                 filtered,
@@ -118,17 +117,14 @@ def _tell(
         f"`min_rating` {job.min_rating:g} `min_user_count` "
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
-    reporter.note(as_flags(note, ("min_rating", "min_user_count", "min_item_count", "kcore")))
+    reporter.note(note)
     warner = reporter if job.progress != "none" else ProgressReporter("auto")
     if lists := lists_as_items(files[0], layout):
-        warner.note(as_flags(lists, ("columns",)))
+        warner.note(lists)
     if unread := unread_times(layout):
         warner.note(
-            as_flags(
-                f"{source}: no column is the time, histories are in the order of the file; if "
-                f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`",
-                ("columns",),
-            )
+            f"{source}: no column is the time, histories are in the order of the file; if "
+            f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
         )
 
 

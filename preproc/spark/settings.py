@@ -36,7 +36,8 @@ def parse_spark_size(name: str, text: str, setting: str | None = None) -> int:
     """Parses a size in bytes as Spark does: `512m`, `4g`, `67108864`.
 
     Raises:
-        PreprocError: the text is no such size; the message calls it `name`.
+        PreprocError: the text, of a setting if one is named, is no such size; the message calls
+            it `name`.
     """
     size = parse_size(text, JVM_UNITS, fractions=False)
     if size is None:
@@ -53,15 +54,23 @@ class SparkSettings:
         None,
         "Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by "
         "default what spark-submit or Spark's configuration says, else all cores of this machine.",
+        used_with={"engine": ("spark",)},
     )
     spark_conf: tuple[tuple[str, str], ...] = setting(
         (),
         "Further configuration, spark.KEY=VALUE, several separated by commas; may be repeated.",
         parse=parse_spark_conf,
+        used_with={"engine": ("spark",)},
     )
-    executor_cores: int | None = setting(None, "Cores of a Spark executor.")
-    executor_memory: str | None = setting(None, "Memory of a Spark executor, such as 4g.")
-    spark_start_timeout: float = setting(300.0, "Seconds until the first Spark executor must work.")
+    executor_cores: int | None = setting(
+        None, "Cores of a Spark executor.", used_with={"engine": ("spark",)}
+    )
+    executor_memory: str | None = setting(
+        None, "Memory of a Spark executor, such as 4g.", used_with={"engine": ("spark",)}
+    )
+    spark_start_timeout: float = setting(
+        300.0, "Seconds until the first Spark executor must work.", used_with={"engine": ("spark",)}
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""

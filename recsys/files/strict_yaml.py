@@ -74,7 +74,9 @@ def _fault(problem: str, remedy: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark, note=remedy)
 
 
-def load(path: Path, error: type[UserError] = UserError, setting: str = "") -> YamlDocument:
+def load(
+    path: Path, error: type[UserError] = UserError, setting: str | None = None
+) -> YamlDocument:
     """Reads a YAML file that a setting names.
 
     Raises:
@@ -83,7 +85,10 @@ def load(path: Path, error: type[UserError] = UserError, setting: str = "") -> Y
     try:
         content = path.read_bytes()
     except OSError as fault:
-        raise error(f"{setting} {path}: {fault.strerror}; name another file".lstrip()) from fault
+        named = "" if setting is None else f"`{setting}` "
+        raise error(
+            f"{named}{path}: {fault.strerror}; name another file", setting=setting, path=path
+        ) from fault
     try:
         loader = _Loader(content.decode())
         root = loader.get_single_node()

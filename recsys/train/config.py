@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from recsys.errors import UserError
 from recsys.settings import (
+    Not,
     Sections,
     joined,
     require_below,
@@ -32,12 +33,20 @@ class RunSettings:
     """Length, evaluation, devices, log and checkpoints of a run."""
 
     seed: int = setting(12345, "Random seed")
-    max_steps: int | None = setting(None, "Stop after this many steps", resumable=True)
+    max_steps: int | None = setting(
+        None, "Stop after this many steps", resumable=True, used_with={"mode": ("train",)}
+    )
     test_freq: int | None = setting(
-        None, "Steps between validations; by default one per epoch", resumable=True
+        None,
+        "Steps between validations; by default one per epoch",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     patience: int | None = setting(
-        None, "Stop after this many validations without a better one", resumable=True
+        None,
+        "Stop after this many validations without a better one",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     base_device: Literal["auto", "cuda", "cpu"] = setting(
         "auto", "Device of the model; auto takes CUDA if present", resumable=True
@@ -61,16 +70,26 @@ class RunSettings:
         "Steps between checkpoints, besides those at the best evaluation, at the end and on "
         "SIGTERM, SIGINT or SIGHUP",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
     ignore_fingerprint: bool = ignore_fingerprint()
     resume: bool = setting(
-        False, "Continue the run in the folder of the checkpoints, if there is one", resumable=True
+        False,
+        "Continue the run in the folder of the checkpoints, if there is one",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     benchmark_warmup_steps: int = setting(
-        0, "First steps to leave out of the throughput", resumable=True
+        0,
+        "First steps to leave out of the throughput",
+        resumable=True,
+        used_with={"mode": ("train",)},
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
-        (1, 64, 1024), "Batch sizes of --mode inference_benchmark", resumable=True
+        (1, 64, 1024),
+        "Batch sizes of --mode inference_benchmark",
+        resumable=True,
+        used_with={"mode": ("train", "inference_benchmark")},
     )
 
     @property
@@ -100,7 +119,9 @@ class PrecisionSettings:
     """Settings of mixed precision."""
 
     amp: bool = setting(False, "Compute matrix products in half precision")
-    amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
+    amp_dtype: AmpDtype = setting(
+        "bfloat16", "Type of the matrix products under --amp", used_with={"amp": Not(False)}
+    )
 
     @property
     def loss_scale(self) -> float:
@@ -136,12 +157,13 @@ class Config(abc.ABC):
         """Folder of the run's checkpoints; None if none are saved."""
 
     def __post_init__(self) -> None:
-        """Refuses a run to resume that has no folder, or two beginnings."""
-        if self.run.resume and self.checkpoint_folder is None:
-            raise UserError(
-                f"`resume` needs `{self.folder_setting}`, the folder of the run",
-                settings=("resume", self.folder_setting),
-            )
+        """Refuses to resume or to save often without a folder, and two beginnings."""
+        for name in ("resume", "save_freq"):
+            if getattr(self.run, name) and self.checkpoint_folder is None:
+                raise UserError(
+                    f"`{name}` needs `{self.folder_setting}`, the folder of the run",
+                    settings=(name, self.folder_setting),
+                )
         if self.run.resume and self.run.load_checkpoint_path is not None:
             raise UserError(
                 f"`resume` continues from `{self.folder_setting}`; drop `load_checkpoint_path`",

@@ -220,9 +220,8 @@ class Run(Generic[BatchT]):
         """Holds the checkpoint folder on the first process; a refusal ends all."""
         processes = self.machine.processes
         with contextlib.ExitStack() as stack:
-            refusal = ""
+            refusal, setting = "", self.recipe.config.folder_setting
             if folder is not None and processes.is_first:
-                setting = f"`{self.recipe.config.folder_setting}`"
                 try:
                     check_writable(folder.folder, setting)
                     stack.enter_context(folder.held(setting))
@@ -230,9 +229,9 @@ class Run(Generic[BatchT]):
                     refusal = str(error)
             refusal = processes.gather_values(refusal)[0]
             if refusal:
-                raise UserError(refusal)
+                raise UserError(refusal, setting=setting)
             if folder is not None:
-                folder.check_shared(f"`{self.recipe.config.folder_setting}`", processes)
+                folder.check_shared(setting, processes)
             yield
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
@@ -246,7 +245,7 @@ class Run(Generic[BatchT]):
         """
         config, processes = self.recipe.config, self.machine.processes
         if not config.run.resume and not processes.is_restart:
-            folder.check_unused(f"`{config.folder_setting}`")
+            folder.check_unused(config.folder_setting)
             return LoopState()
         latest = folder.latest()
         if latest is None:
@@ -333,7 +332,7 @@ def check_outputs(config: Config) -> None:
     require_log(log)
     if config.measure.tensorboard is not None:
         import_writer()
-        check_writable(Path(config.measure.tensorboard), "`tensorboard`")
+        check_writable(Path(config.measure.tensorboard), "tensorboard")
     if config.measure.report is not None:
         require_matplotlib()
         require_writable(Path(config.measure.report), "report")
@@ -352,8 +351,8 @@ def check_before_trials(config: Config) -> None:
     """
     check_outputs(config)
     if (folder := config.checkpoint_folder) is not None:
-        check_writable(folder, f"`{config.folder_setting}`")
-        CheckpointFolder(folder).check_unused(f"`{config.folder_setting}`")
+        check_writable(folder, config.folder_setting)
+        CheckpointFolder(folder).check_unused(config.folder_setting)
 
 
 def try_out(
@@ -409,7 +408,7 @@ def execute(
         logger.warning("`mode` test without `load_checkpoint_path` tests a fresh model")
     with joined as processes:
         if mode == "train" and processes.is_first and config.checkpoint_folder is not None:
-            check_writable(config.checkpoint_folder, f"`{config.folder_setting}`")
+            check_writable(config.checkpoint_folder, config.folder_setting)
         run = Run.start(open_recipe, config, print_line, processes)
         with contextlib.closing(run.log):
             if mode == "test":

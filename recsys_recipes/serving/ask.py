@@ -41,7 +41,7 @@ from dlrm.config import DataConfig
 from recsys import program
 from recsys.data.sequences.files import read_item_map
 from recsys.errors import FAILED, UserError
-from recsys.flags import values_from_flags
+from recsys.flags import refuse_unused, values_from_flags
 from recsys.interruption import StopRequest
 from recsys.program import fail, open_in_browser, print_line
 from recsys.serve.client.arrivals import (
@@ -63,6 +63,7 @@ from recsys.serve.signature import FACTORS, Signature
 from recsys.settings import (
     MOST_THREADS,
     REQUIRED,
+    Not,
     joined,
     require_positive,
     section_from_dict,
@@ -97,7 +98,9 @@ class ClientOptions:
     model: str = setting("dlrm", "Name of the model on the server")
     version: str = setting("", "Version of the model; by default the one that is served")
     canary: float = setting(
-        0.0, "Fraction of the requests for --canary_version, the same ones each time"
+        0.0,
+        "Fraction of the requests for --canary_version, the same ones each time",
+        used_with={"mode": ("request",)},
     )
     canary_version: int | None = setting(None, "Version to try beside --version")
     timeout_s: float = setting(60.0, "Seconds to wait for each answer of the server")
@@ -107,42 +110,74 @@ class ClientOptions:
         "throughput, or write rows for perf_analyzer",
     )
     request: str | None = setting(
-        None, "File of requests, a JSON object per line; - is standard input"
+        None,
+        "File of requests, a JSON object per line; - is standard input",
+        used_with={"mode": ("request", "load", "perf_input")},
     )
     dataset: str | None = setting(
-        None, "Dataset folder: its rows are sent; --mode page takes its titles or categories"
+        None,
+        "Dataset folder: its rows are sent; --mode page takes its titles or categories",
+        used_with={"mode": ("page", "test", "perf_input", "load"), "request": (None,)},
     )
     dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
-        "split", "Type of a Criteo dataset"
+        "split", "Type of a Criteo dataset", used_with={"dataset": Not(None)}
     )
-    eval_split: Literal["test", "validation"] = setting("test", "Split of the dataset")
-    checkpoint: Path | None = setting(None, "Deployed checkpoint to compare with in --mode test")
+    eval_split: Literal["test", "validation"] = setting(
+        "test", "Split of the dataset", used_with={"dataset": Not(None)}
+    )
+    checkpoint: Path | None = setting(
+        None, "Deployed checkpoint to compare with in --mode test", used_with={"mode": ("test",)}
+    )
     ignore_fingerprint: bool = ignore_fingerprint()
-    batch_size: int = setting(4096, "Rows of a request in --mode test")
-    tolerance: float = setting(1e-5, "Largest difference of a logit or score")
-    auc_tolerance: float = setting(1e-6, "Largest difference of the AUC")
-    ranking_tolerance: float = setting(1e-4, "Largest difference of HR@10 and NDCG@10")
-    batch_sizes: tuple[int, ...] = setting((1, 64, 4096), "Rows of a request in --mode load")
-    concurrency: tuple[int, ...] = setting(
-        (1,), "Requests in flight; several numbers for --mode load"
+    batch_size: int = setting(
+        4096, "Rows of a request in --mode test", used_with={"mode": ("test",)}
     )
-    seconds: float = setting(5.0, "Length of a measurement in --mode load")
+    tolerance: float = setting(
+        1e-5, "Largest difference of a logit or score", used_with={"checkpoint": Not(None)}
+    )
+    auc_tolerance: float = setting(
+        1e-6, "Largest difference of the AUC", used_with={"checkpoint": Not(None)}
+    )
+    ranking_tolerance: float = setting(
+        1e-4, "Largest difference of HR@10 and NDCG@10", used_with={"checkpoint": Not(None)}
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (1, 64, 4096), "Rows of a request in --mode load", used_with={"mode": ("load",)}
+    )
+    concurrency: tuple[int, ...] = setting(
+        (1,),
+        "Requests in flight; several numbers for --mode load",
+        used_with={"mode": ("test", "load")},
+    )
+    seconds: float = setting(
+        5.0, "Length of a measurement in --mode load", used_with={"mode": ("load",)}
+    )
     request_rate: float | None = setting(
         None,
         "Requests per second in --mode load, arriving at random moments whatever the server does; "
         "latency counts from the arrival. By default each client waits for its reply",
+        used_with={"mode": ("load",)},
     )
     p99_ms: float | None = setting(
         None,
         "Find the largest --request_rate in --mode load with this 99th percentile of the latency",
+        used_with={"mode": ("load",)},
     )
 
     perf_input: Path | None = setting(
-        None, "File that --mode perf_input writes, for --input-data of perf_analyzer"
+        None,
+        "File that --mode perf_input writes, for --input-data of perf_analyzer",
+        used_with={"mode": ("perf_input",)},
     )
-    perf_rows: int = setting(1024, "Most rows of --perf_input")
-    port: int = setting(0, "Port of --mode page, on 127.0.0.1; 0 takes a free one")
-    no_browser: bool = setting(False, "Print the address of --mode page alone, open no browser")
+    perf_rows: int = setting(1024, "Most rows of --perf_input", used_with={"mode": ("perf_input",)})
+    port: int = setting(
+        0, "Port of --mode page, on 127.0.0.1; 0 takes a free one", used_with={"mode": ("page",)}
+    )
+    no_browser: bool = setting(
+        False,
+        "Print the address of --mode page alone, open no browser",
+        used_with={"mode": ("page",)},
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that need another, and numbers below 1."""
@@ -168,11 +203,6 @@ class ClientOptions:
                 "`concurrency`: several numbers are for `mode` load",
                 settings=("concurrency", "mode"),
             )
-        if self.mode != "load" and (self.request_rate or self.p99_ms):
-            raise UserError(
-                "`request_rate` and `p99_ms` are for `mode` load",
-                settings=("request_rate", "p99_ms", "mode"),
-            )
         for name in ("timeout_s", "seconds", "request_rate", "p99_ms"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= _LARGEST:
@@ -186,10 +216,9 @@ class ClientOptions:
                 f"`mode` {self.mode} needs `dataset`, or `request`",
                 settings=("mode", "dataset", "request"),
             )
-        if (self.mode == "perf_input") != (self.perf_input is not None):
+        if self.mode == "perf_input" and self.perf_input is None:
             raise UserError(
-                "`mode` perf_input and the file `perf_input` go together",
-                settings=("mode", "perf_input"),
+                "`mode` perf_input needs the file `perf_input`", settings=("mode", "perf_input")
             )
 
     @property
@@ -213,6 +242,7 @@ def run(flag_values: flags.FlagValues) -> int:
     """Talks to the server; returns 1 for wrong replies."""
     values, given = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(ClientOptions, values)
+    refuse_unused(flag_values, values, SECTIONS)
     with Endpoint(
         options.url, options.model, options.version, options.protocol, options.timeout_s
     ) as endpoint:

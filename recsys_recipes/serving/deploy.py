@@ -25,7 +25,7 @@ from dlrm.config import DataConfig
 from recsys import program
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
-from recsys.flags import values_from_flags
+from recsys.flags import refuse_unused, values_from_flags
 from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.manifest import Deployment, DeploymentError
@@ -39,7 +39,7 @@ from recsys.serve.reconfigure import (
     roll_back,
 )
 from recsys.serve.repository import ModelRepository
-from recsys.settings import checked, declared, joined, section_from_dict, setting
+from recsys.settings import Not, checked, declared, joined, section_from_dict, setting
 from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
@@ -83,8 +83,12 @@ class DeployerOptions:
     dataset: str | None = setting(
         None, "Dataset folder: its split is scored before a DLRM is deployed"
     )
-    dataset_type: Literal["split", "binary", "parquet"] = setting("split", "Its type")
-    split: Literal["validation", "test"] = setting("validation", "Split of --dataset")
+    dataset_type: Literal["split", "binary", "parquet"] = setting(
+        "split", "Its type", used_with={"dataset": Not(None)}
+    )
+    split: Literal["validation", "test"] = setting(
+        "validation", "Split of --dataset", used_with={"dataset": Not(None)}
+    )
     ignore_fingerprint: bool = ignore_fingerprint()
 
     @property
@@ -141,7 +145,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
         kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
         with repository.locked():  # settings that are kept are read and written as one change
-            _deploy(values, given, repository, kind)
+            _deploy(flag_values, values, given, repository, kind)
     elif given & KEPT:
         require_changeable(given)
         name = only_model(repository, values["name"])
@@ -204,7 +208,11 @@ def _require_kind(repository: ModelRepository, name: str, kind: str, checkpoint:
 
 
 def _deploy(
-    values: dict[str, Any], given: set[str], repository: ModelRepository, kind: str
+    flag_values: flags.FlagValues,
+    values: dict[str, Any],
+    given: set[str],
+    repository: ModelRepository,
+    kind: str,
 ) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
     # With torch, which takes seconds: a typo is refused before.
@@ -219,6 +227,7 @@ def _deploy(
     kept = _read_kept(repository, name, chosen)
     _print_kept(kept, given, values, kind)
     values = values | kept | chosen
+    refuse_unused(flag_values, values, SECTIONS)
     options = section_from_dict(DeployerOptions, values)
     assert options.checkpoint is not None
     export: CheckpointExport
@@ -232,9 +241,11 @@ def _deploy(
         )
         if options.raw:
             raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")
-    elif options.raw_ids is not None or options.titles:
-        name = "titles" if options.raw_ids is None else "raw_ids"
-        raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
+    elif of_items := given & {"raw_ids", "titles", "top_k"}:
+        raise UserError(
+            f"`{max(of_items)}`: only BERT4Rec has items; DLRM takes ids as the dataset does",
+            setting=max(of_items),
+        )
     else:
         export = (
             RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)

@@ -53,9 +53,12 @@ FLAGS = [
         ["--dataset_name=random", "--random_item_count=10000000000"],
         "--random_item_count must be below 2147483647, got 10000000000",
     ),
-    (["--dataset_name=random", "--random_size=10000000000000"], "--random_size 1.* is too large"),
     (
-        ["--dataset_name=random", "--random_item_count=1"],
+        ["--dataset_path=", "--dataset_name=random", "--random_size=10000000000000"],
+        "--random_size 1.* is too large",
+    ),
+    (
+        ["--dataset_path=", "--dataset_name=random", "--random_item_count=1"],
         "--random_item_count 1: a catalogue of one item leaves nothing to rank",
     ),
     (["--decay_step=0"], "--decay_step must be at least 1"),
@@ -72,8 +75,8 @@ FLAGS = [
     (["--min_item_count=5"], "was prepared with --min_item_count 0"),
     (["--dataset_name=amazon"], "was made from movielens ratings"),
     (["--export_root=/proc/run"], "--export_root: /proc/run cannot be written"),
-    (["--mode=recommend"], "--mode recommend needs --load_checkpoint_path"),
-    (["--use_torch_jit_trace", "--mode=test"], "--use_torch_jit_trace"),
+    (["--mode=recommend", "--export_root="], "--mode recommend needs --load_checkpoint_path"),
+    (["--use_torch_jit_trace", "--mode=test", "--export_root="], "--use_torch_jit_trace"),
     (["--use_torch_jit_trace", "--loss=sampled", "--mode=dmp"], "--use_torch_jit_trace"),
     (["--dataset_path=nowhere"], "--dataset_path nowhere: no prepared dataset"),
     (["--load_checkpoint_path=nowhere"], "nowhere: no checkpoint here"),
@@ -182,7 +185,7 @@ def test_every_layer_is_loaded_or_refused(program, refused, dataset, saved, name
 @pytest.mark.parametrize("mode", ["train", "test", "recommend", "inference_benchmark"])
 def test_another_dataset_with_as_many_items(program, refused, dataset, trained, tmp_path, mode):
     other = write_other_dataset(tmp_path / "other")
-    flags = (f"--dataset_path={other}", f"--load_checkpoint_path={trained}", "--max_steps=1")
+    flags = (f"--dataset_path={other}", f"--load_checkpoint_path={trained}")
     error = refused(f"--mode={mode}", *flags, model=FEW, stdin=b"")
     first, second = (Manifest.load(root).fingerprint for root in (dataset, other))
     assert f"was trained on 40 items (dataset fingerprint {first}), " in error

@@ -25,8 +25,6 @@ MODEL = (
     "--embedding_dim=8",
     "--bottom_mlp_sizes=16,8",
     "--top_mlp_sizes=32,1",
-    "--synthetic_dataset_table_sizes=10,2000,30000,500,7",
-    "--synthetic_dataset_num_entries=6000",
     "--batch_size=200",
     "--test_batch_size=333",
     "--lr=0.1",
@@ -66,7 +64,9 @@ def run_on_two_nodes(*arguments):
 def dataset(tmp_path_factory):
     """A dataset, and a model to begin with."""
     folder = tmp_path_factory.mktemp("dist_main")
-    data = ("--dataset_type=synthetic_disk", f"--synthetic_dataset_dir={folder / 'data'}")
+    data = ("--dataset_type=synthetic_disk", f"--synthetic_dataset_dir={folder / 'data'}",
+            "--synthetic_dataset_table_sizes=10,2000,30000,500,7",
+            "--synthetic_dataset_num_entries=6000")  # fmt: skip
     run(1, *data, f"--save_checkpoint_path={folder / 'first'}", "--max_steps=1", "--lr=0",
         f"--log_path={folder / 'first.json'}")  # fmt: skip
     return folder

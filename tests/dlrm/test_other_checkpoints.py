@@ -51,11 +51,20 @@ def tested(folder):
     return ("--mode=test", f"--load_checkpoint_path={folder / 'run'}")
 
 
-@pytest.mark.parametrize("mode", ["train", "test", "inference_benchmark"])
-def test_a_dataset_prepared_otherwise_is_refused(program, folder, mode):
-    options = (f"--mode={mode}", f"--load_checkpoint_path={folder / 'run'}", "--max_steps=2",
-               "--inference_benchmark_batch_sizes=1", "--inference_benchmark_steps=5",
-               f"--dataset={folder / 'offset'}")  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "short"),
+    [
+        ("train", ["--max_steps=2"]),
+        ("test", []),
+        (
+            "inference_benchmark",
+            ["--inference_benchmark_batch_sizes=1", "--inference_benchmark_steps=5"],
+        ),
+    ],
+)
+def test_a_dataset_prepared_otherwise_is_refused(program, folder, mode, short):
+    options = (f"--mode={mode}", f"--load_checkpoint_path={folder / 'run'}",
+               f"--dataset={folder / 'offset'}", *short)  # fmt: skip
     error = program.refused(*options, model=HASHED)
     assert "was trained on numerical_offset 2, " in error
     assert f"{folder / 'offset'} has numerical_offset 4; name the dataset" in error
@@ -177,7 +186,7 @@ VARIANTS = {
     "deep": ("--bottom_mlp_sizes=16,12,8", "--top_mlp_sizes=16,12,1"),
 }
 SAME = {"cuda_dot", "dot"}
-ALL = ("--nobatch_norm", "--interaction_op=cuda_dot", "--dcn_low_rank_dim=4")
+ALL = ("--nobatch_norm", "--interaction_op=cuda_dot")
 
 
 @pytest.fixture(scope="module")

@@ -63,11 +63,20 @@ FLAGS = [
     (["--batch_size=100000", "--drop_last"], "leaves no whole batch of 6000 rows"),
     (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
     (
-        ["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=1,99999"],
+        [
+            "--mode=inference_benchmark",
+            "--inference_benchmark_batch_sizes=1,99999",
+            "--save_checkpoint_path=",
+        ],
         "--inference_benchmark_batch_sizes 99999: the test split has fewer rows",
     ),
     (
-        ["--dataset_type=synthetic_gpu", "--test_batch_size=90000000000000", "--mode=test"],
+        [
+            "--save_checkpoint_path=",
+            "--dataset_type=synthetic_gpu",
+            "--test_batch_size=90000000000000",
+            "--mode=test",
+        ],
         "out of memory: take smaller batches",
     ),
 ]

@@ -168,6 +168,7 @@ def test_a_killed_trial_begins_anew(words, tmp_path):
         (("--search=lr=1..2", "--mode=test"), ("--mode test",)),
         (("--search=lr=1..2", "--export_root=x"), ("--export_root",)),
         (("--search=norm=pre,past",), ("--norm=past", "pre|post")),
+        (("--search=lr=1..2", "--num_negatives=9"), ("--num_negatives", "--loss full")),
     ],
 )
 def test_what_cannot_be_searched_is_refused(tune, flags, facts):

@@ -10,6 +10,7 @@ import shlex
 from benchmark import run
 from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
+from recsys.train.config import Config
 from tests.harness import REPOSITORY
 from tests.repo.flag_reference import flags_of
 
@@ -65,4 +66,7 @@ def check_program(name, words):
     if name in RATINGS:
         ratings.job_from_flags(RATINGS[name], values)
     elif name.startswith(("bert4rec.", "dlrm.")):
-        module.config_from_flags(values)
+        config = module.config_from_flags(values)
+        if isinstance(config, Config):
+            model = name.partition(".")[0]
+            importlib.import_module(f"{model}.scripts.flags").refuse_unused(values, config)

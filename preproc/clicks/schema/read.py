@@ -106,7 +106,7 @@ def load_ratings_schema(path: Path) -> RatingsSchema:
     Raises:
         PreprocError: it is missing or wrong; names file, line and key.
     """
-    return _Reader(path, "`format`").ratings()
+    return _Reader(path, "format").ratings()
 
 
 def load_schema(path: Path) -> Schema:
@@ -121,7 +121,7 @@ def load_schema(path: Path) -> Schema:
 class _Reader:
     """Reads the keys of a schema, each once, and knows their lines."""
 
-    def __init__(self, path: Path, setting: str = "`schema`") -> None:
+    def __init__(self, path: Path, setting: str = "schema") -> None:
         from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
         self._path, self._document = path, load(path, PreprocError, setting)
@@ -325,6 +325,8 @@ class _Reader:
         if not any(c.role in _CATEGORICAL or (c.time and c.derived) for c in columns):
             of_bins = "bins have no limit, and no other feature is categorical"
             idle["defaults", "frequency_limit"] = of_bins
+            if not any(c.quantiles for c in columns):
+                idle["defaults", "count"] = "no category is counted, and no quantile"
         given: set[tuple[str, ...]] = {(key,) for key in self._values}
         given |= {("defaults", key) for key in self._values.get("defaults", {})}
         for at in sorted(given & idle.keys()):

@@ -65,7 +65,7 @@ def _load_spec(root: Path, num_numerical: int, findings: Findings) -> FeatureSpe
             return ParquetReader(root, split).spec
         except NoSpecError:
             spec = spec_by_ids(root)
-            sizes = f"`num_embeddings_per_feature` {joined(spec.table_sizes)}"
+            sizes = f"num_embeddings_per_feature {joined(spec.table_sizes)}"
             findings.facts.append(("spec", f"none; by the largest ids {sizes}"))
             return spec
         except DatasetError as error:

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from recsys.settings import require_positive, setting
+from recsys.settings import Not, require_positive, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,13 +15,17 @@ class MeasureConfig:
         "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 if not given): "
         "throughput, step time, peak memory. Each waits for the device; then training goes on",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
-    benchmark_steps: int = setting(100, "Steps of --run_benchmark", resumable=True)
+    benchmark_steps: int = setting(
+        100, "Steps of --run_benchmark", resumable=True, used_with={"run_benchmark": Not(False)}
+    )
     run_profiler: bool = setting(
         False,
         "Write a Chrome trace and a table of operators of three steps after the warm-up and the "
         "benchmark, into the folder profile of the checkpoints, or else beside the log",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
 
     report: str | None = setting(
@@ -29,12 +33,14 @@ class MeasureConfig:
         "File of a page with the curves, times, metrics and settings of a training, FILE.html; "
         "needs matplotlib",
         resumable=True,
+        used_with={"mode": ("train", "test")},
     )
     tensorboard: str | None = setting(
         None,
         "Folder for events of TensorBoard: the curves of a training and its evaluations; needs "
         "tensorboard",
         resumable=True,
+        used_with={"mode": ("train",)},
     )
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ def check_writable(path: Path, setting: str) -> None:
 
     Args:
         path: folder, which need not exist.
-        setting: name of the setting that gives it, in backquotes.
+        setting: name of the setting that gives it.
 
     Raises:
         UserError: it cannot be written.
@@ -53,21 +53,25 @@ def check_writable(path: Path, setting: str) -> None:
     parent = next(p for p in folders if p.exists() or p.is_symlink())
     if not parent.exists():
         raise UserError(
-            f"{setting}: {parent} is a link to {parent.readlink()}, which is not there; make that "
-            "folder, or name another"
+            f"`{setting}`: {parent} is a link to {parent.readlink()}, which is not there; make "
+            "that folder, or name another",
+            setting=setting,
         )
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{setting}: {path} is not UTF-8, which safetensors needs; name another folder"
+            f"`{setting}`: {path} is not UTF-8, which safetensors needs; name another folder",
+            setting=setting,
         ) from error
     try:
         with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as error:
         raise UserError(
-            f"{setting}: {path} cannot be written ({parent}: {error.strerror}); name another folder"
+            f"`{setting}`: {path} cannot be written ({parent}: {error.strerror}); name another "
+            "folder",
+            setting=setting,
         ) from error
 
 
@@ -93,9 +97,9 @@ class CheckpointFolder:
         """
         if self.latest() is not None:
             raise UserError(
-                f"{setting}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
-                "continue it, or name another folder",
-                setting="resume",
+                f"`{setting}`: {self.folder} holds a run already ({self.latest()}); add `resume` "
+                "to continue it, or name another folder",
+                settings=(setting, "resume"),
             )
 
     def check_shared(self, setting: str, processes: Processes) -> None:
@@ -128,8 +132,9 @@ class CheckpointFolder:
         processes.barrier()  # what a rank looks for in the folder next is not this
         if failures:
             raise UserError(
-                f"{setting}: the ranks save in one folder, that of rank 0 ({first}), but "
-                f"{failures[0]}; name a folder on a file system that all machines share"
+                f"`{setting}`: the ranks save in one folder, that of rank 0 ({first}), but "
+                f"{failures[0]}; name a folder on a file system that all machines share",
+                setting=setting,
             )
 
     @contextlib.contextmanager
@@ -162,8 +167,9 @@ class CheckpointFolder:
             with contextlib.suppress(OSError):  # it has just ended
                 holder = file.read_text(errors="replace")[:200]
             raise UserError(
-                f"{setting}: another run saves in {self.folder} ({holder or 'another process'}); "
-                "wait for its end, or name another folder"
+                f"`{setting}`: another run saves in {self.folder} ({holder or 'another process'}); "
+                "wait for its end, or name another folder",
+                setting=setting,
             ) from None
         with contextlib.suppress(OSError):  # a full disk
             os.ftruncate(held.descriptor, 0)

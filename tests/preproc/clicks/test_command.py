@@ -23,7 +23,7 @@ EVERY_FLAG = """
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
 --numerical_offset=4 --numerical_min=-2 --numerical_missing=output_zero --frequency_limit=7
 --dictionary_days=train --category_modulus=none --last_day=validation_test
---last_day_rounding=floor --split_fractions=0.5,1/4,1/4
+--last_day_rounding=floor
 """
 SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
@@ -41,7 +41,6 @@ def test_every_setting_is_a_flag(tmp_path):
     assert (job.memory_limit, job.threads, job.max_bad_fraction) == (2**30, 3, 0.5)
     assert (job.progress, job.overwrite) == ("json", True)
     semantics = job.semantics
-    assert semantics.split_fractions == (0.5, 0.25, 0.25)
     assert (semantics.split_rows, semantics.split_days) == (None, None)
     assert semantics.category_modulus is None
     assert (semantics.numerical_offset, semantics.numerical_min) == (4, -2)
@@ -55,6 +54,9 @@ def test_a_given_split_replaces_that_of_the_preset_and_no_other_one():
     values(["criteo", "--input=in", "--output=out", "--preset=kaggle", "--split_rows=20,-1,5"])
     semantics = clicks.job_from_flags(values).semantics
     assert (semantics.split_fractions, semantics.split_rows) == (None, (20, -1, 5))
+    values = clicks.define_flags()
+    values(["criteo", "--input=in", "--output=out", "--split_fractions=0.5,1/4,1/4"])
+    assert clicks.job_from_flags(values).semantics.split_fractions == (0.5, 0.25, 0.25)
     both = "--split_days=1,1,-1", "--split_fractions=.8,.1,.1"
     assert_tells(
         call("--input=in", "--output=out", *both, status=2), "--split_fractions", "--split_days"

@@ -134,8 +134,8 @@ def test_a_blank_line_inside_is_a_rejected_row(parts, schema, whole, engine):
 def test_folders_within_a_folder_are_refused(parts, schema, tmp_path, name, infers):
     (parts / name).mkdir()
     (parts / name / "part-0.csv").write_text(HEADER + rows_of(0))
-    made = ("--infer", tmp_path / "draft.yaml") if infers else ("--schema", schema)
-    words = ("--input", parts, *made, "--output", tmp_path / "made")
+    made = ("--schema", schema, "--output", tmp_path / "made")
+    words = ("--input", parts, *(("--infer", tmp_path / "draft.yaml") if infers else made))
     error = called("clicks", *words, status=2)
     assert name in error
     assert "--input" in error

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key of a schema, beside every other: it changes the dataset, or is refused by its name."""
 
+import functools
 import itertools
+import operator
 import random
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.schema import read
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.ratings.format import load_formats
 
 Entry = dict[str, Any]
 
@@ -29,7 +32,7 @@ TEXTS = {
     "int": ["-3", "1", "2", "2", "3", "4", "", "n/a", "90"],
     "float": ["-3.5", "0.5", "2.5", "2.5", "", "n/a", "90"],
     "hex": ["a", "b", "b", "f", "f", "c", "d", "e", "", "n/a"],
-    "string": ["a", "b", "b", "f", "f", "c", "d", "e", "", "n/a"],
+    "string": ["a", '"b"', "b", "f", "f", "c", "d", "e", "", "n/a"],
     "categorical int": ["1", "2", "2", "-7", "-7", "3", "4", "5", "", "n/a"],
     "list": [
         "a:1|b:.5",
@@ -228,6 +231,14 @@ def test_what_a_column_that_splits_the_rows_has(kind, key, split, tmp_path):
         ("int", {"defaults": {"count": "all"}}, ""),
         ("time", {"defaults": {"frequency_limit": 1}}, ""),
         ("time", {"missing": ["n/a"]}, ""),
+        ("int", {"dialect": {"header": False}}, "label.column"),
+        ("categorical string", {"dialect": {"quote": "none"}}, ""),
+        ("int", {"label": {"column": "click", "positive": ["0"], "negative": ["1"]}}, ""),
+        ("int", {"label": {"column": "click", "negative": ["2"]}}, ""),
+        ("int", {"split": {"random": {"fractions": [0.6, 0.2, 0.2], "by": "item", "seed": 1}}}, ""),
+        ("int", {"split": {"random": {"fractions": [0.6, 0.2, 0.2]}}}, ""),
+        ("int", {"split": {"rows": [20, 20, -1]}}, ""),
+        ("int", {"split": {"fractions": [0.6, 0.2, 0.2]}}, ""),
     ],
 )
 def test_keys_of_the_whole_schema(kind, top, refused, tmp_path):
@@ -235,12 +246,13 @@ def test_keys_of_the_whole_schema(kind, top, refused, tmp_path):
     assert made == refused if refused else made != without
 
 
-def test_limits_are_refused_where_bins_alone_are_categories(tmp_path):
+@pytest.mark.parametrize(("key", "value"), [("frequency_limit", 3), ("count", "all")])
+def test_limits_are_refused_where_bins_alone_are_categories(key, value, tmp_path):
     schema = schema_of({"role": "numerical", "type": "int", "bins": [1, 2]})
     schema["columns"] = schema["columns"][:1]
-    schema |= {"split": {"fractions": [1, 0, 0]}, "defaults": {"frequency_limit": 3}}
+    schema |= {"split": {"fractions": [1, 0, 0]}, "defaults": {key: value}}
     (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
-    with pytest.raises(PreprocError, match=r"schema.yaml:\d+: defaults.frequency_limit"):
+    with pytest.raises(PreprocError, match=rf"schema.yaml:\d+: defaults.{key}"):
         read.load_schema(tmp_path / "schema.yaml")
 
 
@@ -259,3 +271,55 @@ def test_keys_beside_a_label_that_has_another_role_are_refused(key, tmp_path):
     (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
     with pytest.raises(PreprocError, match=rf"columns.{key}: "):
         read.load_schema(tmp_path / "schema.yaml")
+
+
+RATINGS_LINES = (
+    *(b"user,item,at,stars", b"user;item;at;stars", b"12,34,7,3"),
+    *(b"u1,a,7,3", b'"u1",a,7,3', b"12,34,2026-03-02,3.5", b"12,34,2026-03-02T10:00,4"),
+    *(b"u1;a;7;3", b"u 1;a;8;4", b'"12";"34";2026-03-02T10:00;4', b'"12","34",2026-03-02T10:00,4'),
+    *(b"u 1,a,8,4", b'{"user": "u1", "item": "a", "at": 7, "stars": 3}'),
+)
+VALUES_OF_RATINGS: dict[tuple[Any, ...], list[Any]] = {
+    ("format",): ["csv"],
+    ("dialect", "delimiter"): [";"],
+    ("dialect", "header"): [False],
+    ("dialect", "quote"): ["none"],
+    ("dialect", "json"): [True],
+    ("columns", 0, "type"): ["integer", "token"],
+    ("columns", 2, "format"): ["iso8601"],
+    ("columns", 2, "time_zone"): ["+01:00"],
+}
+
+
+def ratings_outcome(folder: Path, given: dict[tuple[Any, ...], Any]) -> object:
+    """Returns what a schema of ratings makes of lines, or the key that is refused."""
+    columns = [
+        {"name": "user", "role": "user", "type": "string"},
+        {"name": "item", "role": "item", "type": "string"},
+        {"name": "at", "role": "timestamp"},
+        {"name": "stars", "role": "rating"},
+    ]
+    schema: dict[str, Any] = {"dialect": {}, "columns": columns}
+    for (*at, key), value in given.items():
+        functools.reduce(operator.getitem, at, schema)[key] = value
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(schema, sort_keys=False))
+    try:
+        (layout,) = load_formats(path)
+    except PreprocError as error:
+        return str(error).removeprefix(f"{path}:{error.line}: ").partition(":")[0]
+    return layout.name, [(layout.is_header(line), layout.read(line)) for line in RATINGS_LINES]
+
+
+@pytest.mark.parametrize("beside", [(), *VALUES_OF_RATINGS], ids=str)
+def test_a_key_of_ratings_changes_what_is_read_or_is_refused(beside, tmp_path):
+    base = {beside: VALUES_OF_RATINGS[beside][0]} if beside else {}
+    if beside[-1:] == ("time_zone",):
+        base["columns", 2, "format"] = "iso8601"
+    without = ratings_outcome(tmp_path, base)
+    for key, values in VALUES_OF_RATINGS.items():
+        for value in values if key not in base else ():
+            refused = ".".join(str(part) for part in key if not isinstance(part, int))
+            made = ratings_outcome(tmp_path, {**base, key: value})
+            others = [".".join(str(p) for p in k if not isinstance(p, int)) for k in base]
+            assert made != without or made in (refused, *others), (key, value)

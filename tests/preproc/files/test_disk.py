@@ -43,7 +43,8 @@ def test_full_disk_is_named_and_the_run_continues(
     days = days_of_short_rows(tmp_path / "days")
     flags = (f"--input={days}", f"--engine={engine}", f"--format={form}")
     with tmpfs(tmp_path / "disk", size) as disk:
-        command = ("clicks", *flags, f"--output={disk / 'made'}", "--master=local[1]")
+        command = ("clicks", *flags, f"--output={disk / 'made'}")
+        command += ("--master=local[1]",) if engine == "spark" else ()
         text = called(*command, status=2)
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1, text

@@ -290,7 +290,8 @@ def test_spark_without_pyspark_and_its_flags(tmp_path, monkeypatch):
     assert_tells(error, "--engine spark", "PySpark", "make spark")
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
     values = ratings_command.define_flags(AMAZON_SOURCE)
-    values(["", "--input=in", "--output=out", "--master=local[3]", "--executor_memory=2g"])
+    values(["", "--input=in", "--output=out", "--engine=spark", "--master=local[3]",
+            "--executor_memory=2g"])  # fmt: skip
     spark = ratings_command.job_from_flags(AMAZON_SOURCE, values).spark
     assert (spark.master, spark.executor_memory) == ("local[3]", "2g")
 

@@ -146,7 +146,7 @@ def test_training_and_evaluating_do_not_import_the_compiler(tmp_path):
     always = [f"--base_device=cpu --max_steps=3 --log_path={log}" for log in logs]
     random = ("--dataset_name=random", "--random_user_count=10", "--random_item_count=50",
               "--random_size=100", "--emb_dim=16", "--max_len=8", "--train_batch_size=8",
-              "--num_negatives=16", "--num_eval_negatives=5")  # fmt: skip
+              "--num_eval_negatives=5")  # fmt: skip
     dlrm_flags = " ".join((*TINY_DLRM, "--optimizer=adam", always[0]))
     harness.python("-c", TRAIN_BOTH, dlrm_flags, " ".join((*random, always[1])))
     for log in logs:
