@@ -14,6 +14,7 @@ from tests.bert4rec import conftest as bert4rec
 from tests.bert4rec.conftest import dataset as bert4rec_dataset  # noqa: F401  (a fixture)
 from tests.dlrm import conftest as dlrm
 from tests.dlrm.conftest import dataset as dlrm_dataset  # noqa: F401  (a fixture)
+from tests.harness import assert_tells
 from tests.recsys.train.tiny import TINY_DLRM
 
 
@@ -98,7 +99,7 @@ def test_an_earlier_run_is_not_replaced(model, tmp_path, capsys):
     before = log.read_bytes()
     model(output, "--max_steps=2")
     assert model.program.exit_code == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, model.output, tmp_path / "run")
     assert log.read_bytes() == before
     assert not log.with_name(f"{log.name}.old").exists()
     assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
