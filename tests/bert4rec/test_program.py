@@ -159,7 +159,7 @@ def test_users_of_the_dataset_are_recommended_for_by_their_ids(
     assert_tells(said, "--recommend_users", 2, dataset)
     table = ("--recommend_users=user-7", "--output_format=table")
     program("--mode=recommend", *loaded, *table, model=())
-    assert capsys.readouterr().out.startswith("user user-7, oldest first: ")
+    assert capsys.readouterr().out.startswith("user user-7")
 
 
 def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):

@@ -92,7 +92,7 @@ def test_stack_ids(backend, batch, num_features, dtypes):
 @pytest.mark.parametrize("features", [[0, 1], [0, 1, 1], [0, 1, 3], [0, -1, 2], [0, 1, 2, 3]])
 def test_stack_ids_takes_each_feature_once(backend, features):
     groups = [torch.zeros(2, 5, dtype=torch.int8), torch.zeros(1, 5, dtype=torch.int16)]
-    with pytest.raises(RuntimeError, match=r"stack_ids: .*features"):
+    with refusal("stack_ids", "features", kind=RuntimeError):
         backend.run("stack_ids", groups, features)
     with refusal("stack_ids", "features", 0, 2, kind=ValueError):
         reference.stack_ids(groups, features)
@@ -110,7 +110,7 @@ def test_joint_rows_names_the_first_bad_id(backend, bad_id):
     ids[1500, 3] = bad_id
     ids[1203, 17] = bad_id
     offsets = torch.arange(27) * 50
-    with pytest.raises(RuntimeError, match=rf"feature 17, sample 1203: id {bad_id} is outside"):
+    with refusal("feature 17", "sample 1203", bad_id, kind=RuntimeError):
         backend.run("joint_rows", ids, offsets, None, False, torch.int64)
 
 
@@ -118,7 +118,7 @@ def test_joint_rows_names_the_bag_of_a_bad_id(backend):
     offsets = torch.tensor([0, 2, 4])
     bag_offsets = torch.tensor([0, 1, 1, 3, 6])
     ids = torch.tensor([0, 1, 1, 0, 7, 1])
-    with pytest.raises(RuntimeError, match=r"feature 1, sample 1: id 7 is outside"):
+    with refusal("feature 1", "sample 1", 7, kind=RuntimeError):
         backend.run("joint_rows", ids, offsets, bag_offsets, False, torch.int64)
 
 

@@ -218,7 +218,7 @@ def swap(old, new):
         ("weights.safetensors", lambda _: b"", []),
         ("weights.safetensors", lambda data: b"\xff" * 8 + data[8:], []),
         ("weights.safetensors", swap(b'"shape":[16,3]', b'"shape":[3,16]'), ["[16, 3]"]),
-        ("weights.safetensors", swap(b"layers.1.bias", b"layers.1.bits"), ["bottom_mlp.layers.1.bias"]),
+        ("weights.safetensors", swap(b"1.bias", b"1.bits"), ["bottom_mlp.layers.1.bias"]),
         ("weights.safetensors", None, [os.strerror(errno.ENOENT)]),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_group_that_is_whole_and_in_shards_is_refused(tmp_path):
 def test_a_damaged_pointer_is_named(tmp_path, text):
     CheckpointFolder(tmp_path).save(1, GROUPS, {}, {}, is_best=True)
     (tmp_path / "latest.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"latest\.json: (is malformed|not readable)"):
+    with refusal("latest.json", kind=CheckpointError):
         read_checkpoint(tmp_path)
 
 
