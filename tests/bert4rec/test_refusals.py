@@ -13,7 +13,7 @@ import pytest
 from bert4rec.config import REMOVED, Bert4RecConfig
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.bert4rec.conftest import CheckedProgram, make_program, raw_id, write_other_dataset
+from tests.bert4rec.conftest import make_program, raw_id, write_other_dataset
 from tests.harness import assert_tells, refusal
 
 FEW = ("--num_eval_negatives=5",)
@@ -150,7 +150,7 @@ MODELS = {
 def saved(tmp_path_factory, dataset):
     """A checkpoint of a plain and of a rich model."""
     folder = tmp_path_factory.mktemp("variants")
-    program = make_program(folder, CheckedProgram)
+    program = make_program(folder)
     for name, flags in MODELS.items():
         run = f"--export_root={folder / name}"
         program(f"--dataset_path={dataset}", run, *flags, "--max_steps=1")
@@ -246,7 +246,7 @@ def of_a_step(tmp_path_factory, dataset):
     """The run of a step."""
     folder = tmp_path_factory.mktemp("earlier")
     run = f"--export_root={folder / 'run'}"
-    make_program(folder, CheckedProgram)(f"--dataset_path={dataset}", run, "--max_steps=1")
+    make_program(folder)(f"--dataset_path={dataset}", run, "--max_steps=1")
     return folder / "run"
 
 

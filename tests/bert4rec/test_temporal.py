@@ -20,7 +20,7 @@ from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from tests import harness
-from tests.bert4rec.conftest import CheckedProgram, make_program
+from tests.bert4rec.conftest import make_program
 from tests.checkpoints import assert_same
 from tests.harness import assert_tells, refusal
 
@@ -61,7 +61,7 @@ def trained(tmp_path_factory, dataset) -> Path:
 
 def train(dataset: Path, folder: Path) -> Path:
     """Trains three steps; returns the folder of the run."""
-    program = make_program(folder, CheckedProgram)
+    program = make_program(folder)
     program(f"--dataset_path={dataset}", f"--export_root={folder / 'run'}", *TRAIN)
     return folder / "run"
 

@@ -19,7 +19,7 @@ from recsys.program import new_flags
 from recsys.train.optimizers.dense import dense_rule_beside
 from tests import harness
 from tests.checkpoints import tensors
-from tests.dlrm.conftest import CARDINALITIES, CheckedProgram, losses
+from tests.dlrm.conftest import CARDINALITIES, CapturedProgram, losses
 from tests.dlrm.ranks import torchrun
 from tests.harness import assert_tells
 
@@ -53,7 +53,7 @@ def binary_path(tmp_path_factory):
     return root
 
 
-class Torchrec(CheckedProgram):
+class Torchrec(CapturedProgram):
     """The program in this process, with flags that begin with one dash to three."""
 
     def __call__(self, *arguments, **options):

@@ -70,24 +70,20 @@ def test_resume_with_other_settings_is_refused(model, tmp_path, capsys):
     flag, was, now = model.setting
     output = f"{model.output}={tmp_path / 'run'}"
     model(output, "--max_steps=3")
-    model(output, "--resume", "--seed=99", f"{flag}={now}")
-    assert model.program.exit_code == 2
+    model(output, "--resume", "--seed=99", f"{flag}={now}", status=2)
     error = capsys.readouterr().err
     assert_tells(error, "--seed", 12345, 99, flag, was, now)
 
 
 def test_resume_without_a_checkpoint_starts_anew(model, tmp_path):
     model(f"{model.output}={tmp_path / 'run'}", "--resume", "--max_steps=3")
-    assert model.program.exit_code == 0
     assert read_checkpoint(CheckpointFolder(tmp_path / "run").latest()).state["step"] == 3
 
 
 def test_resume_needs_a_folder_and_no_other_checkpoint(model, tmp_path, capsys):
-    model("--resume")
-    assert model.program.exit_code == 2
+    model("--resume", status=2)
     assert_tells(capsys.readouterr().err, "--resume", model.output)
-    model("--resume", f"{model.output}={tmp_path}", "--load_checkpoint_path=x")
-    assert model.program.exit_code == 2
+    model("--resume", f"{model.output}={tmp_path}", "--load_checkpoint_path=x", status=2)
     assert_tells(capsys.readouterr().err, "--resume", "--load_checkpoint_path")
 
 
@@ -96,8 +92,7 @@ def test_an_earlier_run_is_not_replaced(model, tmp_path, capsys):
     model(output, "--max_steps=4")
     log = model.program.log_path
     before = log.read_bytes()
-    model(output, "--max_steps=2")
-    assert model.program.exit_code == 2
+    model(output, "--max_steps=2", status=2)
     assert_tells(capsys.readouterr().err, model.output, tmp_path / "run")
     assert log.read_bytes() == before
     assert not log.with_name(f"{log.name}.old").exists()
@@ -105,8 +100,7 @@ def test_an_earlier_run_is_not_replaced(model, tmp_path, capsys):
 
 
 def test_nan_is_called_divergence(model):
-    model("--lr=1e30", "--print_freq=5")
-    assert model.program.exit_code == 4
+    model("--lr=1e30", "--print_freq=5", status=4)
 
 
 def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
