@@ -426,12 +426,17 @@ class Program:
         self.exit_code = 0
 
     def __call__(
-        self, *arguments: object, model: tuple[str, ...] | None = None, stdin: bytes | None = None
+        self,
+        *arguments: object,
+        status: int | None = 0,
+        model: tuple[str, ...] | None = None,
+        stdin: bytes | None = None,
     ) -> list[dict[str, Any]]:
-        """Returns the records of the log."""
+        """Returns the records of the log; None leaves the exit status to the caller."""
         always = (f"--log_path={self.log_path}", "--num_threads=1")
         settings = self.model if model is None else model
         self.exit_code = call(self.program, *always, *settings, *arguments, stdin=stdin)
+        assert status in (None, self.exit_code)
         return read_log(self.log_path)
 
 

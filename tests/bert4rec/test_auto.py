@@ -10,9 +10,10 @@ import pytest
 from bert4rec.auto.choice import Traits, choose
 from bert4rec.scripts import main
 from recsys_recipes import ratings
-from tests.bert4rec.conftest import CheckedProgram, parse
+from tests.bert4rec.conftest import parse
 from tests.bert4rec.test_resume import signal_at_step
 from tests.checkpoints import assert_same, latest
+from tests.harness import Program
 
 QUIET = ("--base_device=cpu", "--num_threads=1", "--baselines=", "--num_eval_negatives=5")
 
@@ -52,7 +53,7 @@ def longer(tmp_path_factory):
 @pytest.fixture
 def program(tmp_path):
     """The program as a user calls it, but for the baselines, with its log in the test's folder."""
-    return CheckedProgram(main, tmp_path, QUIET)
+    return Program(main, tmp_path, QUIET)
 
 
 def auto(program, dataset, *flags):

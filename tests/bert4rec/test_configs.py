@@ -9,9 +9,9 @@ import torch
 from bert4rec.model.network import Bert4Rec
 from bert4rec.scripts import main
 from bert4rec.scripts.flags import PRESETS
-from tests.bert4rec.conftest import CheckedProgram, parse
+from tests.bert4rec.conftest import parse
 from tests.checkpoints import latest
-from tests.harness import REPOSITORY
+from tests.harness import REPOSITORY, Program
 
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
 
@@ -67,7 +67,7 @@ def presets():
 
 @pytest.mark.parametrize("name", list(presets()))
 def test_a_preset_trains_20_steps_and_resumes(name, tmp_path):
-    program = CheckedProgram(main, tmp_path, SHRUNKEN)
+    program = Program(main, tmp_path, SHRUNKEN)
     run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--lr_schedule=step")
     run += (f"--export_root={tmp_path / 'run'}", "--test_freq=1000")
     config = parse(f"--config={name}")

@@ -2,7 +2,6 @@
 """bert4rec.scripts.main end to end: modes, log, checkpoints."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.bert4rec.conftest import (
     raw_id,
     write_dataset,
 )
+from tests.harness import assert_tells
 
 
 def final(records):
@@ -48,10 +48,10 @@ def test_fine_tuning_keeps_the_objective(program, dataset, tmp_path, capsys, cap
     capsys.readouterr()
     records = program(*more)
     assert records[0]["data"]["objective"] == "causal"
-    assert "per epoch, --objective causal" in capsys.readouterr().out
+    assert_tells(capsys.readouterr().out, "--objective causal")
     records = program(*more, "--objective=cloze")
     assert records[0]["data"]["objective"] == "cloze"
-    assert "`objective` cloze: the checkpoint was trained with causal" in caplog.text
+    assert_tells(caplog.text, "`objective` cloze", "causal")
 
 
 @pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
@@ -79,10 +79,10 @@ def test_the_users_that_validate_are_those_of_the_checkpoint(program, refused, d
     # Another seed of training ranks the same items.
     tested = program("--mode=test", *flags, "--num_eval_negatives=5", "--seed=7", model=())
     assert final(tested) == final(records)
-    message = "was trained with --validation_users 20, this run has 30"
-    assert message in refused(*flags, "--validation_users=30", "--max_steps=1")
-    message = f"--validation_users {NUM_USERS + 1}: the dataset has {NUM_USERS} users"
-    assert message in refused(f"--dataset_path={dataset}", f"--validation_users={NUM_USERS + 1}")
+    error = refused(*flags, "--validation_users=30", "--max_steps=1")
+    assert_tells(error, run, "--validation_users 20", 30)
+    error = refused(f"--dataset_path={dataset}", f"--validation_users={NUM_USERS + 1}")
+    assert_tells(error, f"--validation_users {NUM_USERS + 1}", NUM_USERS)
 
 
 def known_lines():
@@ -114,11 +114,12 @@ def test_recommending_from_standard_input(recommend, loaded, caplog):
     lines = f"{raw_id(3)} nobody-knows {raw_id(4)}\n\nneither this\n{history}"
     first, empty, unknown, long = recommend(*loaded, "--top_k=5", lines=lines)
     assert len(first["items"]) == len(first["scores"]) == 5
-    assert empty == {"line": 2, "error": "no item of this history is known"}
+    assert (empty["line"], unknown["line"]) == (2, 3)
+    assert empty.keys() == {"line", "error"}
     assert unknown["error"] == empty["error"]
     assert sorted(long["items"]) == sorted(map(raw_id, (38, 39, 40)))  # all that is left
-    assert "standard input:1: left out unknown item ids: 'nobody-knows'" in caplog.text
-    assert "standard input:3: left out unknown item ids: 'neither', 'this'" in caplog.text
+    assert_tells(caplog.messages[-2], "input:1", "'nobody-knows'")
+    assert_tells(caplog.messages[-1], "input:3", "'neither', 'this'")
     assert recommend(*loaded) == []
 
 
@@ -146,7 +147,8 @@ def test_users_of_the_dataset_are_recommended_for_by_their_ids(
     sequences = read_sequences(dataset)
     seventh, nobody, third = recommend(*loaded, "--recommend_users=user-7,nobody,user-3")
     assert (seventh["user"], third["user"]) == ("user-7", "user-3")
-    assert nobody == {"user": "nobody", "error": "no user of the dataset"}
+    assert nobody["user"] == "nobody"
+    assert nobody.keys() == {"user", "error"}
     lines = [json.dumps([raw_id(item) for item in sequences[user]]) for user in (7, 3)]
     of_lines = recommend(*loaded, lines="\n".join(lines))
     assert [line["items"] for line in of_lines] == [seventh["items"], third["items"]]
@@ -154,10 +156,10 @@ def test_users_of_the_dataset_are_recommended_for_by_their_ids(
     assert [answer["user"] for answer in everyone] == [f"user-{u}" for u in range(NUM_USERS)]
     assert everyone[7]["items"] == seventh["items"]
     said = refused("--mode=recommend", *loaded, "--recommend_users=8,9", model=())
-    assert f"--recommend_users: not one of 2 is a user of {dataset}" in said
+    assert_tells(said, "--recommend_users", 2, dataset)
     table = ("--recommend_users=user-7", "--output_format=table")
     program("--mode=recommend", *loaded, *table, model=())
-    assert capsys.readouterr().out.startswith("user user-7, oldest first: ")
+    assert capsys.readouterr().out.startswith("user user-7")
 
 
 def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):
@@ -169,7 +171,7 @@ def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):
     write_dataset(tmp_path / "repeats", sequences)
     records = program("--mode=test", f"--dataset_path={tmp_path / 'repeats'}")
     out = capsys.readouterr().out
-    assert f"2 of {NUM_USERS} targets stand in the user's history before: full counts" in out
+    assert_tells(out, f"2 of {NUM_USERS} targets")
     assert final(records)["test_repeated_targets"] == 2
 
 
@@ -188,13 +190,10 @@ def test_new_rows_of_the_trained_items(program, refused, dataset, loaded, recomm
     assert values["test_full_hr@10"] > 2 * values["test_popularity_hr@10"]
     assert recommend(*new, lines=raw_id(3)) == recommend(*loaded, lines=raw_id(3))
     said = refused("--mode=test", f"--dataset_path={tmp_path / 'own'}", checkpoint)
-    assert (
-        "prepare new ratings with its items (recsys-recipes prepare movielens --dictionaries)"
-        in said
-    )
+    assert_tells(said, "recsys-recipes prepare movielens --dictionaries")
     resumed = f"--export_root={shutil.copytree(checkpoint.partition('=')[2], tmp_path / 'run')}"
     trained = ("--resume", "--num_epochs=25", "--mask_last_prob=0.5", "--head=tied")
-    assert "was trained on" in refused(new[0], resumed, *trained)
+    assert_tells(refused(new[0], resumed, *trained), tmp_path / "run", tmp_path / "new")
 
 
 def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
@@ -208,19 +207,17 @@ def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
 
 
 def test_a_run_that_ends_within_its_warm_up_says_so(program, dataset, capsys):
-    said = "warmup_steps 9: the rate rises in all of the 9 steps"
     for warmup, is_said in ((8, False), (9, True)):
         program(f"--dataset_path={dataset}", "--max_steps=9", f"--warmup_steps={warmup}")
-        assert (said in capsys.readouterr().out) == is_said
+        assert (f"warmup_steps {warmup}" in capsys.readouterr().out) == is_said
 
 
 def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):
     model = (flag for flag in SMALL_MODEL if "num_eval_negatives" not in flag)
     flags = ("--mode=test", f"--dataset_path={dataset}", f"--log_path={tmp_path / 'log.json'}")
     done = harness.forked("-m", "bert4rec.scripts.main", *flags, *model)
-    assert "WARNING --mode test without --load_checkpoint_path tests a fresh model" in done.stderr
-    nobody = "no sampled rankings: 60 of 60 users .* fewer than --num_eval_negatives 100"
-    assert re.search(nobody, done.stdout)
+    assert_tells(done.stderr, "WARNING --mode test", "--load_checkpoint_path")
+    assert_tells(done.stdout, "60 of 60 users", "--num_eval_negatives 100")
 
 
 def best_items(dataset, objective, *, traced, dtype=None, **settings):
@@ -263,6 +260,6 @@ def test_a_training_ends_with_the_benchmark_of_the_traced_network(program, datas
     common = (f"--dataset_path={dataset}", "--use_torch_jit_trace", sizes)
     for mode in (("--max_steps=1",), ("--mode=inference_benchmark",)):
         records = program(*common, *mode)
-        assert "items, traced by torch.jit" in capsys.readouterr().out
+        assert_tells(capsys.readouterr().out, "torch.jit")
         latencies = [k for k in records[-1]["data"] if k.startswith("p50_inference_latency_batch")]
         assert len(latencies) == 2

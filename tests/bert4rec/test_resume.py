@@ -12,6 +12,7 @@ import torch
 from bert4rec.train.step import Bert4RecTrainStep
 from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
 from tests.checkpoints import assert_same, latest, rewrite
+from tests.harness import assert_tells
 
 STEPS_PER_EPOCH = 12
 
@@ -76,8 +77,8 @@ def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
     _, *rates = [record["data"]["lr"] for record in records if "lr" in record["data"]]
     assert len(rates) == STEPS_PER_EPOCH
     assert rates[-1] < 0.05 * max(rates)
-    message = f"--lr_schedule {schedule} is made for {STEPS_PER_EPOCH} steps, that of this run"
-    assert message in refused(*flags, folder, "--num_epochs=2", "--resume")
+    error = refused(*flags, folder, "--num_epochs=2", "--resume")
+    assert_tells(error, f"--lr_schedule {schedule}", STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH)
 
 
 def test_a_signal_saves_and_the_printed_command_continues(
@@ -92,8 +93,7 @@ def test_a_signal_saves_and_the_printed_command_continues(
         capsys.readouterr()
         program(*common, parts)
     out = capsys.readouterr().out
-    assert "SIGTERM: stopped after step 17. Continue with:" in out
-    assert "-m bert4rec.scripts.main" in out
+    assert_tells(out, "SIGTERM", "step 17", "-m bert4rec.scripts.main")
     assert "Test on" not in out
     assert latest(tmp_path / "parts").state["step"] == 17
     command = out.splitlines()[-1].split()
@@ -128,7 +128,7 @@ def test_a_signal_without_a_folder_says_that_nothing_is_saved(
 ):
     signal_at_step(2, signal.SIGINT, monkeypatch)
     program(*settings(dataset), status=130)
-    assert "nothing is saved without --export_root" in capsys.readouterr().err
+    assert_tells(capsys.readouterr().err, "SIGINT", "step 2", "--export_root")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,6 @@ def test_resume_with_another_dataset_is_refused(program, refused, dataset, tmp_p
     program(f"--dataset_path={dataset}", run, "--max_steps=3")
     other = write_other_dataset(tmp_path / "other")
     error = refused(f"--dataset_path={other}", run, "--resume")
-    assert "was trained on 40 items (dataset fingerprint" in error
+    assert_tells(error, tmp_path / "run", other, 40)
     moved = shutil.copytree(dataset, tmp_path / "moved")
     program(f"--dataset_path={moved}", run, "--resume", "--max_steps=4")

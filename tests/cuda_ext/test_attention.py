@@ -8,6 +8,7 @@ import torch
 
 from cuda_ext import ops, reference
 from tests.cuda_ext.conftest import spread
+from tests.harness import refusal
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -124,17 +125,17 @@ def test_nan_and_infinity_reach_the_output_on_cpu():
 def test_what_leads_out_of_a_sequence_is_refused():
     (_, fused, of_queries, of_keys, heads), _ = arguments_of("short", 1, 12, torch.float32)
     call = lambda *a, **o: ops.attention(None, fused, *a, heads, **o)  # noqa: E731
-    with pytest.raises(RuntimeError, match="key_offsets must go from 0 to 16"):
+    with refusal("key_offsets", 16, kind=RuntimeError):
         call(of_queries, of_keys + 1)
-    with pytest.raises(RuntimeError, match="query_offsets must not fall"):
+    with refusal("query_offsets", kind=RuntimeError):
         call(torch.tensor([0, 9, 6, 13, 16]), of_keys)
-    with pytest.raises(RuntimeError, match="the same number of sequences"):
+    with refusal("sequences", kind=RuntimeError):
         call(of_queries, torch.tensor([0, 16]))
     positions = torch.zeros(16, dtype=torch.int64)
     positions[4] = 5
-    with pytest.raises(RuntimeError, match="query 4 has position 5 in a sequence of 5 keys"):
+    with refusal("query 4", "position 5", "5 keys", kind=RuntimeError):
         call(of_queries, of_keys, positions=positions, causal=True)
-    with pytest.raises(RuntimeError, match="draws must have"):
+    with refusal("draws", kind=RuntimeError):
         call(of_queries, of_keys, draws=torch.zeros(10, dtype=torch.uint8), dropped_levels=3)
-    with pytest.raises(RuntimeError, match="fused must be float32, float16 or bfloat16"):
+    with refusal("fused", "float32", "float16", "bfloat16", kind=RuntimeError):
         ops.attention(None, fused.detach().long(), of_queries, of_keys, heads)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from cuda_ext import ops, reference
 from cuda_ext.row_rules import ROW_RULES
+from tests.harness import refusal
 
 
 def loop_interaction(features):
@@ -32,7 +33,7 @@ def test_dot_interaction_is_the_formula(batch, num_vectors, dim):
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 0, 3), (1, 2, 3, 4)])
 def test_dot_interaction_refuses_other_shapes(shape):
-    with pytest.raises(ValueError, match="features must be"):
+    with refusal("features", kind=ValueError):
         ops.dot_interaction(torch.zeros(shape))
 
 
@@ -63,7 +64,7 @@ def updated(request):
                 overflow=overflow,
             )
             request.param(optimizer, table, state, LOOKUPS, g * scale, step)
-        assert torch.equal(table[OTHERS], start[OTHERS]), "rows that do not occur stay"
+        assert torch.equal(table[OTHERS], start[OTHERS])
         return start, table, state, gradients
 
     return run

@@ -8,6 +8,7 @@ import torch
 
 from cuda_ext import ops, reference
 from tests.cuda_ext.conftest import randn, spread
+from tests.harness import refusal
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -165,35 +166,35 @@ def test_the_error_of_each_row_is_within_its_bound_on_cpu():
 def test_numbers_that_are_not_finite_are_refused(value):
     table, bias = randn(40_000, 3), randn(40_000)
     table[39_000, 1] = value
-    with pytest.raises(ValueError, match=r"row 39000, column 1: (nan|inf|-inf) is not finite"):
+    with refusal("row 39000", "column 1", value, kind=ValueError):
         ops.pack_rows(table, bias)
     bias[7] = value
-    with pytest.raises(ValueError, match=r"row 7, bias: (nan|inf|-inf) is not finite"):
+    with refusal("row 7", "bias", value, kind=ValueError):
         ops.pack_rows(table[:100], bias[:100])
     packed = ops.pack_rows(table[:100], bias[100:200])
     queries = randn(4, 3)
     queries[2, 1] = value
-    with pytest.raises(RuntimeError, match="query 2, column 1 is not finite"):
+    with refusal("query 2", "column 1", kind=RuntimeError):
         ops.top_rows(packed, queries, 3)
 
 
 def test_tables_that_no_scan_takes_are_refused():
     for table in (randn(5, 1025), randn(5, 3).double(), torch.ones(5, 3, dtype=torch.int64)):
         assert not ops.scans_rows(table)
-        with pytest.raises(ValueError, match="is not searched"):
+        with pytest.raises(ValueError, match=r"float64|int64|1025"):
             ops.pack_rows(table, torch.zeros(5))
 
 
 def test_what_does_not_fit_together_is_refused():
     packed = ops.pack_rows(randn(100, 6), randn(100))
-    with pytest.raises(RuntimeError, match=r"queries must be \[B, D\]"):
+    with refusal("queries", "[B, D]", kind=RuntimeError):
         ops.top_rows(packed, randn(2, 5), 3)
-    with pytest.raises(RuntimeError, match="count must be 1 or more"):
+    with refusal("count", 1, 0, kind=RuntimeError):
         ops.top_rows(packed, randn(2, 6), 0)
     arguments = (randn(2, 6), packed.table, packed.codes, packed.scales, packed.biases, 1.0, 1.0)
-    with pytest.raises(RuntimeError, match="offsets must ascend from 0 to the 2"):
+    with refusal("offsets", 0, 2, kind=RuntimeError):
         torch.ops.cuda_ext.top_rows(*arguments, torch.tensor([1, 2]), torch.tensor([0, 3, 2]), 3)
-    with pytest.raises(RuntimeError, match="codes must have 1024 elements, it has 512"):
+    with refusal("codes", 1024, 512, kind=RuntimeError):
         torch.ops.cuda_ext.top_rows(
             *(*arguments[:2], packed.codes[:1].contiguous(), *arguments[3:]),
             *(NONE, torch.tensor([0, 0, 0]), 3),

@@ -88,8 +88,8 @@ def make_program(folder: Path) -> Program:
     return Program(main, folder, SMALL_MODEL)
 
 
-class CheckedProgram(Program):
-    """A program with an exit status that is expected.
+class CapturedProgram(Program):
+    """A program whose output is kept.
 
     Attributes:
         stdout: of the latest call.
@@ -102,7 +102,7 @@ class CheckedProgram(Program):
         """Returns the records of the log."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            records = super().__call__(*arguments, **options)
+            records = super().__call__(*arguments, status=None, **options)
         self.stdout, self.stderr = out.getvalue(), err.getvalue()
         assert self.exit_code == status, self.stderr
         return records
@@ -113,7 +113,7 @@ class CheckedProgram(Program):
         return self.stderr
 
 
-class DlrmProgram(CheckedProgram):
+class DlrmProgram(CapturedProgram):
     """The program of `make_program`."""
 
     def __init__(self, folder: Path) -> None:

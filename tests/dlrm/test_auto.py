@@ -15,7 +15,7 @@ from dlrm.scripts import main
 from recsys_recipes import clicks
 from tests import harness
 from tests.checkpoints import assert_same, latest
-from tests.dlrm.conftest import CheckedProgram
+from tests.dlrm.conftest import CapturedProgram
 
 QUIET = ("--base_device=cpu", "--num_threads=1", "--baselines=")
 DENSE, RARE = "cat", "dot"
@@ -102,7 +102,7 @@ def frequent(tmp_path_factory):
 @pytest.fixture
 def program(tmp_path):
     """The program as a user calls it, but for the baselines, with its log in the test's folder."""
-    return CheckedProgram(main, tmp_path, QUIET)
+    return CapturedProgram(main, tmp_path, QUIET)
 
 
 def train(program, dataset, folder, *flags, **status):

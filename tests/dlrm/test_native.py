@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native backend's library without a server: answers, refusals and damaged versions."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,13 +11,13 @@ import torch
 
 from dlrm.serve.native import NativeDlrm, load_library
 from dlrm.serve.served import ServedDlrm
-from recsys.errors import UserError
 from recsys.serve.client.requests import BadRequestError, check_arrays
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
 from tests.dlrm.deployed import deploy_checkpoint, draw, with_value
+from tests.harness import refusal
 from tests.recsys.serve.checkpoints import (
     NUM_NUMERICAL,
     TABLE_SIZES,
@@ -128,7 +130,7 @@ def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels
     script.write_text(RESPOND)
     arguments = (script, version, kernels, request, answer)
     done = harness.forked(*arguments, status=None, RECSYS_CPU_KERNELS=kernels)
-    if "a CPU that has it" in done.stderr:
+    if "RECSYS_CPU_KERNELS" in done.stderr:
         assert kernels != "portable"
         return
     assert done.returncode == 0, done.stderr
@@ -181,7 +183,7 @@ def test_a_bad_request_is_refused_in_the_words_of_the_python_backend(version, ca
 def test_an_answer_that_is_not_finite_is_refused(version):
     request = draw(4)
     request["numerical"][2] = (3e38, -3e38, 3e38)
-    with pytest.raises(BadRequestError, match=r"output '\w+', row 2: \S+ is no finite number"):
+    with refusal("row 2", kind=BadRequestError):
         NativeDlrm(version).respond(request)
 
 
@@ -206,26 +208,22 @@ def swap(old, new):
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "message"),
+    ("file", "damage", "facts"),
     [
-        ("deployment.json", cut, "not JSON"),
-        ("deployment.json", swap(b'"kind": "dlrm"', b'"kind": "bert4rec"'), "DLRM alone"),
-        ("deployment.json", swap(b"cuda_dot", b"dcnv2"), "dot products"),
-        ("deployment.json", swap(b'"embedding_dim": 16', b'"embedding_dim": 9999'), "1 to 256"),
-        ("weights.safetensors", cut, "outside the file"),
-        ("weights.safetensors", lambda data: data[:4], "cut off"),
-        ("weights.safetensors", lambda _: b"", "cannot be mapped"),
-        ("weights.safetensors", lambda data: b"\xff" * 8 + data[8:], "cut off"),
-        ("weights.safetensors", swap(b'"shape":[16,3]', b'"shape":[3,16]'), "expected [16, 3]"),
-        (
-            "weights.safetensors",
-            swap(b"top_mlp.layers.1.bias", b"top_mlp.layers.1.bits"),
-            "no 'top",
-        ),
-        ("weights.safetensors", None, "No such file"),
+        ("deployment.json", cut, ["JSON"]),
+        ("deployment.json", swap(b'"kind": "dlrm"', b'"kind": "bert4rec"'), ["DLRM"]),
+        ("deployment.json", swap(b"cuda_dot", b"dcnv2"), ["dot"]),
+        ("deployment.json", swap(b'"embedding_dim": 16', b'"embedding_dim": 9999'), [1, 256]),
+        ("weights.safetensors", cut, []),
+        ("weights.safetensors", lambda data: data[:4], []),
+        ("weights.safetensors", lambda _: b"", []),
+        ("weights.safetensors", lambda data: b"\xff" * 8 + data[8:], []),
+        ("weights.safetensors", swap(b'"shape":[16,3]', b'"shape":[3,16]'), ["[16, 3]"]),
+        ("weights.safetensors", swap(b"1.bias", b"1.bits"), ["bottom_mlp.layers.1.bias"]),
+        ("weights.safetensors", None, [os.strerror(errno.ENOENT)]),
     ],
 )
-def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damage, message):
+def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damage, facts):
     for name in ("deployment.json", "weights.safetensors"):
         (tmp_path / name).write_bytes((version / name).read_bytes())
     _open_by_the_library(without_checksums(tmp_path))
@@ -235,10 +233,8 @@ def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damag
         (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
     if file == "deployment.json" and damage is not cut:
         sign(tmp_path)
-    with pytest.raises(DeploymentError) as refused:
+    with refusal(tmp_path / file, *facts, kind=DeploymentError):
         _open_by_the_library(tmp_path)
-    assert file in str(refused.value)
-    assert message in str(refused.value)
 
 
 def _open_by_the_library(folder):
@@ -249,22 +245,21 @@ def _open_by_the_library(folder):
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "facts"),
     [
-        ({"interaction_op": "dcnv2"}, "a model of `interaction_op` dcnv2; use `backend` python"),
-        ({"embedding_dim": 300, "bottom_mlp_sizes": [300]}, "`embedding_dim` 300"),
+        ({"interaction_op": "dcnv2"}, ["`interaction_op` dcnv2", "`backend` python"]),
+        ({"embedding_dim": 300, "bottom_mlp_sizes": [300]}, ["`embedding_dim` 300"]),
     ],
 )
-def test_models_that_it_does_not_run_are_refused(tmp_path, model, message):
-    with pytest.raises(UserError) as refused:
+def test_models_that_it_does_not_run_are_refused(tmp_path, model, facts):
+    with refusal(*facts):
         deployed(tmp_path, **model)
-    assert message in str(refused.value)
     assert not (tmp_path / "models" / "dlrm").exists()
 
 
 def test_without_the_library_it_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(native_backend, "LIBRARY", tmp_path / "absent.so")
-    with pytest.raises(UserError, match="its library is not built"):
+    with refusal("`backend` native"):
         deployed(tmp_path)
 
 

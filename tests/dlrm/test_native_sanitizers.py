@@ -79,7 +79,7 @@ def test_sanitizers_have_nothing_to_say(version, unchecked, tmp_path, sanitizer,
             status=None,
             RECSYS_CPU_KERNELS=kernels,
         )
-        if "a CPU that has it" in done.stderr:
+        if "RECSYS_CPU_KERNELS" in done.stderr:
             assert kernels != "portable"
             continue
         assert (done.returncode, done.stderr) == (0, "")

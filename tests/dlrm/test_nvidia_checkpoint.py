@@ -9,10 +9,10 @@ import torch
 from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
-from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError
 from tests.dlrm.networks import build
 from tests.dlrm.nvidia_folder import their_config, their_logits, write_nvidia_folder
+from tests.harness import assert_tells, refusal
 
 SIZES = (3, 2)
 DIM = 2
@@ -120,8 +120,7 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
 
 
-ORDER = "metadata.pt.*device_mapping"
-NO_PLACE = ".* which the model has no place for"
+ORDER = "metadata.pt: device_mapping"
 
 
 def metadata(mapping):
@@ -147,37 +146,37 @@ class Attack:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "facts"),
     [
         ("metadata.pt", metadata(None), ORDER),
         ("metadata.pt", metadata({"embedding": 3}), ORDER),
         ("metadata.pt", metadata({"embedding": [[0], [0]]}), ORDER),
         ("metadata.pt", metadata("x"), ORDER),
-        ("bottom_model.embeddings.0.bin", lambda b: b[:-4], "has 20 bytes, expected 24"),
-        ("bottom_model.embeddings.1.bin", None, "is missing, expected 16"),
-        ("embeddings.1.meta.pt", None, "is missing from the checkpoint"),
-        ("bottom_model.mlp.pt", lambda b: b[:50], "not readable as tensors"),
-        ("top_model.out.pt", lambda _: b"", "not readable as tensors"),
-        ("top_model.mlp.pt", None, "is missing from the checkpoint"),
-        ("embeddings.0.meta.pt", {"shape": (4, 2)}, "has 24 bytes, expected 32"),
-        ("embeddings.0.meta.pt", {"shape": (2, 3)}, r"float32 \[2, 3\], the model float32 \[3, 2"),
-        ("embeddings.0.meta.pt", {"shape": 4}, "a shape of two numbers, got 4"),
-        ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
-        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "no tensor 'bottom_mlp.layers.0"),
-        ("bottom_model.mlp.pt", {"weights": Attack()}, "not readable as tensors"),
-        ("top_model.mlp.pt", one_layer(480), r"float32 \[4, 480\], the model float32 \[4, 8\]"),
-        ("top_model.out.pt", out_of(torch.float16), r"weight: the checkpoint has float16 \["),
-        ("top_model.out.pt", out_of(torch.float32, torch.nan), "weight: holds values that are NaN"),
-        ("top_model.mlp.pt", one_layer(8, torch.inf), "weight: holds values that are NaN"),
-        ("top_model.mlp.pt", one_layer(3), "takes 3 numbers, the interaction of 2 tables"),
-        ("bottom_model.embeddings.1.bin", lambda b: b[:-4] + NAN, "are NaN or infinite"),
-        ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
-        ("top_model.out.pt", [1, 2], "expected a dict, got list"),
-        ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, f"holds scale,{NO_PLACE}"),
-        ("bottom_model.mlp.pt", {"weights": [], "norms": []}, f"holds norms,{NO_PLACE}"),
+        ("bottom_model.embeddings.0.bin", lambda b: b[:-4], "20 24"),
+        ("bottom_model.embeddings.1.bin", None, "16"),
+        ("embeddings.1.meta.pt", None, "embeddings.1.meta.pt"),
+        ("bottom_model.mlp.pt", lambda b: b[:50], ""),
+        ("top_model.out.pt", lambda _: b"", ""),
+        ("top_model.mlp.pt", None, ""),
+        ("embeddings.0.meta.pt", {"shape": (4, 2)}, "24 32"),
+        ("embeddings.0.meta.pt", {"shape": (2, 3)}, "[2, 3] [3, 2]"),
+        ("embeddings.0.meta.pt", {"shape": 4}, "embeddings.0.meta.pt 4"),
+        ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: 3"),
+        ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "'bottom_mlp.layers.0.weight'"),
+        ("bottom_model.mlp.pt", {"weights": Attack()}, "print"),
+        ("top_model.mlp.pt", one_layer(480), "[4, 480] [4, 8]"),
+        ("top_model.out.pt", out_of(torch.float16), "top_mlp.layers.1.weight float16 float32"),
+        ("top_model.out.pt", out_of(torch.float32, torch.nan), "top_mlp.layers.1.weight NaN"),
+        ("top_model.mlp.pt", one_layer(8, torch.inf), "top_mlp.layers.0.weight NaN"),
+        ("top_model.mlp.pt", one_layer(3), "3 2"),
+        ("bottom_model.embeddings.1.bin", lambda b: b[:-4] + NAN, "NaN"),
+        ("top_model.out.pt", {"weight": 3}, "weight: int"),
+        ("top_model.out.pt", [1, 2], "dict list"),
+        ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, "scale"),
+        ("bottom_model.mlp.pt", {"weights": [], "norms": []}, "norms"),
     ],
 )
-def test_damage_is_named(folder, name, content, message):
+def test_damage_is_named(folder, name, content, facts):
     path = folder / name
     if content is None:
         path.unlink()
@@ -185,21 +184,22 @@ def test_damage_is_named(folder, name, content, message):
         path.write_bytes(content(path.read_bytes()))
     else:
         torch.save(content, path)
-    with pytest.raises(CheckpointError, match=message) as error:
+    with pytest.raises(CheckpointError) as error:
         load(folder, model())
     assert name.removesuffix(".meta.pt") in str(error.value)
+    assert_tells(str(error.value), *facts.split())
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("metadata", "facts"),
     [
-        ({"data": 3, "config": {}}, "must be dicts"),
-        ({"data": {}, "config": their_config(embedding_dim="x")}, "embedding_dim must be"),
+        ({"data": 3, "config": {}}, ["data", "config", "dicts"]),
+        ({"data": {}, "config": their_config(embedding_dim="x")}, ["embedding_dim", "'x'"]),
     ],
 )
-def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
+def test_wrong_types_in_the_metadata_are_named(folder, metadata, facts):
     torch.save(metadata, folder / "metadata.pt")
-    with pytest.raises(UserError, match=f"metadata.pt.*{message}"):
+    with refusal("metadata.pt", *facts):
         OpenedCheckpoint.open(folder)
 
 
@@ -211,15 +211,15 @@ def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
     ],
 )
 def test_what_has_no_place_in_the_layout_is_not_left_out(folder, more, name):
-    with pytest.raises(CheckpointError, match=f"has no tensor '{name}'"):
+    with refusal(name, kind=CheckpointError):
         load(folder, model(**more))
 
 
 def test_a_table_more_than_the_models_is_refused(folder):
     (folder / "bottom_model.embeddings.2.bin").write_bytes(bytes(24))
     torch.save({"shape": (3, DIM)}, folder / "embeddings.2.meta.pt")
-    with pytest.raises(CheckpointError, match=ORDER):
+    with refusal(*ORDER.split(), kind=CheckpointError):
         load(folder, model())
     write_nvidia_folder(folder / "three", model(sizes=(3, 2, 3)))
-    with pytest.raises(CheckpointError, match="holds 3 embedding tables, the model has 2"):
+    with refusal(3, 2, kind=CheckpointError):
         load(folder / "three", model())

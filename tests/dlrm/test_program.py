@@ -22,6 +22,7 @@ from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from tests.checkpoints import assert_same, latest, tensors
 from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL, final, losses
 from tests.dlrm.nvidia_folder import write_nvidia_folder
+from tests.harness import assert_tells
 from tests.preproc.clicks.rows import good_text, run
 from tests.recsys.train.shown import Page
 
@@ -50,8 +51,7 @@ def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset):
     pattern = re.compile(r"^Epoch (\d) step (\d+)\. auc (0\.\d{6})$", re.MULTILINE)
     aucs = {(int(e), int(step)): float(auc) for e, step, auc in pattern.findall(program.stdout)}
     assert aucs[1, 3] < aucs[0, 47] < aucs[1, 47]
-    assert "negative" not in program.stdout
-    assert "Finished after 94 steps: best auc 0." in program.stdout
+    assert_tells(program.stdout.splitlines()[-1], 94, f"{aucs[1, 47]:.6f}")
 
 
 def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, trained, tmp_path):
@@ -62,13 +62,12 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tr
     assert values["gauc"] < values["auc"]  # which also knows the groups' means
     assert next(iter(values["feature_importance"])) in ("num_0", "cat_0")
     assert len(values["calibration_curve"]) == 10
-    assert "shuffled, the 7 largest: mean (least and most of 3 shuffles)\n" in output
-    assert re.search(r"^  (num|cat)_0 +0\.\d+ \(least 0\.\d+, most 0\.\d+\)$", output, re.MULTILINE)
+    assert re.search(r"^  (num|cat)_0 +0\.\d+ \(\w+ 0\.\d+, \w+ 0\.\d+\)$", output, re.MULTILINE)
     titles = {"test/calibration curve", "test/feature importance"}
     assert Page(page).pictures.keys() == titles
     assert "id 0" not in output  # a dataset without a manifest, where 0 is an id as any other
     flags = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={trained}")
-    assert "--gauc_by user: no categorical feature" in program.refused(*flags, "--gauc_by=user")
+    assert_tells(program.refused(*flags, "--gauc_by=user"), "--gauc_by user", "cat_0")
 
 
 def test_a_training_explains_the_model_that_a_test_takes(program, dataset, tmp_path):
@@ -96,8 +95,7 @@ def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path)
     assert 0 < zeros < len(ids) == values["num_rows"]
     assert values["gauc_rows_left_out"] == zeros
     assert values["gauc_groups"] <= len(set(ids) - {0})
-    told = f"{zeros} rows, {zeros / len(ids):.1%}"
-    assert f"without id 0, the missing, rare and unseen values: {told}" in program.stdout
+    assert_tells(program.stdout, "id 0", f"{zeros} rows", f"{zeros / len(ids):.1%}")
 
 
 @pytest.mark.parametrize("dataset_type", ["split", "parquet"])
@@ -107,7 +105,7 @@ def test_sequences_are_for_bert4rec(program, tmp_path, dataset_type):
     ratings.write_text("\n".join(["userId,movieId,rating,timestamp", *lines, ""]))
     assert movielens.main(["movielens", f"--input={ratings}", f"--output={sequences}"]) == 0
     error = program.refused(f"--dataset={sequences}", f"--dataset_type={dataset_type}")
-    assert f"--dataset: {sequences} is a dataset of sequences, for BERT4Rec: train it by" in error
+    assert_tells(error, "--dataset", sequences, "BERT4Rec")
 
 
 def test_learning_is_reported(program, dataset):
@@ -232,7 +230,7 @@ def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path)
 def test_auc_threshold_stops_and_saves(program, dataset, tmp_path):
     flags = ("--epochs=5", "--auc_threshold=0.75", "--test_freq=10")
     records = program.train(dataset, tmp_path / "run", *flags)
-    assert "Hit target accuracy AUC 0.75" in program.stdout
+    assert latest(tmp_path / "run").state["ended"] == "threshold"
     assert final(records)["best_auc"] >= 0.75
     assert latest(tmp_path / "run").state["step"] < 47 * 5
 
@@ -267,7 +265,7 @@ def test_constant_labels_are_called_divergence(program, dataset, tmp_path):
         file.write_bytes(bytes(file.stat().st_size))
     flags = ("--lr=100", "--epochs=50", "--print_freq=50", "--test_after=60")
     program(f"--dataset={copy}", *flags, status=4)
-    assert "all labels seen are equal" in program.stderr
+    assert_tells(program.stderr, "labels")
 
 
 def test_shuffled_labels_are_called_guessing(program, tmp_path):
@@ -283,13 +281,13 @@ def test_shuffled_labels_are_called_guessing(program, tmp_path):
         with SplitBinaryWriter(tmp_path / split, spec, rows) as writer:
             writer.write(0, columns)
     program(f"--dataset={tmp_path}", status=4)
-    assert "the model is guessing" in program.stderr
+    assert_tells(program.stderr, "guessing")
 
 
 def test_a_diverged_model_is_not_saved(program, dataset, tmp_path):
     folder = tmp_path / "run"
     program.train(dataset, folder, "--lr=1e38", "--max_steps=1", status=4)
-    assert "is NaN or infinite" in program.stderr
+    assert_tells(program.stderr, "NaN")
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -303,19 +301,15 @@ def test_a_seed_of_any_size_draws_batches(program, dataset, seed):
 
 def test_the_last_short_batch_trains(program, dataset):
     program(f"--dataset={dataset}", "--batch_size=5000", "--print_freq=1")
-    assert "Training on 2 batches of 5000 rows per epoch, " in program.stdout
-    assert "[2/2]" in program.stdout
-    assert "Nothing will be saved without --save_checkpoint_path" in program.stdout
+    assert_tells(program.stdout, 2, 5000, "[2/2]", "--save_checkpoint_path")
 
 
 def test_drop_last_says_what_it_leaves_out_and_is_kept_by_a_resumed_run(program, dataset, tmp_path):
     """Also by one of before the flag, which did so always."""
     run = tmp_path / "run"
     program.train(dataset, run, "--batch_size=5000", "--drop_last", "--print_freq=1")
-    said = "1 batches of 5000 rows per epoch (--drop_last leaves out the last 1000, 16.7%"
-    assert said in program.stdout
-    assert "[1/1]" in program.stdout
-    assert "Nothing will be saved" not in program.stdout
+    assert_tells(program.stdout, 1, 5000, "--drop_last", 1000, "16.7%", "[1/1]")
+    assert "--save_checkpoint_path" not in program.stdout
     manifest = latest(run).path / MANIFEST_FILE
     record = json.loads(manifest.read_text())
     del record["config"]["drop_last"]
@@ -328,7 +322,7 @@ def test_drop_last_says_what_it_leaves_out_and_is_kept_by_a_resumed_run(program,
 
 def test_a_model_no_better_than_chance_is_named(program, dataset, caplog):
     program(f"--dataset={dataset}", "--lr=1e-9", "--eval_split=validation", "--seed=9")
-    assert f"on {ROWS['validation']} rows is no better than chance" in caplog.text
+    assert_tells(caplog.text, f"{ROWS['validation']} rows")
 
 
 EMBEDDINGS = ("joint_fused", "joint", "joint_sparse", "multi_table")

@@ -19,6 +19,7 @@ from tests.checkpoints import assert_same, latest
 from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram
 from tests.dlrm.networks import build
 from tests.dlrm.nvidia_folder import write_nvidia_folder
+from tests.harness import assert_tells
 from tests.mounts import tmpfs
 
 
@@ -75,7 +76,7 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path):
             process.send_signal(number)
             rest = process.stdout.read()
             assert process.wait(harness.PATIENCE_S) == 0, rest
-        assert f"{number.name}: stopped after step" in rest
+        assert number.name in rest
         saved = latest(tmp_path / "run").state["step"]
         assert saved >= step + 10
         step = saved
@@ -116,7 +117,7 @@ def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
         assert process.wait(harness.PATIENCE_S) == 0, rest
     assert latest(folder).state["step"] == 2
     assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000002"]
-    assert f"{number.name}: stopped after step 2. Continue with:" in rest
+    assert_tells(rest, number.name, "step 2")
 
 
 NOHUP = """
@@ -138,7 +139,7 @@ def test_a_hangup_saves_as_sigterm_does_and_is_ignored_under_nohup(dataset, tmp_
             process.send_signal(signal.SIGHUP)
             rest = process.stdout.read()
             assert process.wait(harness.PATIENCE_S) == 0, rest
-        assert ("SIGHUP: stopped after step" in rest) != is_ignored
+        assert ("SIGHUP" in rest) != is_ignored
         assert (latest(folder).state["step"] == 50) == is_ignored
 
 
@@ -159,10 +160,7 @@ def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
         wait_for_step(process, 3)
         for second in ((), ("--resume",)):
             refused = harness.forked(*command(dataset, folder, *second), status=2)
-            assert re.search(
-                rf"--save_checkpoint_path: another run saves in .*process {process.pid} on",
-                refused.stderr,
-            )
+            assert_tells(refused.stderr, "--save_checkpoint_path", folder, f"process {process.pid}")
     assert (folder / ".run.lock").exists()  # of a killed run: nobody holds it
     harness.forked(*command(dataset, folder, "--resume", "--max_steps=6"))
 
@@ -172,8 +170,8 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
     with tmpfs(tmp_path / "disk", "4m") as disk:
         run = arguments(disk / "run", log, "--max_steps=2")
         error = harness.forked(*run, status=2).stderr.strip().splitlines()[-1]
-        assert re.match(rf"error: {disk}/run.*: the disk is full \(.*\); a check", error), error
-        needed, free = re.findall(r"([\d,]{5,}) (?:bytes|are)", error)
+        assert error.startswith(f"error: {disk}/run")
+        needed, free = re.findall(r"\d+(?:,\d+)+", error)
         assert int(needed.replace(",", "")) >= 160_000_000
         assert int(free.replace(",", "")) > 3_900_000
         assert list(disk.iterdir()) == []
@@ -185,7 +183,7 @@ def test_an_earlier_checkpoint_survives_a_full_disk(dataset, tmp_path):
         harness.forked(*run, "--max_steps=2")
         (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - 1_000_000))
         error = harness.forked(*run, "--resume", status=2).stderr
-        assert "step_000000004: the disk is full" in error
+        assert_tells(error, disk / "run" / "step_000000004")
         assert sorted(p.name for p in (disk / "run").iterdir()) == ["latest.json", "step_000000002"]
         (disk / "filler").unlink()
         harness.forked(*run, "--resume", "--max_steps=4")
@@ -235,7 +233,7 @@ def test_a_read_only_folder_is_found_before_the_model_is_built(dataset, tmp_path
         run = ["-m", "dlrm.scripts.main", f"--dataset={dataset}", f"--{setting}={disk / 'x' / 'y'}",
                *SMALL_MODEL, "--embedding_type=multi_table", "--num_threads=1"]  # fmt: skip
         done = harness.forked(*run, status=2, folder=tmp_path)
-    assert re.search(f"error: --{setting}.* cannot be written", done.stderr), done.stderr
+    assert_tells(done.stderr, f"error: --{setting}", disk / "x" / "y")
     assert "Epoch" not in done.stdout
 
 
@@ -300,24 +298,22 @@ def empty_manifest_without_pointer(run):
     (run / POINTER).unlink()
 
 
-LEFT = "the newest whole checkpoint is {run}/"
-REFUSED = {
-    "no pointer": (remove(POINTER), f"is missing, though {NEW} stands beside it; {LEFT}{NEW}"),
-    "empty object": (write("{}"), f"names no latest checkpoint, though {NEW} .*{LEFT}{NEW}"),
-    "best alone": (write(f'{{"best": "{OLD}"}}'), f"names no latest checkpoint.*{LEFT}{NEW}"),
-    "empty pointer": (write(""), f"latest.json: not readable as JSON.*{LEFT}{NEW}"),
-    "list": (write("[]"), f"latest.json: is malformed; {LEFT}{NEW}"),
-    "no latest": (remove(NEW), f"latest is {NEW}, but .*{LEFT}{OLD}"),
-    "no best": (remove(OLD), f"best is {OLD}, but .*{LEFT}{NEW}"),
-    "no manifest": (remove(f"{NEW}/manifest.json"), f"manifest.json is missing; {LEFT}{OLD}"),
-    "no tensors": (remove(f"{NEW}/mlp.safetensors"), "mlp.safetensors: missing or cut short"),
-    "no pointer, new one cut": (remove(POINTER, f"{NEW}/mlp.safetensors"), f"{LEFT}{OLD}: name it"),
-    "no pointer, new one empty": (empty_manifest_without_pointer, f"{LEFT}{OLD}: name it"),
+REFUSED = {  # damage, what the error names, the checkpoint that it offers
+    "no pointer": (remove(POINTER), POINTER, [NEW]),
+    "empty object": (write("{}"), POINTER, [NEW]),
+    "best alone": (write(f'{{"best": "{OLD}"}}'), POINTER, [NEW]),
+    "empty pointer": (write(""), POINTER, [NEW]),
+    "list": (write("[]"), POINTER, [NEW]),
+    "no latest": (remove(NEW), NEW, [OLD]),
+    "no best": (remove(OLD), OLD, [NEW]),
+    "no manifest": (remove(f"{NEW}/manifest.json"), f"{NEW}/manifest.json", [OLD]),
+    "no tensors": (remove(f"{NEW}/mlp.safetensors"), f"{NEW}/mlp.safetensors", []),
+    "no pointer, new one cut": (remove(POINTER, f"{NEW}/mlp.safetensors"), POINTER, [OLD]),
+    "no pointer, new one empty": (empty_manifest_without_pointer, POINTER, [OLD]),
     "no pointer, none whole": (
-        remove(POINTER, f"{NEW}/mlp.safetensors", f"{OLD}/manifest.json"),
-        "no step folder there is whole: begin anew in another folder",
+        remove(POINTER, f"{NEW}/mlp.safetensors", f"{OLD}/manifest.json"), POINTER, [],
     ),
-}
+}  # fmt: skip
 
 
 def killed_before_the_pointer(run):
@@ -348,12 +344,12 @@ def contents(run):
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_missing_is_named_and_nothing_is_lost(run, program, dataset, case):
-    damage, message = REFUSED[case]
+    damage, named, offered = REFUSED[case]
     damage(run)
     before = contents(run)
     program.train(dataset, run, *TRAIN, "--max_steps=6", "--resume", status=2)
-    error = program.stderr
-    assert re.search(message.format(run=re.escape(str(run))), error), error
+    assert_tells(program.stderr, named, *(run / name for name in offered))
+    assert re.findall(r'{"latest": "(\w+)"}', program.stderr) == offered
     assert contents(run) == before
 
 
@@ -364,10 +360,11 @@ def test_without_a_pointer_no_other_run_begins_and_the_remedy_works(run, program
     errors = [program.stderr]
     test = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={run}")
     for error in (*errors, program.refused(*test)):
-        (pointer,) = re.findall(r"or write (\{.*\}) to (\S+) to continue", error)
-        assert pointer == (json.dumps({"latest": NEW}), str(run / POINTER))
+        (pointer,) = re.findall(r"\{.*\}", error)
+        assert pointer == json.dumps({"latest": NEW})
+        assert_tells(error, run / POINTER)
     assert contents(run) == before
-    write(pointer[0])(run)
+    write(pointer)(run)
     program.train(dataset, run, *TRAIN, "--max_steps=6", "--resume")
     assert f"Resumed from {run / NEW} at step 4" in program.stdout
 

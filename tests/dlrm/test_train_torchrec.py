@@ -19,8 +19,9 @@ from recsys.program import new_flags
 from recsys.train.optimizers.dense import dense_rule_beside
 from tests import harness
 from tests.checkpoints import tensors
-from tests.dlrm.conftest import CARDINALITIES, CheckedProgram, losses
+from tests.dlrm.conftest import CARDINALITIES, CapturedProgram, losses
 from tests.dlrm.ranks import torchrun
+from tests.harness import assert_tells
 
 TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
 ROWS = {"train": 6400, "validation": 1280, "test": 1000}
@@ -52,7 +53,7 @@ def binary_path(tmp_path_factory):
     return root
 
 
-class Torchrec(CheckedProgram):
+class Torchrec(CapturedProgram):
     """The program in this process, with flags that begin with one dash to three."""
 
     def __call__(self, *arguments, **options):
@@ -231,18 +232,18 @@ def test_a_dataset_of_ours_brings_its_sizes(train, dataset):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "facts"),
     [
-        (("--learning_rate=1", "--lr=2"), "--learning_rate and --lr are the same setting"),
-        (("--adagrad", "--optimizer=sgd"), "--adagrad and --optimizer are the same setting"),
-        (("--lr_change_point=2",), "--lr_change_point must lie in [0, 1], got 2.0"),
-        (("--dense_arch_layer_sizes=512,64",), "--bottom_mlp_sizes must end with --embedding_dim"),
-        (("--mode=test",), "use python -m dlrm.scripts.main"),
-        (("--num_embeddings_per_feature=1,x",), "must be integers separated by commas"),
+        (("--learning_rate=1", "--lr=2"), ["--learning_rate", "--lr"]),
+        (("--adagrad", "--optimizer=sgd"), ["--adagrad", "--optimizer"]),
+        (("--lr_change_point=2",), ["--lr_change_point", "[0, 1]", 2.0]),
+        (("--dense_arch_layer_sizes=512,64",), ["--bottom_mlp_sizes", "--embedding_dim", "512,64"]),
+        (("--mode=test",), ["--mode", "python -m dlrm.scripts.main"]),
+        (("--num_embeddings_per_feature=1,x",), ["--num_embeddings_per_feature", "1,x"]),
     ],
 )
-def test_refusals(train, arguments, message):
-    assert message in train.refused(*arguments)
+def test_refusals(train, arguments, facts):
+    assert_tells(train.refused(*arguments), *facts)
 
 
 def rates(records):
@@ -332,8 +333,8 @@ def test_an_interrupted_run_continues_with_the_same_losses(train, common, tmp_pa
     train(*flags, *saved, "--max_steps", "30")
     assert losses(train(*flags, *saved, "--resume"))[-20:] == whole[30:]
     train(*flags, *saved, "--resume")
-    assert "Finished after 50 steps" in train.stdout
-    assert "no throughput measured in training" in train.stdout
+    (end,) = (line for line in train.stdout.splitlines() if "50 steps" in line)
+    assert "samples/s" not in end
 
 
 def test_the_documents_command_says_what_memory_its_tables_need(train, binary_path):
@@ -350,5 +351,5 @@ def test_the_documents_command_says_what_memory_its_tables_need(train, binary_pa
         error = train.refused(*words)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert re.search(r"the model needs 97\.\d GiB of memory: 97\.\d GiB of tables", error)
+    assert len(re.findall(r"\b97\.\d GiB", error)) >= 2
     assert "Traceback" not in error

@@ -14,10 +14,10 @@ from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import PRESETS as CRITEO
 from preproc.clicks.job import semantics_of
 from preproc.clicks.rules import ClicksSemantics
-from recsys.errors import UserError
 from recsys.presets import PresetFolder
 from recsys.settings import declared
 from tests import harness
+from tests.harness import assert_tells, refusal
 
 FOLDERS = {"dlrm": dlrm.PRESETS, "bert4rec": bert4rec.PRESETS, "preproc": CRITEO}
 
@@ -67,36 +67,35 @@ def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "facts"),
     [
-        ("lr: 1\nlearning: 2\n", "mine.yaml:2: unknown setting 'learning'; docs/flags.md"),
-        ("batch_sizes: 2\n", "mine.yaml:1: unknown setting 'batch_sizes'; did you mean batch_size"),
-        ("lr: 1\nlr: 2\n", "mine.yaml:2: not readable as YAML: lr stands there twice; keep one"),
-        (f"lr: 1{'0' * 400}\n", "mine.yaml:1: lr must be a number, got 1000"),
-        ("lr: fast\n", "mine.yaml:1: lr must be a number, got 'fast'"),
-        ("batch_size: 1.5\n", "mine.yaml:1: batch_size must be an integer"),
-        ("amp: 1\n", "mine.yaml:1: amp must be true or false"),
-        ("optimizer: sgdd\n", "mine.yaml:1: optimizer must be one of sgd"),
-        ("top_mlp_sizes: 1\n", "mine.yaml:1: top_mlp_sizes must be a list of integers"),
-        ("- lr\n", "expected `setting: value` lines"),
-        ("lr: [\n", "not readable as YAML"),
-        ("explicit: [lr]\n", "unknown setting 'explicit'"),
-        ("lr: !new 1\n", "not readable as YAML"),
-        ("seed: 1\nlr: 2026-02-30\n", "mine.yaml:2: not readable as YAML: '2026-02-30' is no"),
-        (f"lr: 1{'0' * 5000}\n", "mine.yaml:1: not readable as YAML: '1000"),
-        (f"seed: 1\nlr: 0x1{'0' * 5000}\n", "mine.yaml:2: not readable as YAML: '0x1000"),
-        ("lr:" + "\n [" * 1000, "is too deep; nest less"),
-        ("seed: 1\nlr: \udcff\n", "mine.yaml:2: not readable as YAML: no UTF-8; save it as such"),
-        ("seed: 1\nlr: \a\n", "mine.yaml:2: not readable as YAML: character '\\x07'"),
-        ("? [lr]\n: 1\n", "not readable as YAML"),
+        ("lr: 1\nlearning: 2\n", 2, "'learning' docs/flags.md"),
+        ("batch_sizes: 2\n", 1, "'batch_sizes' batch_size"),
+        ("lr: 1\nlr: 2\n", 2, "lr"),
+        (f"lr: 1{'0' * 400}\n", 1, f"lr 1{'0' * 400}"),
+        ("lr: fast\n", 1, "lr 'fast'"),
+        ("batch_size: 1.5\n", 1, "batch_size 1.5"),
+        ("amp: 1\n", 1, "amp true false 1"),
+        ("optimizer: sgdd\n", 1, "optimizer sgd 'sgdd'"),
+        ("top_mlp_sizes: 1\n", 1, "top_mlp_sizes 1"),
+        ("- lr\n", None, "setting: value"),
+        ("lr: [\n", 2, "YAML"),
+        ("explicit: [lr]\n", 1, "'explicit'"),
+        ("lr: !new 1\n", 1, "YAML '!new'"),
+        ("seed: 1\nlr: 2026-02-30\n", 2, "YAML '2026-02-30'"),
+        (f"lr: 1{'0' * 5000}\n", 1, "YAML"),
+        (f"seed: 1\nlr: 0x1{'0' * 5000}\n", 2, "YAML"),
+        ("lr:" + "\n [" * 1000, None, "YAML"),
+        ("seed: 1\nlr: \udcff\n", 2, "YAML UTF-8"),
+        ("seed: 1\nlr: \a\n", 2, "YAML '\\x07'"),
+        ("? [lr]\n: 1\n", 1, "YAML"),
     ],
 )
-def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
+def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, line, facts):
     file = tmp_path / "mine.yaml"
     file.write_text(text, errors="surrogateescape")
-    with pytest.raises(UserError) as caught:
+    with refusal(f"{file}:{line}" if line else file, *facts.split()):
         dlrm_config(f"--preset={file}")
-    assert message in str(caught.value)
 
 
 def run(program, file, *flags):
@@ -111,31 +110,32 @@ DATA = ["--dataset=d"]
 
 
 @pytest.mark.parametrize(
-    ("program", "text", "flags", "message"),
+    ("program", "text", "flags", "line", "facts"),
     [
-        (dlrm_main, "amp: true\nlr: -1\n", DATA, "2: lr must not be negative, got -1.0"),
-        (dlrm_main, "lr: 1\nresume: true\n", DATA, "2: resume needs --save_checkpoint_path"),
-        (bert4rec_main, "emb_dim: 10\nnhead: 3\n", [],
-         "1: emb_dim 10 cannot be divided among nhead 3"),
-        (bert4rec_main, "nhead: 3\n", ["--emb_dim=10"],
-         "1: --emb_dim 10 cannot be divided among nhead 3"),
-        (bert4rec_main, "parallelism: ddp\n", ["--mode=dmp"],
-         "1: --mode dmp contradicts parallelism ddp"),
-        (clicks, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
+        (dlrm_main, "amp: true\nlr: -1\n", DATA, 2, "lr -1.0"),
+        (dlrm_main, "lr: 1\nresume: true\n", DATA, 2, "resume --save_checkpoint_path"),
+        (bert4rec_main, "emb_dim: 10\nnhead: 3\n", [], 1, "emb_dim 10 nhead 3"),
+        (bert4rec_main, "nhead: 3\n", ["--emb_dim=10"], 1, "--emb_dim 10 nhead 3"),
+        (bert4rec_main, "parallelism: ddp\n", ["--mode=dmp"], 1, "--mode dmp parallelism ddp"),
+        (clicks, "shuffle_seed: -1\n", [], 1, "shuffle_seed 0 -1"),
     ],
-)  # fmt: skip
-def test_a_refused_value_is_named_with_its_line(tmp_path, capsys, program, text, flags, message):
+)
+def test_a_refused_value_is_named_with_its_line(
+    tmp_path, capsys, program, text, flags, line, facts
+):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     assert run(program, file, *flags) == 2
-    assert capsys.readouterr().err.startswith(f"error: {file}:{message}")
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {file}:{line}: ")
+    assert_tells(error, *facts.split())
 
 
 def test_a_flag_comes_before_a_wrong_value(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("lr: -1\n")
     assert dlrm_config(f"--preset={file}", "--lr=2").optimizer.lr == 2.0
-    with pytest.raises(UserError, match=r"^`batch_size` must be"):
+    with refusal(0, settings=("batch_size",), line=None):
         dlrm_config(f"--preset={file}", "--lr=2", "--batch_size=0")
     file.write_text("frequency_limit: -1\n")
     assert semantics_of(str(file), {"frequency_limit": 3}).frequency_limit == 3
@@ -147,32 +147,29 @@ def test_every_setting_may_stand_in_a_file_and_has_a_type(tmp_path, package):
     file = tmp_path / "mine.yaml"
     for field in (field for section in sections for field in declared(section)):
         file.write_text(f"{field.name}: {{}}\n")
-        with pytest.raises(UserError, match=rf"mine.yaml:1: {field.name} must be .*, got {{}}"):
+        with refusal(f"{file}:1: {field.name}", "{}"):
             FOLDERS[package].read(str(file))
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "expected"),
+    ("name", "texts"),
     [
-        ("split_fractions", ("[1, 2]", "[0.5, x, 0.5]", "0.5"), "3 numbers"),
-        ("split_rows", ("[1, 2]", "[1.5, 1, 1]", "3"), "3 integers"),
+        ("split_fractions", ("[1, 2]", "[0.5, x, 0.5]", "0.5")),
+        ("split_rows", ("[1, 2]", "[1.5, 1, 1]", "4")),
     ],
 )
-def test_splits_are_three_numbers(tmp_path, name, texts, expected):
+def test_splits_are_three_numbers(tmp_path, name, texts):
     file = tmp_path / "mine.yaml"
     for text in texts:
         file.write_text(f"{name}: {text}\n")
-        with pytest.raises(UserError, match=f"{name} must be a list of {expected}"):
+        with refusal(f"{file}:1: {name}", 3):
             semantics_of(str(file))
     file.write_text("split_rows: [20, 5, -1]\n")
     assert semantics_of(str(file)).split_rows == (20, 5, -1)
 
 
 def test_a_name_that_is_none_lists_those_that_are():
-    with pytest.raises(
-        UserError,
-        match="`preset` kagle: no such file; built in are bars_x1, bars_x4, criteo_s",
-    ):
+    with refusal("`preset` kagle", "bars_x1, bars_x4, criteo_sample"):
         dlrm_config("--preset=kagle")
 
 
@@ -182,7 +179,7 @@ def test_a_broken_file_does_not_break_the_others(tmp_path):
     folder = PresetFolder(tmp_path, dlrm.SECTIONS)
     assert folder.names() == ["broken", "good"]
     assert folder.read("good").values == {"lr": 2.0}
-    with pytest.raises(UserError, match="not readable"):
+    with refusal(tmp_path / "broken.yaml"):
         folder.read("broken")
 
 

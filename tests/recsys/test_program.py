@@ -34,8 +34,8 @@ def failing_class(_values):
 
 
 def test_ctrl_c_while_a_class_is_made_is_ctrl_c(capsys):
-    assert run_command(interrupted_class, new_flags(), ["program"], None, "nothing is left") == 130
-    assert capsys.readouterr().err == "nothing is left\n"
+    assert run_command(interrupted_class, new_flags(), ["program"], None, "ended") == 130
+    assert capsys.readouterr().err == "ended\n"
 
 
 def test_another_error_of_a_class_is_shown():

@@ -83,7 +83,6 @@ def disk(tmp_path, monkeypatch):
 def train(disk, tmp_path, *arguments, name="run"):
     program = make_program(tmp_path)
     program(*TRAIN, f"--save_checkpoint_path={disk.folder / name}", *arguments)
-    assert program.exit_code == 0
 
 
 def saved_step(folder):

@@ -18,6 +18,7 @@ from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine
 from tests import harness
 from tests.bert4rec.conftest import SMALL_MODEL
+from tests.harness import assert_tells
 
 CPU = torch.device("cpu")
 RANDOM = ("--dataset_name=random", "--random_user_count=40", "--random_size=400", "--max_steps=30")
@@ -79,7 +80,7 @@ def test_a_run_that_ends_early_reports_the_steps_that_it_had():
     benchmark = sleeping_benchmark(lines, warmup_steps=5, num_steps=10)
     benchmark(range(4), time.perf_counter(), 0.0)
     assert benchmark.finish() is None
-    assert lines[-1] == "No step was measured: all 1 were of the warm-up"
+    assert_tells(lines[-1], 1)
 
 
 def touched_pages(num_bytes):
@@ -105,7 +106,6 @@ def test_a_run_measures_then_profiles_and_goes_on(program, tmp_path, capsys):
         *("--run_profiler", "--objective=hybrid", "--accumulation_steps=2"),
         f"--export_root={tmp_path / 'run'}",
     )
-    assert program.exit_code == 0
     output, folder = capsys.readouterr().out, tmp_path / "run" / "profile"
     values, step = values_of(records, "benchmark_samples_per_s")
     assert (step, values["benchmark_steps"]) == (10, 6)
@@ -145,13 +145,10 @@ def test_the_time_that_the_profiler_takes_is_told_from_that_of_steps(tmp_path):
 
 def test_without_checkpoints_a_profile_is_beside_the_log(program, tmp_path, capsys):
     program(*RANDOM, "--benchmark_warmup_steps=0", "--run_profiler", "--max_steps=2")
-    assert program.exit_code == 0
     assert (tmp_path / "profile" / "operators.txt").is_file()
     program(*RANDOM, "--run_profiler", "--max_steps=2")
-    assert "No step was profiled: all 2 were of the warm-up" in capsys.readouterr().out
     (tmp_path / "file").write_text("")
-    program(*RANDOM, "--run_profiler", f"--export_root={tmp_path / 'file'}")
-    assert program.exit_code == 2
+    program(*RANDOM, "--run_profiler", f"--export_root={tmp_path / 'file'}", status=2)
 
 
 GELU_OF_MANY_SHAPES = """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recsys.train.optimizers.dense import DenseRule, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision, resolve_precision, set_tf32
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
+from tests.harness import assert_tells
 
 CPU = torch.device("cpu")
 TWINS = {
@@ -103,11 +104,11 @@ def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
     assert resolve_precision(CPU, False, "float16", 1024.0).dtype is None
     monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: False)
     assert resolve_precision(CPU, True, "bfloat16", 1024.0).dtype is None
-    assert "no bfloat16 instructions" in caplog.text
+    assert_tells(caplog.text, "bfloat16")
     monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
     found = resolve_precision(CPU, True, "float16", 1024.0)
     assert (found.dtype, found.loss_scale) == (torch.bfloat16, 1.0)
-    assert "computing in bfloat16" in caplog.text
+    assert_tells(caplog.messages[-1], "bfloat16")
 
 
 def test_amp_on_cuda_keeps_the_static_scale():
@@ -120,7 +121,7 @@ def test_tf32_is_for_gpus(caplog):
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     set_tf32(CPU, True)
-    assert "`tf32` is for GPUs; computing in float32" in caplog.text
+    assert_tells(caplog.text, "`tf32`", "float32")
     assert matmul.fp32_precision == before
     try:
         set_tf32(torch.device("cuda"), True)
