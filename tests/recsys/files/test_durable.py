@@ -90,7 +90,7 @@ def saved_step(folder):
     if not (folder / "run").is_dir():
         return None
     run = CheckpointFolder(folder / "run")
-    with run.held("`save_checkpoint_path`"):
+    with run.held("save_checkpoint_path"):
         latest = run.latest()
     if latest is None:
         return None

@@ -75,7 +75,7 @@ def test_readers_beside_a_saving_run_need_no_lock(tmp_path):
     folder, reads = CheckpointFolder(tmp_path), 0
 
     def save_steps():
-        with folder.held("`save_checkpoint_path`"):
+        with folder.held("save_checkpoint_path"):
             for step in range(2, 60):
                 folder.save(step, GROUPS, {"step": step}, {}, is_best=step % 3 == 0)
 
