@@ -137,7 +137,6 @@ class Supervisor:
         self._models = Models(server)
         self._instances = Instances(server.pid)
         self._prober = Prober(self._options.probe_secs)
-        self._answered = time.monotonic()
         self._told: dict[object, str] = {}
 
     def _load(self) -> None:
@@ -158,6 +157,7 @@ class Supervisor:
         if self._stopped():
             return
         models.observe({})
+        self._answered = time.monotonic()  # the load may have taken longer than a silence may
         if models.failures and not models.ready:
             reasons = "\n  ".join(f"{version_text(v)}: {w}" for v, w in models.failures.items())
             raise ServerError(f"no model could be loaded:\n  {reasons}\n  (log {server.log.file})")
