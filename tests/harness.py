@@ -446,9 +446,14 @@ def assert_tells(message: str, *facts: object) -> None:
     The sentences around them are free to change.
     """
     for fact in facts:
-        # The ends of a fact may be punctuation, beside which words end anyway.
-        whole = rf"(?<![\w.-]){re.escape(str(fact))}(?![\w-])"
-        assert re.search(whole, message), f"no {fact} in: {message}"
+        assert tells(message, fact), f"no {fact} in: {message}"
+
+
+def tells(message: str, *facts: object) -> bool:
+    """Returns whether a message holds facts, each as whole words."""
+    # The ends of a fact may be punctuation, beside which words end anyway.
+    wholes = (rf"(?<![\w.-]){re.escape(str(fact))}(?![\w-])" for fact in facts)
+    return all(re.search(whole, message) for whole in wholes)
 
 
 @contextlib.contextmanager

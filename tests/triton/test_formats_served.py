@@ -57,13 +57,13 @@ def test_answers_are_those_of_the_checkpoint(server, exports, name, protocol):
 def test_the_row_recorded_at_deployment_is_answered_as_it_was(server, exports, name):
     prober, version = Prober(0.01), (name, "1")
 
-    def last_right():
-        prober.look(server, [version])
-        return prober.right[version]
+    def probed():
+        prober.look(server, server.ready_versions())
+        return prober.probes[version]
 
-    first = last_right()
-    harness.wait_for(lambda: last_right() > first or prober.faults, "an answer")
-    assert prober.faults == {}
+    first = probed().right
+    harness.wait_for(lambda: probed().right > first or probed().fault, "an answer")
+    assert probed().fault == ""
 
 
 @pytest.mark.parametrize("name", CONTAINER)

@@ -17,7 +17,7 @@ from tests import harness
 from tests.tools import needs
 from tests.triton.conftest import Server, deploy
 from tests.triton.test_reload import Flow
-from tests.triton.test_supervisor import serving
+from tests.triton.test_supervisor import POLL_FAILED, serving
 from tests.triton.tiny_model import write_version
 
 pytestmark = [pytest.mark.triton_server, pytest.mark.slow]
@@ -52,7 +52,7 @@ def test_an_instance_that_dies_takes_no_other_model_away(generations, tmp_path, 
                 for _ in range(4):  # the dead one may keep one
                     with contextlib.suppress(EndpointError):
                         ask(served, "tiny", timeout_s=1)
-                served.wait_for(f"restart {number}: instance {hit.name} (process {hit.pid}) ")
+                served.wait_for(f"restart {number}", hit.name, hit.pid)
                 assert served.health()[0] == 200
                 served.wait_for_answers("tiny")
                 assert [ask(served, "tiny") for _ in range(6)] == [[[2.0, 2.0]]] * 6
@@ -89,25 +89,25 @@ def test_a_version_that_fails_is_loaded_and_told_once_for_each_change(generation
             """Waits for two looks at the repository."""
             for name in itertools.islice(names, 2):
                 write_version(repository, name, 1, 2.0)
-                served.wait_for(f"{name} version 1: READY")
+                served.wait_for(f"{name} version 1")
 
         def told():
-            said, logged = "".join(served.said), log.read_text()
+            logged = log.read_text()
             return [
-                [said.count(f"{name} version 2: does not load") for name in ("broken", "dlrm")],
+                [len(served.telling(f"{name} version 2")) for name in ("broken", "dlrm")],
                 [logged.count(f"failed to load '{name}' version 2") for name in ("broken", "dlrm")],
             ]
 
         look()
         assert told() == [[1, 1], [1, 1]]
         write_version(repository, "broken", 3, 2.0, gone)
-        served.wait_for("broken version 3: does not load")
+        served.wait_for("broken version 3", "weights are gone")
         look()
         assert told() == [[1, 1], [1, 1]]
-        assert "".join(served.said).count("broken version 3: does not load") == 1
+        assert len(served.telling("broken version 3")) == 1
         config = repository / "broken" / "config.pbtxt"
         config.write_text(with_policy(config.read_text(), "specific:1"))
-        served.wait_for("broken version 1: READY")
+        served.wait_for("broken version 1")
         look()
         assert told() == [[1, 1], [1, 1]]
         assert served.health("/broken")[0] == 200
@@ -115,9 +115,9 @@ def test_a_version_that_fails_is_loaded_and_told_once_for_each_change(generation
         with pytest.raises(EndpointError):
             ask(served, "dlrm")
         config.write_text("backend: [")
-        served.wait_for("broken: does not load")
+        served.wait_for("broken", POLL_FAILED)
         look()
-        assert "".join(served.said).count("broken: does not load") == 1
+        assert len(served.telling("broken", POLL_FAILED)) == 1
         assert log.read_text().count("Poll failed for model directory 'broken'") == 1
         assert ask(served, "broken") == [[2.0, 2.0]]
 

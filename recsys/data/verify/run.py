@@ -4,7 +4,6 @@
 import time
 from pathlib import Path
 
-from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, SEQUENCES_KIND, Manifest
 from recsys.data.parquet import ParquetReader, has_parquet, spec_by_ids
@@ -59,15 +58,11 @@ def _load_spec(root: Path, num_numerical: int, findings: Findings) -> FeatureSpe
     has_spec_file = (root / SPEC_FILE).is_file() or (root / MODEL_SIZE_FILE).is_file()
     if has_spec_file or not has_parquet(root):
         return FeatureSpec.load(root, num_numerical)
-    errors = []
-    for split in (split for split in SPLIT_FOLDERS if has_parquet(root, split)):
-        try:
-            return ParquetReader(root, split).spec
-        except NoSpecError:
-            spec = spec_by_ids(root)
-            sizes = f"num_embeddings_per_feature {joined(spec.table_sizes)}"
-            findings.facts.append(("spec", f"none; by the largest ids {sizes}"))
-            return spec
-        except DatasetError as error:
-            errors.append(error)
-    raise errors[0]
+    split = next(split for split in SPLIT_FOLDERS if has_parquet(root, split))
+    try:
+        return ParquetReader(root, split).spec
+    except NoSpecError:
+        spec = spec_by_ids(root)
+        sizes = f"num_embeddings_per_feature {joined(spec.table_sizes)}"
+        findings.facts.append(("spec", f"none; by the largest ids {sizes}"))
+        return spec

@@ -2,8 +2,9 @@
 """Reads every split in each of its formats; checks rows, counts and equality of the formats."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -44,15 +45,13 @@ def check_splits(
     Raises:
         DatasetError: there is no split to read.
     """
-    is_declared = (root / SPEC_FILE).is_file()
-    declared = spec_document.declared_dtypes(root / SPEC_FILE) if is_declared else {}
     splits: dict[str, SplitStatistics] = {}
     for split in SPLIT_FOLDERS:
         problems = len(findings.problems)
         readers = _open_readers(root, split, spec, findings)
         for reader in readers:
             if reader.layout is not None:
-                _check_layout(split, reader, declared, findings)
+                _check_layout(root, split, reader, findings)
             first = splits.get(split)
             this = SplitStatistics(reader, is_compared=len(readers) > 1, first=first)
             _read(split, reader, this, quick, findings)
@@ -100,9 +99,7 @@ def _open_readers(root: Path, split: str, spec: FeatureSpec, findings: Findings)
     return readers
 
 
-def _check_layout(
-    split: str, reader: RowReader, declared: Mapping[str, str], findings: Findings
-) -> None:
+def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings) -> None:
     """Compares files and types of split binary with the spec."""
     layout = reader.layout
     assert layout is not None
@@ -120,6 +117,8 @@ def _check_layout(
         )
     if layout.flavour == "wide" or not reader.num_rows:
         return
+    document = root / SPEC_FILE
+    declared = spec_document.declared_dtypes(document) if document.is_file() else {}
     rules = {
         f.name: (categorical_file(i), f.dtype.name) for i, f in enumerate(reader.spec.categorical)
     }
@@ -164,22 +163,18 @@ def _faults(
     reader: RowReader, columns: RawColumns, first_row: int
 ) -> Iterator[tuple[tuple[str, Path], str]]:
     """Yields what the readers' own checks refuse, of each column and file."""
-    spec, label, numerical = reader.spec, columns.label, columns.numerical
-    features = zip(spec.categorical, columns.categorical, strict=True)
-    checks: dict[str, Callable[[Path, int], object]] = {
-        spec.label: functools.partial(check_label, label, f"feature {spec.label}"),
-        **{
-            name: functools.partial(check_numerical, numerical[:, i : i + 1], [name])
-            for i, name in enumerate(spec.numerical)
-        },
-        **{
-            feature.name: functools.partial(check_ids_of, feature, ids) for feature, ids in features
-        },
-    }
-    for name, check in checks.items():
+    spec = reader.spec
+    checks: list[tuple[str, Callable[..., object], Any, Any]] = [
+        (spec.label, check_label, columns.label, f"feature {spec.label}")
+    ]
+    for i, name in enumerate(spec.numerical):
+        checks.append((name, check_numerical, columns.numerical[:, i : i + 1], [name]))
+    for feature, ids in zip(spec.categorical, columns.categorical, strict=True):
+        checks.append((feature.name, check_ids_of, feature, ids))
+    for name, check, *values in checks:
         path = reader.path_of(name, first_row)
         try:
-            check(path, first_row)
+            check(*values, path, first_row)
         except DatasetError as error:
             yield (name, path), str(error)
 

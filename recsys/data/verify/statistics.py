@@ -2,7 +2,6 @@
 """Statistics of a split, their tables, and what is suspicious in them."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +14,6 @@ from recsys.data.list_columns import ListColumn
 from recsys.data.row_reader import RowReader
 from recsys.data.split_layout import NUMERICAL_FILE
 from recsys.data.verify.findings import Findings
-
-_BASE_RATE_CHANGE, _BASE_RATE_SIGMAS = 0.2, 5.0
-"""Base rates differ strongly: by a fifth, and by more than chance makes likely."""
 
 _CONSTANT_ROWS = 1000
 """Least number of rows for the warning that a feature is constant."""
@@ -169,25 +165,6 @@ def warn(spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Fin
             )
         if s.read >= _CONSTANT_ROWS:
             findings.warnings += [f"{split}: {text}" for text in _constants(spec, s)]
-    for split, other in read.items():
-        one = read.get("train", other)
-        difference = abs(one.base_rate - other.base_rate)
-        pooled = (one.positives + other.positives) / (one.read + other.read)
-        deviation = math.sqrt(pooled * (1 - pooled) * (1 / one.read + 1 / other.read))
-        is_large = difference > _BASE_RATE_CHANGE * max(one.base_rate, other.base_rate)
-        if is_large and difference > _BASE_RATE_SIGMAS * deviation:
-            findings.warnings.append(
-                f"base rate {one.base_rate:.4f} in train, {other.base_rate:.4f} in {split}: they "
-                "differ strongly; were the splits sampled differently?"
-            )
-    highest = np.max([s.id_max for s in read.values()], axis=0)
-    if all(s.is_whole for s in splits.values()):
-        findings.warnings += [
-            f"feature {feature.name}: the highest id is {top:,}, its table has "
-            f"{feature.cardinality:,} rows: more than half of it is never used"
-            for feature, top in zip(spec.categorical, highest, strict=True)
-            if 2 * (top + 1) < feature.cardinality
-        ]
 
 
 def _constants(spec: FeatureSpec, statistics: SplitStatistics) -> Iterator[str]:

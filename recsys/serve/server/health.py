@@ -39,7 +39,7 @@ _CONNECTION_S = 10.0
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class HealthReport:
     """State of a server and its models at a moment.
 
@@ -69,27 +69,19 @@ class HealthReport:
     metrics_url: str = ""
     made: float = dataclasses.field(default_factory=time.monotonic)
 
-    @property
-    def error(self) -> str:
-        """Why nobody knows that all is well; empty where the last look is fresh and succeeded."""
+    def current(self) -> tuple[Status, str]:
+        """Returns the status at this moment, and what is wrong; only a fresh look says ok."""
         age_s = time.monotonic() - self.made
         if age_s > _STALE_S:
-            return f"the supervisor stands still for {age_s:.0f} s"
-        if self.status in ("ok", "degraded") and age_s > _FRESH_S:
-            return f"the last look at the server ended {age_s:.0f} s ago"
-        return self.fault
-
-    @property
-    def current_status(self) -> Status:
-        """The status at this moment: it is not ok without a fresh look."""
-        if time.monotonic() - self.made > _STALE_S:
-            return "unknown"
-        return "degraded" if self.status == "ok" and self.error else self.status
+            return "unknown", f"the supervisor stands still for {age_s:.0f} s"
+        if age_s > _FRESH_S and self.status in ("ok", "degraded"):
+            return "degraded", f"the last look at the server ended {age_s:.0f} s ago"
+        return self.status, self.fault
 
     @property
     def serves(self) -> bool:
         """Whether the server answers requests."""
-        status = self.current_status
+        status, _ = self.current()
         return status == "ok" or (status == "degraded" and any(self.models.values()))
 
 
@@ -174,19 +166,16 @@ class HealthEndpoint:
         head, _, model = path.partition("?")[0].removeprefix("/").partition("/")
         if head != "healthz":
             return 404, {"error": "only /healthz, /healthz/MODEL and /metrics are here"}
-        if report.current_status == "unknown":
-            return 503, {"status": "unknown", "error": report.error}
+        status, error = report.current()
         if model and report.serves and model not in report.listed:
             known = ", ".join(sorted(report.listed)) or "none"
             return 404, {"error": f"no model {model!r} is here, only {known}"}
-        serves = bool(report.models.get(model)) if model else report.serves
-        return 200 if serves else 503, {
-            "status": report.current_status,
-            **({"error": report.error} if report.error else {}),
-            "models": report.models,
-            "failures": {version_text(version): why for version, why in report.failures.items()},
-            "restarts": report.restarts,
-        }
+        serves = report.serves and (not model or bool(report.models.get(model)))
+        body: dict[str, Any] = {"status": status} | ({"error": error} if error else {})
+        if status != "unknown":
+            failures = {version_text(version): why for version, why in report.failures.items()}
+            body |= {"models": report.models, "failures": failures, "restarts": report.restarts}
+        return 200 if serves else 503, body
 
     def metrics(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
@@ -204,7 +193,7 @@ class HealthEndpoint:
 
 def _own_metrics(report: HealthReport) -> bytes:
     """Returns the text of what the server's own metrics do not say."""
-    degraded, starts = report.current_status == "degraded", {(): report.num_restarts}
+    degraded, starts = report.current()[0] == "degraded", {(): report.num_restarts}
     ready = {
         (model, str(number)): 1
         for model, numbers in (report.models.items() if report.serves else ())

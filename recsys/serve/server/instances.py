@@ -5,17 +5,14 @@ Triton calls an instance ready that has died or was stopped: only its process te
 """
 
 import contextlib
-import dataclasses
-import math
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_COMMAND = "triton_python_backend_stub"
-_COMMAND_SHOWN = _COMMAND[:15]
+_COMMAND_SHOWN = "triton_python_backend_stub"[:15]
 """The kernel cuts the name of a process."""
 _NAME_FIELD = 8
 """Place of the instance's name in the arguments of its process."""
@@ -35,24 +32,19 @@ class Process(NamedTuple):
     parent: int
 
 
-@dataclasses.dataclass(slots=True)
-class Instance:
+class Instance(NamedTuple):
     """A process of one instance.
 
     Attributes:
         fault: why it does not work, unnoticed by the server; empty if it does.
         name: name of the instance, such as dlrm_0_0; empty if it was never seen alive.
         version_folder: folder of its model.py; the version's unless a backend has its own.
-        had_fault: it did not work at the look before the last one.
-        end: time by which it is to have ended; None unless another one replaces it.
     """
 
     pid: int
     fault: str
     name: str
     version_folder: Path
-    had_fault: bool = False
-    end: float | None = None
 
     @property
     def model(self) -> str:
@@ -90,15 +82,13 @@ def find_instances(server_pid: int) -> list[Instance]:
     for process in processes():
         if process.parent != server_pid or process.command != _COMMAND_SHOWN:
             continue
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        words = command_line.decode(errors="replace").split("\0")
-        name, model_file = ("", "") if len(words) <= _NAME_FIELD else (words[_NAME_FIELD], words[1])
-        fault = {"Z": "died", "T": "was stopped by a signal"}.get(process.state, "")
-        instances.append(Instance(process.pid, fault, name, Path(model_file).parent))
-    return sorted(instances, key=lambda instance: instance.pid)
+            words = command_line.decode(errors="replace").split("\0")
+            name, file = (words[_NAME_FIELD], words[1]) if len(words) > _NAME_FIELD else ("", "")
+            fault = {"Z": "died", "T": "was stopped by a signal"}.get(process.state, "")
+            instances.append(Instance(process.pid, fault, name, Path(file).parent))
+    return sorted(instances)
 
 
 class Instances:
@@ -107,44 +97,40 @@ class Instances:
     def __init__(self, server_pid: int) -> None:
         self._server_pid = server_pid
         self._known: dict[int, Instance] = {}
+        self._failing: set[int] = set()
+        self._ends: dict[int, float] = {}
 
     def look(self) -> None:
-        """Takes note of the processes that there are.
-
-        Kills replaced ones that were to have ended: a request that nobody answers keeps them.
-        """
+        """Takes note of the processes that there are; kills replaced ones whose time is over."""
         before, self._known = self._known, {}
+        self._failing = {pid for pid, instance in before.items() if instance.fault}
         for found in find_instances(self._server_pid):
-            if (known := before.get(found.pid)) is not None:
-                found.had_fault, found.end = bool(known.fault), known.end
-                if not found.name:
-                    found.name, found.version_folder = known.name, known.version_folder
-                if found.end is not None and found.end < time.monotonic():
-                    found.kill()
-            self._known[found.pid] = found
+            last = before.get(found.pid, found)
+            self._known[found.pid] = found if found.name else last._replace(fault=found.fault)
+        self._ends = {pid: end for pid, end in self._ends.items() if pid in self._known}
+        for pid, end in self._ends.items():
+            if end < time.monotonic():
+                self._known[pid].kill()
 
     def of(self, model: str) -> list[Instance]:
         """Returns those of a model."""
         return [instance for instance in self._known.values() if instance.model == model]
 
-    def dead(self, loading: Collection[str]) -> Iterator[Instance]:
-        """Yields those that do not work, and are not to end.
+    def dead(self) -> list[Instance]:
+        """Returns those that do not work, and are not to end.
 
-        One at two looks in a row: at a single look it may be one that ends in order, as those of
-        models that are being loaded do. One that was never seen alive was of a load that failed.
+        One at two looks in a row: at a single look it may be one that ends in order. One that was
+        never seen alive was of a load that failed.
         """
-        for each in self._known.values():
-            may_end = each.end is not None or not each.name or each.model in loading
-            if each.fault and each.had_fault and not may_end:
-                yield each
+        return [
+            each
+            for pid, each in self._known.items()
+            if each.fault and each.name and pid in self._failing and pid not in self._ends
+        ]
 
-    def retire(self, model: str) -> None:
-        """Notes that new instances of a model are loaded to replace those that there are."""
-        for instance in self.of(model):
-            instance.end = instance.end or math.inf
+    def end_by(self, replaced: Iterable[Instance], when: float) -> None:
+        """Notes by when instances that were replaced are to have ended.
 
-    def end_retired(self, model: str, when: float) -> None:
-        """Notes by when the replaced instances of a model are to have ended."""
-        for instance in self.of(model):
-            if instance.end is not None:
-                instance.end = min(instance.end, when)
+        A request that nobody answers would keep them for ever.
+        """
+        self._ends |= {instance.pid: when for instance in replaced}

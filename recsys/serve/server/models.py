@@ -8,7 +8,7 @@ else. Here each model loads once for each change of its folder, in a thread of i
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from recsys.errors import UserError
@@ -29,12 +29,12 @@ class _Load:
     """A load under way.
 
     Attributes:
-        renews: it replaces instances of files that did not change.
+        replaced: instances that it replaces, of files that did not change.
         error: why it failed; empty until it has.
     """
 
     thread: threading.Thread
-    renews: bool
+    replaced: Sequence[Instance]
     began: float = dataclasses.field(default_factory=time.monotonic)
     error: str = ""
 
@@ -43,13 +43,15 @@ class Models:
     """The models of one server.
 
     Attributes:
-        ready: versions that answer.
-        failures: version -> why it does not answer, or answers wrong.
+        ready: versions that answer -> the executions that they have completed.
+        unloaded: versions that are missed -> why they do not load.
+        failures: versions -> why they do not answer, or answer wrong.
         fault: what is wrong with the repository, or that no version answers; empty if all is well.
     """
 
     def __init__(self, server: TritonServer) -> None:
-        self.ready: set[Version] = set()
+        self.ready: dict[Version, int] = {}
+        self.unloaded: dict[Version, str] = {}
         self.failures: dict[Version, str] = {}
         self.fault = ""
         self._server = server
@@ -58,8 +60,6 @@ class Models:
         self._looked = time.monotonic()
         self._loads: dict[str, _Load] = {}
         self._unread: dict[str, str] = {}
-        self._unloaded: dict[Version, str] = {}
-        self._wrong: Mapping[Version, str] = {}
         self._answered = False
 
     @property
@@ -102,45 +102,46 @@ class Models:
                 self._begin(name, self._server.load)
                 self._stamps[name] = stamp
 
-    def renew(self, name: str) -> None:
+    def renew(self, name: str, instances: Sequence[Instance]) -> None:
         """Begins to replace the instances of a model that is not being loaded."""
-        self._begin(name, self._server.renew, renews=True)
+        self._begin(name, self._server.renew, instances)
         self._note_renewed()
 
-    def _begin(self, name: str, method: Callable[[str], None], *, renews: bool = False) -> None:
+    def _begin(
+        self, name: str, method: Callable[[str], None], replaced: Sequence[Instance] = ()
+    ) -> None:
         def run() -> None:
             try:
                 method(name)
             except ServerError as error:
                 load.error = str(error)
 
-        load = _Load(threading.Thread(target=run, daemon=True), renews)
+        load = _Load(threading.Thread(target=run, daemon=True), replaced)
         load.thread.start()
         self._loads[name] = load
 
-    def end_loads(self) -> list[str]:
-        """Notes the loads that have ended; returns the models whose instances were replaced.
+    def end_loads(self) -> list[Instance]:
+        """Notes the loads that have ended; returns the instances that these replaced.
 
         Raises:
             ServerError: new instances do not load.
         """
-        replaced = []
+        replaced: list[Instance] = []
         for name, load in list(self._loads.items()):
             if load.thread.is_alive():
                 continue
             del self._loads[name]
-            if load.renews and load.error:
+            if load.replaced and load.error:
                 raise ServerError(f"new instances of {name} do not load: {load.error}")
-            if load.renews:
-                replaced.append(name)
-            elif _NOT_READ in load.error:
+            replaced += load.replaced
+            if _NOT_READ in load.error:
                 self._unread[name] = self._server.log.model_error(name)
-            else:
+            elif not load.replaced:
                 self._unread.pop(name, None)
         return replaced
 
-    def observe(self, wrong: Mapping[Version, str]) -> list[str]:
-        """Reads the states of all versions; returns lines of the news.
+    def observe(self, wrong: Mapping[Version, str]) -> None:
+        """Reads the states of all versions.
 
         Args:
             wrong: version -> what is wrong with its answers.
@@ -148,56 +149,40 @@ class Models:
         Raises:
             ServerError: the server does not answer.
         """
-        ready = self._server.ready_versions()
-        unloaded, fault = self._unloaded, ""
+        self.ready, self.fault = self._server.ready_versions(), ""
         try:
             index = self._server.models()
         except ServerError as error:
-            fault = f"the server cannot list {self._repository.root}: {error}"
+            self.fault = f"the server cannot list {self._repository.root}: {error}"
         else:
-            unloaded = self._find_unloaded(index, ready)
-            gone = ready - {(model["name"], model.get("version", "")) for model in index}
+            self.unloaded = self._find_unloaded(index)
+            gone = self.ready.keys() - {(m["name"], m.get("version", "")) for m in index}
             if gone and not self._server.settings.poll_secs:
                 named = ", ".join(map(version_text, sorted(gone)))
-                fault = f"{named}: not in {self._repository.root} any more; "
-                fault += "answers until the next start"
-        self._answered |= bool(ready)
-        if self._answered and not ready and not fault:
-            fault = "no version answers any more"
-        news = dict.fromkeys(sorted(ready - self.ready), "READY")
-        for version, why in unloaded.items():
-            if self._unloaded.get(version) != why:
-                news[version] = f"does not load: {why.rstrip()}"
-        news |= {version: why for version, why in wrong.items() if version not in self._wrong}
-        lines = [f"  {version_text(version)}: {text}" for version, text in news.items()]
-        if fault != self.fault:
-            lines.append(f"degraded: {fault}" if fault else f"no longer: {self.fault}")
-        self.ready, self.fault, self._unloaded, self._wrong = ready, fault, unloaded, wrong
-        self.failures = {**unloaded, **wrong}
+                self.fault = f"{named}: not in {self._repository.root} any more; "
+                self.fault += "answers until the next start"
+        self._answered |= bool(self.ready)
+        if self._answered and not self.ready and not self.fault:
+            self.fault = "no version answers any more"
+        self.failures = {**self.unloaded, **wrong}
         self._note_renewed()
-        return lines
 
     def _note_renewed(self) -> None:
         """Notes that models whose instances are being replaced may not answer."""
-        renewed = {name for name, load in self._loads.items() if load.renews}
+        renewed = {name for name, load in self._loads.items() if load.replaced}
         why = "new instances are loaded: one does not work"
         self.failures |= {version: why for version in self.ready if version[0] in renewed}
 
-    def _find_unloaded(
-        self, index: list[dict[str, Any]], ready: set[Version]
-    ) -> dict[Version, str]:
+    def _find_unloaded(self, index: list[dict[str, Any]]) -> dict[Version, str]:
         """Returns the versions that are missed, and why they do not load."""
-        newest: dict[str, int] = {}
-        unloaded: dict[Version, str] = {}
-        known: set[str] = set()
-        for name, number in ready:
-            newest[name] = max(newest.get(name, 0), int(number))
+        newest = {name: int(n) for name, n in sorted(self.ready, key=lambda v: int(v[1]))}
+        known = {model["name"] for model in index if model.get("state")}
+        unloaded = dict[Version, str]()
         for model in index:
             name, number, state = model["name"], model.get("version", ""), model.get("state")
             reason = model.get("reason", "") if state == "UNAVAILABLE" else ""
             if state == "LOADING":  # again, perhaps
-                reason = self._unloaded.get((name, number), "")
-            known |= {name} if state else set()
+                reason = self.unloaded.get((name, number), "")
             is_missed = not number or int(number) > newest.get(name, -1)
             if reason and reason != _UNLOADED and is_missed and self._is_chosen(name, number):
                 unloaded[name, number] = reason

@@ -24,12 +24,11 @@ def family_of(host: str) -> socket.AddressFamily:
 
 def check_port(host: str, name: str, port: int) -> None:
     """Refuses a port that another program has, which would answer for the new server."""
-    try:
-        _bind(host, port, reuse=True)  # closed connections do not count
-    except OSError as error:
+    if error := _refusal(host, port, reuse=True):  # closed connections do not count
         raise ServerError(
             f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
-            "another port, or end the program that has it"
+            "another port, or end the program that has it",
+            setting=name,
         ) from error
 
 
@@ -41,25 +40,20 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     Raises:
         ServerError: no program can listen on the host.
     """
-    try:
-        _bind(host, 0)
-    except OSError as error:
-        raise ServerError(f"`host` {host}: cannot listen there: {error}") from error
+    if error := _refusal(host, 0):
+        raise ServerError(f"`host` {host}: cannot listen there: {error}", setting="host") from error
     below = int(_CONNECTIONS.read_text().split()[0]) if _CONNECTIONS.exists() else 32_768
     candidates = range(_LOWEST, below if below > 2 * _LOWEST else 1 << 16)
-    free = (port for port in random.sample(candidates, len(candidates)) if _is_free(host, port))
-    return dict(zip(names, free, strict=False))
+    shuffled = random.sample(candidates, len(candidates))
+    return dict(zip(names, (p for p in shuffled if not _refusal(host, p)), strict=False))
 
 
-def _is_free(host: str, port: int) -> bool:
+def _refusal(host: str, port: int, *, reuse: bool = False) -> OSError | None:
+    """Returns why no program can listen on a port; None if one can."""
     try:
-        _bind(host, port)
-    except OSError:
-        return False
-    return True
-
-
-def _bind(host: str, port: int, *, reuse: bool = False) -> None:
-    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
-        probe.bind((host, port))
+        with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            probe.bind((host, port))
+    except OSError as error:
+        return error
+    return None

@@ -9,7 +9,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,59 +47,54 @@ def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float)
 
 
 @dataclasses.dataclass(slots=True)
-class _Probe:
+class Probe:
     """The questions to one version.
 
     Attributes:
         recorded: what the file holds, read once: the repository may be away later.
-        thread: of the last one.
+        thread: of the last question.
         sent: its time.
-        asked: time since which none was answered; None if the last one was.
-        executions: of the version at that time: a busy one answers others.
-        is_silent: it answered nobody for too long.
+        answered: time of the last answer, whatever it was.
         right: time of the last answer that was right.
         fault: why the last answer was not right; empty if it was.
         failures: number of questions that got a wrong answer or none.
+        executions: of the version at the last look.
+        alive: last time at which no question waited, or the version answered others.
     """
 
     file: Path
     recorded: dict[str, Any] = dataclasses.field(default_factory=dict)
     thread: threading.Thread | None = None
     sent: float = -math.inf
-    asked: float | None = None
-    executions: int = 0
-    is_silent: bool = False
+    answered: float = -math.inf
     right: float = dataclasses.field(default_factory=time.monotonic)
     fault: str = ""
     failures: int = 0
+    executions: int = -1
+    alive: float = -math.inf
 
-    def ask(self, server: TritonServer, version: Version) -> None:
+    def ask(self, url: str, version: Version) -> None:
         """Sends the recorded row and compares the answer."""
-        failed = True
+        failed, answered = True, True
         try:
-            executions = server.executions(*version)
-            if self.asked is None or executions != self.executions:
-                self.asked, self.executions = time.monotonic(), executions
-            elif time.monotonic() - self.asked > SILENCE_S:
-                self.is_silent = True
             self.recorded = self.recorded or json.loads(self.file.read_text())
-            with Endpoint(server.url, *version, timeout_s=SILENCE_S) as endpoint:
+            with Endpoint(url, *version, timeout_s=SILENCE_S) as endpoint:
                 inputs = json.dumps(self.recorded["inputs"])
                 answer = endpoint.send(request_from_json(endpoint.signature, inputs))
             self.fault = _difference(answer, self.recorded["outputs"], self.recorded["tolerance"])
-            self.asked, failed = None, bool(self.fault)
+            failed = bool(self.fault)
             self.right = self.right if failed else time.monotonic()
         except OverloadedError:
-            self.asked, failed = None, False  # it answers others
-        except ServerError:
-            pass  # it goes, or the server is slow
+            failed = False  # it answers others
         except EndpointError as error:
-            if error.status not in _NO_ANSWER:
-                self.fault, self.asked = f"its recorded row is refused: {error}", None
+            answered = error.status not in _NO_ANSWER
+            if answered:
+                self.fault = f"its recorded row is refused: {error}"
         except (OSError, ValueError, LookupError, TypeError) as error:
-            self.fault, self.asked = f"{self.file} cannot be asked: {error}", None
+            self.fault = f"{self.file} cannot be asked: {error}"
         finally:
             self.failures += failed
+            self.answered = time.monotonic() if answered else self.answered
 
 
 class Prober:
@@ -107,47 +102,38 @@ class Prober:
 
     Args:
         every_s: time between two questions; 0 asks none.
+
+    Attributes:
+        probes: those of the versions that have a recorded row.
     """
 
     def __init__(self, every_s: float) -> None:
+        self.probes: dict[Version, Probe] = {}
         self._every_s = every_s
-        self._probes: dict[Version, _Probe] = {}
 
-    def look(self, server: TritonServer, versions: Iterable[Version]) -> None:
-        """Asks the versions whose turn it is.
+    def look(self, server: TritonServer, versions: Mapping[Version, int]) -> None:
+        """Asks the versions whose turn it is, given the executions of each.
 
         Raises:
             ServerError: one of them answers nobody any more.
         """
-        known, self._probes = self._probes, {}
+        known, self.probes = self.probes, {}
         for version in versions if self._every_s else ():
             file = server.settings.repository.joinpath(*version, PROBE_FILE)
             if version in known or file.is_file():
-                self._probes[version] = known.get(version) or _Probe(file)
-        for version, probe in self._probes.items():
-            if probe.is_silent:
+                self.probes[version] = known.get(version) or Probe(file)
+        for version, probe in self.probes.items():
+            now, executions = time.monotonic(), versions[version]
+            if probe.answered >= probe.sent or executions != probe.executions:
+                probe.alive, probe.executions = now, executions
+            if now - probe.alive > SILENCE_S:
                 raise ServerError(f"{version_text(version)} answered nothing for {SILENCE_S:.0f} s")
             is_asked = probe.thread is not None and probe.thread.is_alive()
-            if not is_asked and time.monotonic() - probe.sent >= self._every_s:
-                call = (server, version)
+            if not is_asked and now - probe.sent >= self._every_s:
+                call = (server.url, version)
                 probe.thread = threading.Thread(target=probe.ask, args=call, daemon=True)
                 probe.thread.start()
-                probe.sent = time.monotonic()
-
-    @property
-    def faults(self) -> dict[Version, str]:
-        """Versions whose last answer was wrong -> the difference."""
-        return {version: probe.fault for version, probe in self._probes.items() if probe.fault}
-
-    @property
-    def failures(self) -> dict[Version, int]:
-        """Versions -> number of questions that got a wrong answer or none."""
-        return {version: probe.failures for version, probe in self._probes.items()}
-
-    @property
-    def right(self) -> dict[Version, float]:
-        """Versions -> time of the last right answer, or first look."""
-        return {version: probe.right for version, probe in self._probes.items()}
+                probe.sent = now
 
 
 def _difference(answer: Arrays, recorded: dict[str, Any], tolerance: float) -> str:

@@ -22,7 +22,6 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -143,10 +142,6 @@ class ServerSettings:
         return dataclasses.replace(self, **cast(Any, free_ports(self.host, unset)))
 
 
-class NotReadyError(ServerError):
-    """A server took too long to load its models."""
-
-
 class TritonServer:
     """A running server, which ends with this process; a context manager that stops it.
 
@@ -253,24 +248,29 @@ class TritonServer:
         """Returns the server's exit code; None while it runs."""
         return self._process.poll()
 
-    def wait_ready(
-        self, timeout_s: float = 120.0, give_up: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Waits until the server has loaded its models, or `give_up` returns True.
+    def wait_ready(self, timeout_s: float = 120.0) -> None:
+        """Waits until the server has loaded its models.
 
         Raises:
             ServerError: it ended or took too long; with the reason from its log.
         """
         deadline = time.monotonic() + timeout_s
-        while not give_up() and not self.responds():
-            if (code := self.poll()) is not None:
-                reason = self.log.failure_reason()
-                raise ServerError(f"the server ended with code {code}: {reason}")
+        while not self.is_loaded():
             if time.monotonic() > deadline:
-                raise NotReadyError(
+                raise ServerError(
                     f"the server is not ready after {timeout_s:.0f} s; its log is {self.log.file}"
                 )
             time.sleep(_POLL_S)
+
+    def is_loaded(self) -> bool:
+        """Tells if the server has loaded its models.
+
+        Raises:
+            ServerError: it ended; with the reason from its log.
+        """
+        if (code := self.poll()) is not None:
+            raise ServerError(f"the server ended with code {code}: {self.log.failure_reason()}")
+        return self.responds()
 
     def responds(self) -> bool:
         """Tells if the server answers, over every protocol that it speaks."""
@@ -307,15 +307,10 @@ class TritonServer:
         models = self._ask("get_model_repository_index").models
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
-    def ready_versions(self) -> set[Version]:
-        """Returns model and version of all that answer, whatever is in the repository."""
+    def ready_versions(self) -> dict[Version, int]:
+        """Returns what answers, whatever is in the repository, and its executions so far."""
         statistics = self._ask("get_inference_statistics").model_stats
-        return {(of_version.name, of_version.version) for of_version in statistics}
-
-    def executions(self, model: str, version: str) -> int:
-        """Returns the number of executions that a version has completed."""
-        statistics = self._ask("get_inference_statistics", model, version).model_stats
-        return sum(int(of_version.execution_count) for of_version in statistics)
+        return {(each.name, each.version): int(each.execution_count) for each in statistics}
 
     def load(self, model: str) -> None:
         """Loads a model, as far as its files changed; waits for it."""

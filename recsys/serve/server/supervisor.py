@@ -6,7 +6,6 @@ here, and the instances of that model alone are replaced. Nothing watches this p
 started it (systemd, Docker, Kubernetes) starts it again, and the server ends with it.
 """
 
-import collections
 import dataclasses
 import datetime
 import signal
@@ -16,21 +15,17 @@ from pathlib import Path
 
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status
 from recsys.serve.server.install import ServerError
-from recsys.serve.server.instances import Instance, Instances, read_process
+from recsys.serve.server.instances import Instances, read_process
 from recsys.serve.server.models import Models
 from recsys.serve.server.probe import SILENCE_S, Prober
-from recsys.serve.server.process import (
-    NotReadyError,
-    ServerSettings,
-    TritonServer,
-    version_text,
-)
+from recsys.serve.server.process import ServerSettings, TritonServer, version_text
 from recsys.settings import setting
 
-_TICK_S = 0.5
+_TICK_S, _POLL_S = 0.5, 0.05
 _WINDOW_S = 600.0
 """Time in which there are to be no more than `max_restarts`."""
 _LONGEST_PAUSE_S = 30.0
+_SHOWN_RESTARTS = 100
 _OF_REQUESTS = (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV)
 _BLAME = "; a request may have caused it (Security in docs/deployment.md)"
 
@@ -79,11 +74,8 @@ class Supervisor:
     ) -> None:
         self._settings, self._options, self._log_file = settings, options, log_file
         self._health, self._say, self._stopped = health, say, stopped
-        self._watched: _Watched | None = None
-        self._restarts: list[str] = []
-        self._recent: collections.deque[float] = collections.deque()
+        self._restarts: list[tuple[float, str]] = []
         self._num_restarts = 0
-        self._metrics_url = ""
 
     def run(self, on_ready: Callable[[TritonServer], None]) -> None:
         """Serves until `stopped`; calls `on_ready` once.
@@ -95,172 +87,155 @@ class Supervisor:
         while not self._stopped():
             try:
                 with TritonServer(self._settings, self._log_file) as server:
-                    self._metrics_url = server.metrics_url
-                    watched = _Watched(server, self._options.probe_secs)
-                    self._load(watched)
+                    self._begin(server)
+                    self._load()
                     if not self._stopped() and not served:
                         on_ready(server)
                     served = True
-                    self._watch(watched)
+                    while not self._stopped():
+                        time.sleep(_TICK_S)
+                        self._look()
                     self._say("stopping (a client that keeps its connection open may delay it)")
             except Exception as error:  # of the server or its surroundings
                 if not served:
                     raise  # settings or models are wrong
                 if self._stopped():
                     return
-                self._watched = None
-                pause = self._note_restart(_text(error))
-                self._report("restarting")
-                self._tell_restart(f"starting again in {pause:.0f} s")
-                deadline = time.monotonic() + pause
+                deadline = time.monotonic() + self._restart(_text(error))
                 while time.monotonic() < deadline and not self._stopped():
                     time.sleep(_TICK_S)
 
-    def _note_restart(self, reason: str) -> float:
-        """Counts a restart of the server or of a model; returns the pause before it.
+    def _restart(self, reason: str, model: str = "") -> float:
+        """Counts and tells a restart of the server, or of a model; returns the pause before it.
 
         Raises:
             ServerError: there were too many.
         """
-        now = time.monotonic()
-        self._recent.append(now)
-        while self._recent[0] < now - _WINDOW_S:
-            self._recent.popleft()
-        when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._restarts = [*self._restarts[-99:], f"{when} {reason}"]
+        now, when = time.monotonic(), datetime.datetime.now(datetime.UTC)
         self._num_restarts += 1
-        if len(self._recent) > self._options.max_restarts:
+        most = self._options.max_restarts
+        told = f"{when.isoformat(timespec='seconds')} {reason}"
+        self._restarts = [*self._restarts[-max(most, _SHOWN_RESTARTS) :], (now, told)]
+        recent = sum(then >= now - _WINDOW_S for then, _ in self._restarts)
+        if recent > most:
             raise ServerError(
-                f"{reason}; it was started again {self._options.max_restarts} times within ten "
-                "minutes (`max_restarts`)"
+                f"{reason}; it was started again {most} times within ten minutes (`max_restarts`)",
+                setting="max_restarts",
             )
-        return min(2.0 ** (len(self._recent) - 1) - 1, _LONGEST_PAUSE_S)
+        pause = min(2.0 ** (recent - 1) - 1, _LONGEST_PAUSE_S)
+        # Before it is said, so that who reads that finds it in health.
+        self._report("degraded" if model else "restarting")
+        what = f"{model} is loaded again, the other models go on"
+        what = what if model else f"starting again in {pause:.0f} s"
+        when_told, _, _ = told.partition(" ")
+        self._say(f"{when_told} restart {self._num_restarts}: {reason}; {what}")
+        return pause
 
-    def _tell_restart(self, what: str) -> None:
-        when, _, reason = self._restarts[-1].partition(" ")
-        self._say(f"{when} restart {self._num_restarts}: {reason}; {what}")
+    def _begin(self, server: TritonServer) -> None:
+        """Begins to watch a server."""
+        self._server = server
+        self._models = Models(server)
+        self._instances = Instances(server.pid)
+        self._prober = Prober(self._options.probe_secs)
+        self._told: dict[object, str] = {}
 
-    def _load(self, watched: "_Watched") -> None:
+    def _load(self) -> None:
         """Waits for the first load; ends models that do not finish."""
-        server = watched.server
-
-        def tick() -> bool:
-            watched.instances.look()
-            self._report("restarting" if self._restarts else "starting")
-            return self._stopped()
-
-        while True:
-            try:
-                server.wait_ready(self._options.ready_timeout_s, tick)
-                break
-            except NotReadyError:
-                hung = {*server.names} - server.log.loaded_models()
-                if not self._end_hung(watched, hung):
-                    raise
+        server, models, timeout_s = self._server, self._models, self._options.ready_timeout_s
+        deadline = time.monotonic() + timeout_s
+        while not self._stopped() and not server.is_loaded():
+            self._instances.look()
+            self._report("restarting" if self._num_restarts else "starting")
+            if time.monotonic() > deadline:
+                if not self._end_hung({*server.names} - server.log.loaded_models()):
+                    raise ServerError(
+                        f"the server is not ready after {timeout_s:g} s; its log is "
+                        f"{server.log.file}"
+                    )
+                deadline = time.monotonic() + timeout_s
+            time.sleep(_POLL_S)
         if self._stopped():
             return
-        self._watched = watched
-        news = self._observe(watched)
+        models.observe({})
+        self._answered = time.monotonic()  # the load may have taken longer than a silence may
+        if models.failures and not models.ready:
+            reasons = "\n  ".join(f"{version_text(v)}: {w}" for v, w in models.failures.items())
+            raise ServerError(f"no model could be loaded:\n  {reasons}\n  (log {server.log.file})")
         if not server.names and self._settings.poll_secs:
             self._say(
                 f"{self._settings.repository} holds no model yet; it is looked for one every "
                 f"{self._settings.poll_secs} s"
             )
-        failures = watched.models.failures
-        if failures and not watched.models.ready:
-            reasons = "\n  ".join(f"{version_text(v)}: {why}" for v, why in failures.items())
-            raise ServerError(f"no model could be loaded:\n  {reasons}\n  (log {server.log.file})")
-        for line in news:
-            self._say(line)
+        self._report_models("")
 
-    def _watch(self, watched: "_Watched") -> None:
-        """Returns when `stopped`; raises why the server died or does not serve."""
-        told = ""
-        while not self._stopped():
-            time.sleep(_TICK_S)
-            try:
-                self._look(watched)
-                told = ""
-            except ServerError:
-                raise
-            except Exception as error:  # noqa: BLE001  (no descriptor or thread is left, say)
-                fault = f"cannot watch the server at the moment: {_text(error)}"
-                if fault != told:
-                    self._say(fault)
-                told = fault
+    def _look(self) -> None:
+        """Looks at the server once; raises why it does not serve.
+
+        What keeps this process from looking is told, and the next look is tried.
+        """
+        try:
+            self._look_at_process()
+            if fault := self._look_at_models():
+                silent_s = time.monotonic() - self._answered
+                if silent_s > SILENCE_S:
+                    raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s{_BLAME}")
+                fault = f"the server has not answered for {silent_s:.0f} s: {fault}"
                 self._report("degraded", fault)
-                watched.answered = time.monotonic()  # nobody could ask
+                return
+        except ServerError:
+            raise
+        except Exception as error:  # noqa: BLE001  (no descriptor or thread is left, say)
+            fault = f"cannot watch the server at the moment: {_text(error)}"
+            self._tell(self._told | {fault: fault})
+            self._report("degraded", fault)
+        self._answered = time.monotonic()  # or nobody could ask
 
-    def _look(self, watched: "_Watched") -> None:
-        """Looks at the server once; raises why it does not serve."""
-        server, models, instances = watched.server, watched.models, watched.instances
-        fault = server.log.limit(self._options.log_mib << 20)
-        if fault and fault != watched.log_fault:
-            self._say(fault)
-        watched.log_fault = fault
-        if (code := server.poll()) is not None:
+    def _look_at_process(self) -> None:
+        """Raises why the process of the server does not serve."""
+        code = self._server.poll()
+        if code is not None:
             ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
             blame = _BLAME if code in _OF_REQUESTS else ""
             raise ServerError(f"the server ended with {ended}{blame}")
-        if read_process(server.pid).state == "T":
+        if read_process(self._server.pid).state == "T":
             raise ServerError("the server was stopped by a signal")
+
+    def _look_at_models(self) -> str:
+        """Asks the server for its models, and acts on what it finds; returns why none came."""
+        models, instances = self._models, self._instances
+        log_fault = self._server.log.limit(self._options.log_mib << 20)
         # Before the end of a load is noted: its last process may be seen here.
         instances.look()
-        if fault := self._ask(watched):
-            silent_s = time.monotonic() - watched.answered
-            if silent_s > SILENCE_S:
-                raise ServerError(f"the server did not answer for {SILENCE_S:.0f} s{_BLAME}")
-            self._report("degraded", f"the server has not answered for {silent_s:.0f} s: {fault}")
-            return
-        watched.answered = time.monotonic()
-        for dead in instances.dead(models.loading):
-            if models.is_ready(dead):
-                self._replace(watched, dead)
+        if not self._server.responds():
+            return "it is not ready"
+        models.look(self._settings.poll_secs)
+        instances.end_by(models.end_loads(), time.monotonic() + SILENCE_S)
+        try:
+            models.observe({v: p.fault for v, p in self._prober.probes.items() if p.fault})
+        except ServerError as error:
+            return str(error)
+        self._report_models(log_fault)
+        self._prober.look(self._server, models.ready)
+        for dead in instances.dead():
+            if dead.model not in models.loading and models.is_ready(dead):
+                models.renew(dead.model, instances.of(dead.model))  # first: it needs a thread
+                reason = f"instance {dead.name} (process {dead.pid}) {dead.fault}"
+                self._restart(reason, dead.model)
         for model, spent_s in models.loading.items():
             over_s = spent_s - self._options.ready_timeout_s
             if over_s > SILENCE_S:
                 raise ServerError(f"the load of {model} does not end")
             if over_s > 0:
-                self._end_hung(watched, [model])
-
-    def _ask(self, watched: "_Watched") -> str:
-        """Asks the server for its state and reports it; returns why it did not answer."""
-        if not watched.server.responds():
-            return "it is not ready"
-        watched.models.look(self._settings.poll_secs)
-        for model in watched.models.end_loads():
-            watched.instances.end_retired(model, time.monotonic() + SILENCE_S)
-        try:
-            news = self._observe(watched)
-        except ServerError as error:
-            return str(error)
-        for line in news:
-            self._say(line)
-        watched.prober.look(watched.server, watched.models.ready)
+                self._end_hung([model])
         return ""
 
-    def _observe(self, watched: "_Watched") -> list[str]:
-        """Reads and reports the models' states; returns lines of the news."""
-        news = watched.models.observe(watched.prober.faults)
-        is_ok = not watched.models.failures and not watched.models.fault
-        self._report("ok" if is_ok else "degraded", watched.models.fault)
-        return news
-
-    def _replace(self, watched: "_Watched", dead: Instance) -> None:
-        """Replaces the instances of a model of which one is dead."""
-        watched.models.renew(dead.model)  # first: it needs a thread
-        watched.instances.retire(dead.model)
-        self._note_restart(f"instance {dead.name} (process {dead.pid}) {dead.fault}")
-        self._report("degraded")  # before it is said, so that who reads that finds it in health
-        self._tell_restart(f"{dead.model} is loaded again, the other models go on")
-
-    def _end_hung(self, watched: "_Watched", names: Iterable[str]) -> bool:
+    def _end_hung(self, names: Iterable[str]) -> bool:
         """Ends the versions of models that load for too long; tells if there were any."""
         hung = [
             instance
             for name in names
-            for instance in watched.instances.of(name)
-            if not instance.fault and not watched.models.is_ready(instance)
+            for instance in self._instances.of(name)
+            if not instance.fault and not self._models.is_ready(instance)
         ]
         for instance in hung:
             self._say(
@@ -270,44 +245,47 @@ class Supervisor:
             instance.kill()
         return bool(hung)
 
+    def _report_models(self, log_fault: str) -> None:
+        """Reports the states of the models, and tells what is new in them."""
+        models = self._models
+        is_ok = not models.failures and not models.fault
+        self._report("ok" if is_ok else "degraded", models.fault)
+        lines: dict[object, str] = {log_fault: log_fault} if log_fault else {}
+        lines |= {v: f"  {version_text(v)}: READY" for v in sorted(models.ready)}
+        for version, why in models.unloaded.items():
+            lines[version, why] = f"  {version_text(version)}: does not load: {why.rstrip()}"
+        for version, probe in self._prober.probes.items():
+            if probe.fault:
+                lines[version, "probe"] = f"  {version_text(version)}: {probe.fault}"
+        if models.fault:
+            lines[models.fault] = f"degraded: {models.fault}"
+        self._tell(lines)
+
+    def _tell(self, lines: dict[object, str]) -> None:
+        """Says what was not so at the last look, each line under what it is known by."""
+        news = [line for key, line in lines.items() if key not in self._told]
+        gone = [line for key, line in self._told.items() if key not in lines]
+        for line in news + [f"no longer {line}" for line in gone if line.startswith("degraded: ")]:
+            self._say(line)
+        self._told = lines
+
     def _report(self, status: Status, fault: str = "") -> None:
+        """Replaces the report of health; only a server that is up has models."""
         report = HealthReport(
             status=status,
             fault=fault,
-            restarts=tuple(self._restarts),
+            restarts=tuple(told for _, told in self._restarts[-_SHOWN_RESTARTS:]),
             num_restarts=self._num_restarts,
-            metrics_url=self._metrics_url,
+            metrics_url=self._server.metrics_url,
         )
-        if (watched := self._watched) is not None:
-            answering: dict[str, list[int]] = collections.defaultdict(list)
-            for model, version in sorted(watched.models.ready - watched.models.failures.keys()):
-                answering[model].append(int(version))
-            report = dataclasses.replace(
-                report,
-                models=dict(answering),
-                failures=dict(watched.models.failures),
-                probes=watched.prober.right,
-                failed_probes=watched.prober.failures,
-                listed=watched.models.listed,
-            )
+        if status in ("ok", "degraded"):
+            models, probes = self._models, self._prober.probes
+            report.listed, report.failures = models.listed, dict(models.failures)
+            report.probes = {version: probe.right for version, probe in probes.items()}
+            report.failed_probes = {version: probe.failures for version, probe in probes.items()}
+            for model, version in sorted(models.ready.keys() - models.failures.keys()):
+                report.models.setdefault(model, []).append(int(version))
         self._health.report = report
-
-
-class _Watched:
-    """A server, and what is known about it from one look to the next.
-
-    Attributes:
-        answered: time of the last look at which it told its state.
-        log_fault: what was wrong with its log then.
-    """
-
-    def __init__(self, server: TritonServer, probe_secs: float) -> None:
-        self.server = server
-        self.models = Models(server)
-        self.instances = Instances(server.pid)
-        self.prober = Prober(probe_secs)
-        self.answered = time.monotonic()
-        self.log_fault = ""
 
 
 def _text(error: Exception) -> str:

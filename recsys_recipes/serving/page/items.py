@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a BERT4Rec: a history and what follows it."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
-from recsys.serve.client.connection import Endpoint
+from recsys.serve.client.connection import Endpoint, request_from_json
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import TITLES
 from recsys_recipes.serving.page import table
@@ -66,15 +65,12 @@ def recommend_items(
 ) -> list[tuple[str, str, float]]:
     """Returns items with titles and scores that come next after a history, the best first."""
     history, excludes = endpoint.signature.inputs
-    by_raw_id, (length,) = history.dtype == "string", history.shape
-    wrong = [] if by_raw_id else [i for i in items if not (i.isdecimal() and len(i) < 19)]
-    if wrong:
-        raise UserError(f"{wrong[0]!r} is no item number: the model takes whole numbers from 1")
-    sent: list[Any] = [item.encode() if by_raw_id else int(item) for item in items]
+    nothing, (length,) = "" if history.dtype == "string" else 0, history.shape
+    sent: list[str | int] = [int(i) if nothing == 0 and i.isdecimal() else i for i in items]
     if length != -1:  # a network of fixed places: the last items, then nothing
-        sent = [*sent, *[b"" if by_raw_id else 0] * (length - len(sent))][-length:]
-    request = {history.name: np.array([sent], history.numpy_dtype)}
-    reply = endpoint.predict(request | {excludes.name: np.array([[exclude_seen]])})
+        sent = [*sent, *[nothing] * (length - len(sent))][-length:]
+    request = {history.name: [sent], excludes.name: [[exclude_seen]]}
+    reply = endpoint.predict(request_from_json(endpoint.signature, json.dumps(request)))
     found, scores = (reply[tensor.name][0].tolist() for tensor in endpoint.signature.outputs[:2])
     titles = reply[TITLES][0].tolist() if TITLES in reply else [b""] * len(found)
     triples = zip(found, titles, scores, strict=True)
