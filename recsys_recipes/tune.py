@@ -169,6 +169,9 @@ class Search:
         searched = {name for name, _ in self._settings.search}
         self._flags.refuse_unused(flag_values, config, searched)
         config.require_inputs()
+        for name, values in self._settings.search:
+            for value in values.split(",") if "," in values else ():
+                self._flag_values([f"--{name}={value}"])
         search = ["=".join(searched) for searched in self._settings.search]
         values: dict[str, Any] = config.to_dict() | {"search": search}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}

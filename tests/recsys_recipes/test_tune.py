@@ -171,8 +171,9 @@ def test_a_killed_trial_begins_anew(words, tmp_path):
         (("--search=lr=1..2", "--num_negatives=9"), ("--num_negatives", "--loss full")),
     ],
 )
-def test_what_cannot_be_searched_is_refused(tune, flags, facts):
+def test_what_cannot_be_searched_is_refused(tune, tmp_path, flags, facts):
     assert_tells(tune(*flags, search=(), status=2), *facts)
+    assert not (tmp_path / "study.db").exists()
 
 
 def test_another_file_and_trials_that_all_diverge(tune, tmp_path):
