@@ -19,8 +19,9 @@ from preproc.clicks.schema.row_format import (
     ListRule,
     NumberRule,
     Role,
+    RowFormat,
 )
-from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema, TitlesSchema
+from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 from recsys.data.quantiles import MOST_BINS
@@ -188,7 +189,6 @@ class _Reader:
         """Returns the schema of a file of ratings."""
         top = self._mapping((), self._values, _TOP_OF_RATINGS)
         dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
-        delimiter, quote, header = self._dialect(dialect)
         name = top.get("format", self._path.stem)
         if not isinstance(name, str):
             raise self._error(("format",), f"expected a name, got {name!r}")
@@ -202,21 +202,29 @@ class _Reader:
             raise self._error(("columns",), "user and item have the type auto together")
         return RatingsSchema(
             name=name,
-            delimiter=delimiter,
-            quote=quote,
-            header=header,
-            columns=columns,
+            rows=self._rows(("dialect",), dialect, columns),
             has_any_ids="auto" in types,
             titles=self._titles(top["titles"]) if "titles" in top else None,
         )
 
-    def _titles(self, values: Any) -> TitlesSchema:
+    def _rows(
+        self, at: tuple[str, ...], dialect: Mapping[str, Any], columns: tuple[Column, ...]
+    ) -> RowFormat:
+        delimiter, quote, header = self._dialect(dialect, at)
+        return RowFormat(
+            delimiter=delimiter.encode(),
+            quote=quote.encode(),
+            columns=columns,
+            numbers=(0,) * len(columns),
+            has_header=header,
+        )
+
+    def _titles(self, values: Any) -> RatingsSchema:
         """Returns the schema of the file of titles beside ratings."""
         at = ("titles",)
         given = self._mapping(at, values, _TITLES)
         of_dialect = (*at, "dialect")
         dialect = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
-        delimiter, quote, header = self._dialect(dialect, of_dialect)
         encoding = self._one_of(
             (*of_dialect, "encoding"), dialect.get("encoding", "utf-8"), _ENCODINGS
         )
@@ -229,14 +237,8 @@ class _Reader:
             raise self._error(
                 (*at, "columns"), f"expected one item and one title, got {', '.join(roles)}"
             )
-        return TitlesSchema(
-            file=file,
-            delimiter=delimiter,
-            quote=quote,
-            header=header,
-            encoding=encoding,
-            columns=columns,
-        )
+        rows = self._rows(of_dialect, dialect, columns)
+        return RatingsSchema(name=file, rows=rows, encoding=encoding)
 
     def _columns_of_ratings(
         self, at: tuple[str, ...], entries: Any, roles: tuple[Role, ...]
