@@ -188,7 +188,8 @@ class _Reader:
     def ratings(self) -> RatingsSchema:
         """Returns the schema of a file of ratings."""
         top = self._mapping((), self._values, _TOP_OF_RATINGS)
-        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
+        at = ("dialect",)
+        dialect = self._dialect(self._mapping(at, top.get("dialect", {}), _DIALECT), at)
         name = top.get("format", self._path.stem)
         if not isinstance(name, str):
             raise self._error(("format",), f"expected a name, got {name!r}")
@@ -202,21 +203,9 @@ class _Reader:
             raise self._error(("columns",), "user and item have the type auto together")
         return RatingsSchema(
             name=name,
-            rows=self._rows(("dialect",), dialect, columns),
+            rows=_rows_of(dialect, columns),
             has_any_ids="auto" in types,
             titles=self._titles(top["titles"]) if "titles" in top else None,
-        )
-
-    def _rows(
-        self, at: tuple[str, ...], dialect: Mapping[str, Any], columns: tuple[Column, ...]
-    ) -> RowFormat:
-        delimiter, quote, header = self._dialect(dialect, at)
-        return RowFormat(
-            delimiter=delimiter.encode(),
-            quote=quote.encode(),
-            columns=columns,
-            numbers=(0,) * len(columns),
-            has_header=header,
         )
 
     def _titles(self, values: Any) -> RatingsSchema:
@@ -224,9 +213,10 @@ class _Reader:
         at = ("titles",)
         given = self._mapping(at, values, _TITLES)
         of_dialect = (*at, "dialect")
-        dialect = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
+        mapping = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
+        dialect = self._dialect(mapping, of_dialect)
         encoding = self._one_of(
-            (*of_dialect, "encoding"), dialect.get("encoding", "utf-8"), _ENCODINGS
+            (*of_dialect, "encoding"), mapping.get("encoding", "utf-8"), _ENCODINGS
         )
         file = given.get("file")
         if not isinstance(file, str) or Path(file).name != file:
@@ -237,8 +227,7 @@ class _Reader:
             raise self._error(
                 (*at, "columns"), f"expected one item and one title, got {', '.join(roles)}"
             )
-        rows = self._rows(of_dialect, dialect, columns)
-        return RatingsSchema(name=file, rows=rows, encoding=encoding)
+        return RatingsSchema(name=file, rows=_rows_of(dialect, columns), encoding=encoding)
 
     def _columns_of_ratings(
         self, at: tuple[str, ...], entries: Any, roles: tuple[Role, ...]
@@ -633,6 +622,18 @@ class _Reader:
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
         line = self._document.line(*at)
         return PreprocError(f"{self._path}:{line}: {key}: {message}", path=self._path, line=line)
+
+
+def _rows_of(dialect: tuple[str, str, bool], columns: tuple[Column, ...]) -> RowFormat:
+    """Returns fields that are no features."""
+    delimiter, quote, header = dialect
+    return RowFormat(
+        delimiter=delimiter.encode(),
+        quote=quote.encode(),
+        columns=columns,
+        numbers=(0,) * len(columns),
+        has_header=header,
+    )
 
 
 def _idle_keys(
