@@ -16,6 +16,7 @@ from preproc.clicks.schema.rating_fields import (
 )
 from preproc.clicks.schema.read import load_ratings_schema
 from preproc.clicks.schema.row_format import FieldType, RowFormat
+from preproc.clicks.schema.schema import RatingsSchema
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.raw.objects import JsonError, cells_of_object
 from preproc.files.raw.spelled_numbers import spelling_remedy
@@ -264,11 +265,15 @@ def load_formats(path: Path) -> tuple[RatingsFormat, ...]:
         PreprocError: it is missing or wrong; names file, line and key.
     """
     schema = load_ratings_schema(path)
-    titles = None
-    if (of := schema.titles) is not None:
-        titles = RatingsFormat(name=of.file, rows=of.row_format, encoding=of.encoding)
-    layout = RatingsFormat(name=schema.name, rows=schema.row_format, titles=titles)
+    layout = _of_schema(schema)
     return (layout.with_ids("digits"), layout) if schema.has_any_ids else (layout,)
+
+
+def _of_schema(schema: RatingsSchema) -> RatingsFormat:
+    titles = None if schema.titles is None else _of_schema(schema.titles)
+    return RatingsFormat(
+        name=schema.name, rows=schema.rows, titles=titles, encoding=schema.encoding
+    )
 
 
 def _json_fault(row: bytes, row_format: RowFormat) -> str:

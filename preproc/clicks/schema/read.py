@@ -19,8 +19,9 @@ from preproc.clicks.schema.row_format import (
     ListRule,
     NumberRule,
     Role,
+    RowFormat,
 )
-from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema, TitlesSchema
+from preproc.clicks.schema.schema import SPLIT_KINDS, RatingsSchema, Schema
 from preproc.clicks.schema.time_rule import TIME_FEATURES, TimeRule, read_zone
 from preproc.files.errors import PreprocError
 from recsys.data.quantiles import MOST_BINS
@@ -187,8 +188,8 @@ class _Reader:
     def ratings(self) -> RatingsSchema:
         """Returns the schema of a file of ratings."""
         top = self._mapping((), self._values, _TOP_OF_RATINGS)
-        dialect = self._mapping(("dialect",), top.get("dialect", {}), _DIALECT)
-        delimiter, quote, header = self._dialect(dialect)
+        at = ("dialect",)
+        dialect = self._dialect(self._mapping(at, top.get("dialect", {}), _DIALECT), at)
         name = top.get("format", self._path.stem)
         if not isinstance(name, str):
             raise self._error(("format",), f"expected a name, got {name!r}")
@@ -202,23 +203,20 @@ class _Reader:
             raise self._error(("columns",), "user and item have the type auto together")
         return RatingsSchema(
             name=name,
-            delimiter=delimiter,
-            quote=quote,
-            header=header,
-            columns=columns,
+            rows=_rows_of(dialect, columns),
             has_any_ids="auto" in types,
             titles=self._titles(top["titles"]) if "titles" in top else None,
         )
 
-    def _titles(self, values: Any) -> TitlesSchema:
+    def _titles(self, values: Any) -> RatingsSchema:
         """Returns the schema of the file of titles beside ratings."""
         at = ("titles",)
         given = self._mapping(at, values, _TITLES)
         of_dialect = (*at, "dialect")
-        dialect = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
-        delimiter, quote, header = self._dialect(dialect, of_dialect)
+        mapping = self._mapping(of_dialect, given.get("dialect", {}), _DIALECT_OF_TITLES)
+        dialect = self._dialect(mapping, of_dialect)
         encoding = self._one_of(
-            (*of_dialect, "encoding"), dialect.get("encoding", "utf-8"), _ENCODINGS
+            (*of_dialect, "encoding"), mapping.get("encoding", "utf-8"), _ENCODINGS
         )
         file = given.get("file")
         if not isinstance(file, str) or Path(file).name != file:
@@ -229,14 +227,7 @@ class _Reader:
             raise self._error(
                 (*at, "columns"), f"expected one item and one title, got {', '.join(roles)}"
             )
-        return TitlesSchema(
-            file=file,
-            delimiter=delimiter,
-            quote=quote,
-            header=header,
-            encoding=encoding,
-            columns=columns,
-        )
+        return RatingsSchema(name=file, rows=_rows_of(dialect, columns), encoding=encoding)
 
     def _columns_of_ratings(
         self, at: tuple[str, ...], entries: Any, roles: tuple[Role, ...]
@@ -633,6 +624,18 @@ class _Reader:
         key = ".".join(str(name) for name in at if not isinstance(name, int)) or "the schema"
         line = self._document.line(*at)
         return PreprocError(f"{self._path}:{line}: {key}: {message}", path=self._path, line=line)
+
+
+def _rows_of(dialect: tuple[str, str, bool], columns: tuple[Column, ...]) -> RowFormat:
+    """Returns fields that are no features."""
+    delimiter, quote, header = dialect
+    return RowFormat(
+        delimiter=delimiter.encode(),
+        quote=quote.encode(),
+        columns=columns,
+        numbers=(0,) * len(columns),
+        has_header=header,
+    )
 
 
 def _idle_keys(

@@ -48,68 +48,22 @@ files keep an order that the user has chosen.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TitlesSchema:
-    """The schema of a file of titles of items.
-
-    Attributes:
-        file: its name, beside the ratings.
-        delimiter: one character or two between two fields.
-        quote: one around fields that may hold delimiters; empty for none.
-        header: files begin with the names of their columns.
-        encoding: of a text that is no UTF-8.
-        columns: in the order of the file.
-    """
-
-    file: str
-    delimiter: str
-    quote: str
-    header: bool
-    encoding: str
-    columns: tuple[Column, ...]
-
-    @property
-    def row_format(self) -> RowFormat:
-        """The fields of a row."""
-        return _plain_format(self)
-
-
-def _plain_format(schema: "RatingsSchema | TitlesSchema") -> RowFormat:
-    """Returns the fields of a row without features."""
-    return RowFormat(
-        delimiter=schema.delimiter.encode(),
-        quote=schema.quote.encode(),
-        columns=schema.columns,
-        numbers=(0,) * len(schema.columns),
-        has_header=schema.header,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsSchema:
-    """The schema of a file of ratings.
+    """The schema of a file of ratings, or of titles of items.
 
     Attributes:
-        name: of the format.
-        delimiter: one character or two between two fields.
-        quote: one around fields that may hold delimiters; empty for none.
-        header: files begin with the names of their columns.
-        columns: in the order of the file.
+        name: of the format; of titles that of the file, beside the ratings.
+        rows: fields of a row, in the order of the file.
         has_any_ids: ids are whole numbers or texts, as the first rows have them.
-        titles: those of the items, in a file beside; None without.
+        titles: those of the items; None without.
+        encoding: of a text that is no UTF-8; ratings have no other.
     """
 
     name: str
-    delimiter: str
-    quote: str
-    header: bool
-    columns: tuple[Column, ...]
-    has_any_ids: bool
-    titles: "TitlesSchema | None" = None
-
-    @property
-    def row_format(self) -> RowFormat:
-        """The fields of a row."""
-        return _plain_format(self)
+    rows: RowFormat
+    has_any_ids: bool = False
+    titles: "RatingsSchema | None" = None
+    encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
