@@ -169,8 +169,8 @@ class Search:
         searched = {name for name, _ in self._settings.search}
         self._flags.refuse_unused(flag_values, config, searched)
         config.require_inputs()
-        for name, values in self._settings.search:
-            for value in values.split(",") if "," in values else ():
+        for name, texts in self._settings.search:
+            for value in texts.split(",") if "," in texts else ():
                 self._flag_values([f"--{name}={value}"])
         search = ["=".join(searched) for searched in self._settings.search]
         values: dict[str, Any] = config.to_dict() | {"search": search}
