@@ -6,7 +6,7 @@ import itertools
 import shlex
 import textwrap
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,16 +167,25 @@ def refuse_unused(
             continue
         if not flag_values[name].value or flag_values[name].value == flag_values[name].default:
             continue
-        for other, wanted in field.metadata["used_with"].items():
-            value, names = values[other], () if isinstance(wanted, Not) else wanted
-            is_used = value in names if names else value != wanted.value
-            if is_used or other in later:
+        for other, names in _hindrances(field, values):
+            if other in later:
                 continue
+            value = values[other]
             has = f"with `{other}` {value}" if value else f"without `{other}`"
             needs = f", it is for {' and '.join(names)}" if any(names) else ""
             raise UserError(
                 f"`{name}` does nothing {has}{needs}; leave it out", settings=(name, other)
             )
+
+
+def _hindrances(
+    field: "dataclasses.Field[Any]", values: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields the settings under which a setting does nothing, and what they would have to be."""
+    for other, wanted in field.metadata["used_with"].items():
+        names = () if isinstance(wanted, Not) else wanted
+        if not (values[other] in names if names else values[other] != wanted.value):
+            yield other, names
 
 
 def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
@@ -271,6 +280,25 @@ def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
     return [f"{name:{indent}}{first}".rstrip(), *(" " * indent + text for text in others)]
 
 
+def of_use(
+    chosen: Mapping[str, Any], values: Mapping[str, Any], given: Collection[str], sections: Sections
+) -> dict[str, Any]:
+    """Returns those of the chosen settings that do something.
+
+    The others keep their defaults, so that a command may leave them out.
+
+    Args:
+        chosen: settings that a program chose.
+        values: every setting, without the choice.
+        given: names of the settings that the user gave, and which stay as they are.
+        sections: sections of the program's config.
+    """
+    together = {**values, **chosen, **{name: values[name] for name in given}}
+    fields = itertools.chain.from_iterable(map(declared, sections))
+    idle = {field.name for field in fields if any(_hindrances(field, together))}
+    return {name: value for name, value in chosen.items() if name not in idle}
+
+
 def command_of(
     words: Sequence[str], values: Mapping[str, Any], sections: Sections, told: Collection[str]
 ) -> str:
@@ -280,13 +308,14 @@ def command_of(
         words: the command without flags.
         values: every setting, as plain values.
         sections: sections of the program's config.
-        told: names of the settings to give; those without a value are left out.
+        told: names of the settings to give; those without a value, and those that do nothing
+            under the others, are left out.
     """
-    names = (field.name for field in itertools.chain.from_iterable(map(declared, sections)))
     flags_given = (
-        f"--{name}={_spelled(values[name])}"
-        for name in names
-        if name in told and values[name] is not None
+        f"--{field.name}={_spelled(values[field.name])}"
+        for field in itertools.chain.from_iterable(map(declared, sections))
+        if field.name in told and values[field.name] is not None
+        if not any(_hindrances(field, values))
     )
     return shlex.join([*words, *flags_given])
 

@@ -126,6 +126,7 @@ def chosen_from_flags(
         if name != AUTO:
             return None, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
     chosen, settings = _auto(values, explicit)
+    settings = settings_flags.of_use(settings, values, explicit, SECTIONS)
     preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
     with preset.fill(values, explicit).located():
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given

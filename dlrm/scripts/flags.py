@@ -126,7 +126,8 @@ def contenders_from_flags(
 
 def _contender(candidate: Candidate, values: Mapping[str, Any], given: set[str]) -> Contender:
     filled, explicit = dict(values), set(given)
-    preset = _preset_of(candidate.settings).fill(filled, explicit)
+    chosen = settings_flags.of_use(candidate.settings, values, given, SECTIONS)
+    preset = _preset_of(chosen).fill(filled, explicit)
     config, refined = _config(filled, explicit, preset), candidate.refined
     of_refined = None if refined is None else _contender(refined, values, given)
     return Contender(candidate.name, config, of_refined)

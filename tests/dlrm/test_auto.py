@@ -169,6 +169,8 @@ def test_statistics_of_ids_are_taken_where_they_are_better(program, tmp_path):
 
 def flags_of(candidate):
     values = candidate.settings | {"seeds": 1}
+    if not values["decay_steps"]:
+        values.pop("decay_start_step", None)
     spelled = {n: ",".join(map(str, v)) if isinstance(v, tuple) else v for n, v in values.items()}
     return [f"--{name}={value}" for name, value in spelled.items()]
 

@@ -210,7 +210,8 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
-    arguments = from_first(dataset, tmp_path, "--process_timeout=1000")
+    endless = ("--epochs=10000", "--test_after=10000")
+    arguments = from_first(dataset, tmp_path, "--process_timeout=1000", *endless)
     job = (*harness.torchrun(2), *PROGRAM, *arguments)
     status, text, seconds = disturb(job, signal.SIGKILL, 1, "[3/30]")
     assert status != 0

@@ -56,16 +56,19 @@ class Case(NamedTuple):
 
     def flags(self, dataset, root):
         shuffle = self.dataset_type in ("split", "parquet")
-        sizes = ",".join(map(str, CARDINALITIES))
+        data = (f"--dataset={dataset}", f"--shuffle={shuffle}")
+        if self.dataset_type.startswith("synthetic"):
+            data = (
+                f"--synthetic_dataset_num_entries={ROWS['train']}",
+                f"--synthetic_dataset_table_sizes={','.join(map(str, CARDINALITIES))}",
+            )
+        if self.dataset_type == "synthetic_disk":
+            data += (f"--synthetic_dataset_dir={root / 'synthetic'}",)
         return (
             *SMALL_MODEL,
-            f"--dataset={dataset}",
+            *data,
             f"--dataset_type={self.dataset_type}",
-            f"--synthetic_dataset_dir={root / 'synthetic'}",
-            f"--synthetic_dataset_num_entries={ROWS['train']}",
-            f"--synthetic_dataset_table_sizes={sizes}",
             "--num_numerical_features=3",
-            f"--shuffle={shuffle}",
             f"--load_checkpoint_path={root / 'first'}",
             "--test_batch_size=333",
             f"--save_checkpoint_path={self.folder(root) / 'run'}",

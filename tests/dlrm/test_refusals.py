@@ -57,7 +57,7 @@ FLAGS = {  # flags: what the error tells besides the first of them
     "--num_numerical_features=5": "5 3",
     "--optimized_mlp": "CUDA apex",
     "--cuda_graphs": "CUDA cpu",
-    "--warmup_steps=100 --decay_start_step=50": "100 --decay_start_step 50",
+    "--warmup_steps=100 --decay_start_step=50 --decay_steps=9": "100 --decay_start_step 50",
     "--batch_size=100000 --drop_last": "100000 6000",
     "--inference_benchmark_batch_sizes=0": "'0'",
     "--inference_benchmark_batch_sizes=1,99999 --mode=inference_benchmark "

@@ -36,8 +36,8 @@ def command(dataset, folder, *arguments):
         "--print_freq=1",
         "--optimizer=rowwise_adagrad",
         "--dropout=0.1",
-        "--shuffle_batch_order",
         "--reset_embeddings",
+        *(["--shuffle_batch_order"] if dataset else []),
         *SMALL_MODEL,
         *arguments,
     ]

@@ -173,7 +173,7 @@ COMMANDS = [
     (f"{CLIENT} --mode=test", 2, "--mode test|--dataset"),
     (f"{CLIENT} --mode=load", 2, "--mode load|--dataset|--request"),
     (f"{CLIENT} --mode=perf_input --perf_input=x", 2, "--mode perf_input|--dataset|--request"),
-    (f"{CLIENT} --perf_input=x", 2, "--mode perf_input|--perf_input"),
+    (f"{CLIENT} --perf_input=x", 2, "--mode request|perf_input|--perf_input"),
     (f"{CLIENT} --concurrency=1,4", 2, "--concurrency|--mode load"),
     (f"{CLIENT} --batch_sizes=0", 2, "--batch_sizes|'0'"),
     (f"{CLIENT} --concurrency=2000", 2, "--concurrency|'2000'|1024"),

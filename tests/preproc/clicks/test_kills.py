@@ -175,7 +175,7 @@ def test_the_next_command_makes_what_it_would_make_alone(
     second = first | CHANGES[change]
     assert second != first
     places = {"output": tmp_path / "made", "work_dir": tmp_path / "work"}
-    places |= {"engine": engine, "master": "local[2]"}
+    places |= {"engine": engine} | ({"master": "local[2]"} if engine == "spark" else {})
     killed = ("-m", "tests.preproc.clicks.signal_at", "SIGKILL", pattern, "preproc.clicks")
     flags = flags_of(folder, first | places)
     harness.python(*killed, *flags, status=-signal.SIGKILL)

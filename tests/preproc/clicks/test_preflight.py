@@ -66,11 +66,11 @@ def test_outputs_that_must_not_be_written(tmp_path):
         (tmp_path / "file", ("output",), {}),
         (tmp_path / "folder", of_output, {}),
         (tmp_path / "folder", of_output, {"overwrite": True}, "manifest.json"),
-        (days / "made", ("input",), {}, days / "made"),
-        (days, ("input",), {}),
+        (days / "made", ("output", "input"), {}, days / "made"),
+        (days, ("output", "input"), {}),
         (tmp_path, ("output", "input"), {}, days),
         (made, ("work_dir",), {"work_dir": made / "work"}, made / "work", "`output`"),
-        (made, ("input",), {"work_dir": days / "work"}, "`work_dir`", days / "work"),
+        (made, ("work_dir", "input"), {"work_dir": days / "work"}, days / "work"),
         (made, ("work_dir",), {"work_dir": tmp_path / "made.staging"}, tmp_path / "made.staging;"),
     ]:
         with refusal(*facts, kind=PreprocError, settings=settings):

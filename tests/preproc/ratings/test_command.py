@@ -423,7 +423,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "stage",
-    ["pipeline.read_ratings", "engines.pyarrow.collect", "pipeline.write_sequences"],
+    ["pipeline.read_ratings", "pipeline.run_stages", "pipeline.write_sequences"],
 )
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, stage):
     def interrupted(*arguments):
