@@ -87,7 +87,7 @@ def test_20000_real_lines_have_the_answers_of_the_offline_path(server, real_data
     lines = without_labels(text).removesuffix(b"\n").split(b"\n")[80_000:]
     file = tmp_path / "predictions.parquet"
     make_program(tmp_path)(
-        *(f"--dataset={dataset}", *RAW_MODEL, "--mode=predict"),
+        *(f"--dataset={dataset}", "--mode=predict"),
         *(f"--load_checkpoint_path={checkpoint}", f"--predictions={file}"),
     )
     expected = parquet.read_table(file)["logit"].to_numpy()
@@ -169,7 +169,8 @@ def test_the_client_reads_tables_as_the_log_of_the_model_is_spelled(server, ask,
     train, answers = make_program(tmp_path), tmp_path / "answers.parquet"
     flags, run = (f"--dataset={dataset}", *RAW_MODEL), tmp_path / "run"
     train(*flags, f"--save_checkpoint_path={run}")
-    train(*flags, "--mode=predict", f"--predictions={answers}", f"--load_checkpoint_path={run}")
+    loaded = f"--load_checkpoint_path={run}"
+    train(flags[0], "--mode=predict", f"--predictions={answers}", loaded)
     expected = parquet.read_table(answers)["logit"].to_numpy()
     model = server.serve("shop", run, "--raw", f"--dataset={dataset}")
     new = rows[-len(expected) :]
