@@ -333,7 +333,7 @@ def test_an_interrupted_run_continues_with_the_same_losses(train, common, tmp_pa
     train(*flags, *saved, "--max_steps", "30")
     assert losses(train(*flags, *saved, "--resume"))[-20:] == whole[30:]
     train(*flags, *saved, "--resume")
-    (end,) = (line for line in train.stdout.splitlines() if "50 steps" in line)
+    *_, end = (line for line in train.stdout.splitlines() if "50 steps" in line)
     assert "samples/s" not in end
 
 
