@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a test says of a model of no use, and of rows that make one."""
 
+import dataclasses
 import re
 
 import numpy as np
 import pytest
+import torch
 
 from dlrm.data.drift import SplitSample
 from dlrm.scripts import main
 from dlrm.train.health import data_lines, metric_lines
-from dlrm.train.metrics import ClickMetrics
+from dlrm.train.metrics import click_metrics
 from preproc.clicks import __main__ as clicks_program
 from tests.dlrm.conftest import final
 from tests.harness import call_on_ranks
@@ -148,8 +150,9 @@ def test_a_sound_run_says_nothing(program, tmp_path):
 
 
 def metrics_with(**values):
-    usual = {"auc": 0.7, "log_loss": 0.5, "normalised_entropy": 0.9, "calibration": 1.0}
-    return ClickMetrics(**{**usual, "accuracy": 0.8, "base_rate": 0.25, "num_rows": 1000, **values})
+    rows = torch.arange(4)
+    usual = {"auc": 0.7, "normalised_entropy": 0.9, "calibration": 1.0}
+    return dataclasses.replace(click_metrics(rows / 4, rows == 0), **{**usual, **values})
 
 
 @pytest.mark.parametrize(

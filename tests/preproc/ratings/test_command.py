@@ -24,6 +24,7 @@ from preproc.ratings import command as ratings_command
 from preproc.ratings import pipeline as ratings_pipeline
 from preproc.ratings import read as ratings_read
 from preproc.ratings.job import AMAZON as AMAZON_SOURCE
+from preproc.ratings.job import MOVIELENS as MOVIELENS_SOURCE
 from preproc.synthetic.ratings import RatingsConfig, generate
 from recsys.data.manifest import Manifest
 from tests import harness
@@ -261,7 +262,7 @@ def test_unusable_files_end_with_status_2(tmp_path, case):
         ("--kcore=twice", ("--kcore", "iterated | once", "twice")),
         ("--max_bad_fraction=-0.1", ("--max_bad_fraction", "[0, 1]", "-0.1")),
         ("--max_bad_fraction=2", ("--max_bad_fraction", "[0, 1]", "2")),
-        ("--format=json", ("--format", "auto | csv | dat | udata | text", "json")),
+        ("--format=json", ("--format", " | ".join(MOVIELENS_SOURCE.format_names), "json")),
         ("--format=dat", ("25", "movielens", "dat")),
         ("--progress=loud", ("--progress", "loud")),
         (
