@@ -65,7 +65,7 @@ def test_a_model_with_numbers_that_are_not_finite_is_scored_plainly(tmp_path, ca
     with torch.inference_mode():
         model.head.bias[3] = value
         assert pack_items(model) is None
-        assert "not finite" in caplog.text
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert pack_items(model.double()) is None  # float64 is not what the kernels take
 
 
