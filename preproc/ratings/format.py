@@ -12,6 +12,7 @@ from preproc.clicks.schema.rating_fields import (
     Rating,
     RatingReason,
     WrongField,
+    rating_fields,
     read_rating,
 )
 from preproc.clicks.schema.read import load_ratings_schema
@@ -216,7 +217,7 @@ class RatingsFormat:
         return isinstance(self.read(row), Rating)
 
     def _fault(self, row: bytes, wrong: WrongField) -> Fault:
-        fields = self.rows.fields(row)
+        fields = rating_fields(row, self.rows)
         if fields is None:
             return Fault(wrong.reason, _json_fault(row, self.rows) or _BAD_QUOTES)
         if wrong.reason == "columns":

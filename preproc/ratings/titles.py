@@ -91,7 +91,7 @@ def _read(path: Path, formats: Sequence[RatingsFormat]) -> Titles:
 
 
 def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -> RatingsFormat:
-    """Returns the format that the first line tells: by names, or by the number of its fields.
+    """Returns the format that the first line tells: by names, or by enough fields.
 
     Raises:
         PreprocError: it is none of them.
@@ -103,7 +103,7 @@ def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -
         if layout.needs_header and layout.used.keys() <= {*names}:
             columns: dict[Any, str] = {column: name for name, column in layout.used.items()}
             return with_names(layout, columns, names)
-        if not layout.needs_header and len(names) == len(layout.columns):
+        if not layout.needs_header and len(names) >= len(layout.columns):
             return layout
     known = ", ".join(layout.name for layout in formats)
     raise _refusal(file, 1, f"{show(line)} begins none of {known}")

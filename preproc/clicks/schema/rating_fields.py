@@ -83,9 +83,24 @@ class WrongField(NamedTuple):
     number: int
 
 
+def rating_fields(row: bytes, row_format: RowFormat) -> list[bytes] | None:
+    """Returns the fields of a row, see `RowFormat.fields`.
+
+    Delimiters that are too many belong to the title, if there is one and fields have no quotes.
+    """
+    fields = row_format.fields(row)
+    surplus = 0 if fields is None else len(fields) - len(row_format.columns)
+    roles = [column.role for column in row_format.columns]
+    if fields is None or surplus <= 0 or row_format.quote or "title" not in roles:
+        return fields
+    first = roles.index("title")
+    end = first + surplus + 1
+    return [*fields[:first], row_format.delimiter.join(fields[first:end]), *fields[end:]]
+
+
 def read_rating(row: bytes, row_format: RowFormat) -> Rating | WrongField:
     """Returns the values of a row of ratings, or why it is rejected."""
-    fields = row_format.fields(row)
+    fields = rating_fields(row, row_format)
     if fields is None:
         return WrongField("json" if row_format.is_json else "quote", -1)
     if len(fields) != len(row_format.columns):

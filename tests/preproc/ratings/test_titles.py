@@ -35,7 +35,7 @@ U_ITEM = (
 MOVIES_DAT = (
     "1::Toy Story (1995)::Animation|Children's|Comedy\n"
     "2::Cité des enfants perdus, La (1995)::Adventure\n"
-    "4::Alien: Resurrection (1997)::Sci-Fi\r\n"
+    "4::Alien::Resurrection (1997)::Sci-Fi\r\n"
 )
 MOVIES_CSV = (
     "movieId,title,genres\n"
@@ -43,7 +43,7 @@ MOVIES_CSV = (
     '2,"Cité des enfants perdus, La (1995)",Adventure\n'
     '4,"He said ""no"" (2001)",(no genres listed)\r\n'
 )
-ALIEN, NO = "Alien: Resurrection (1997)", 'He said "no" (2001)'
+ALIEN, NO = "Alien::Resurrection (1997)", 'He said "no" (2001)'
 SHIPPED = {
     "ml-100k": ("u.data", "u.item", U_ITEM.encode("latin-1"), '"Hot" Pursuit (1987)'),
     "ml-1m": ("ratings.dat", "movies.dat", MOVIES_DAT.encode("latin-1"), ALIEN),
