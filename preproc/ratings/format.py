@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -121,6 +121,10 @@ class RatingsFormat:
         """Columns that are read, by their names."""
         named = zip(self.rows.names, self.columns, strict=True)
         return {name: column for name, column in named if column != IGNORED}
+
+    def goes_with(self, names: Collection[str]) -> bool:
+        """Returns True if every column that is read by its name is among some."""
+        return self.needs_header and self.used.keys() <= set(names)
 
     @property
     def id_type(self) -> FieldType:

@@ -136,7 +136,7 @@ def _by_names(job: RatingsJob, file: InputFile, names: Sequence[str]) -> list[Ra
     if job.column_names is not None:
         _check_names(file, job.column_names, names)
         return _named(job, [*job.column_names.values()])
-    known = [f for f in job.formats if f.needs_header and f.used.keys() <= {*names}]
+    known = [f for f in job.formats if f.goes_with(names)]
     if not known:
         raise _untold_names(file, "has columns", names)
     return [f for f in known if f.used == known[0].used]

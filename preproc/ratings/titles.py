@@ -100,7 +100,7 @@ def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -
         return _by_name(file, formats, [*keys_of(file.path, [line])]).as_objects()
     for layout in formats:
         names = names_of(line, layout.delimiter, layout.rows.quote)
-        if layout.needs_header and layout.used.keys() <= {*names}:
+        if layout.goes_with(names):
             columns: dict[Any, str] = {column: name for name, column in layout.used.items()}
             return with_names(layout, columns, names)
         if not layout.needs_header and len(names) >= len(layout.columns):
@@ -118,7 +118,7 @@ def _by_name(
         PreprocError: there is none.
     """
     for layout in formats:
-        if layout.needs_header and layout.used.keys() <= {*names}:
+        if layout.goes_with(names):
             return layout
     raise _refusal(file, 1, f"the columns {', '.join(names)} are not those of titles")
 
