@@ -172,9 +172,9 @@ def refuse_unused(
                 continue
             value = values[other]
             has = f"with `{other}` {value}" if value else f"without `{other}`"
-            needs = f", it is for {' and '.join(names)}" if any(names) else ""
+            needs = f", only with {' or '.join(names)}" if any(names) else ""
             raise UserError(
-                f"`{name}` does nothing {has}{needs}; leave it out", settings=(name, other)
+                f"`{name}` has no effect {has}{needs}: leave it out", settings=(name, other)
             )
 
 

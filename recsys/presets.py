@@ -141,7 +141,7 @@ class PresetFolder:
                 advice = _advice(name, hints)
                 raise UserError(f"{line}: unknown setting {name!r}{advice}", path=path, line=number)
             if name in preset.values:
-                raise UserError(f"{line}: {name} stands there twice", path=path, line=number)
+                raise UserError(f"{line}: {name} occurs twice", path=path, line=number)
             preset.values[name] = checked(f"{line}: {at[-1]}", hints[name], value)
             preset.lines[name] = line
         return preset

@@ -178,7 +178,7 @@ def _infer(values: flags.FlagValues) -> None:
     if others:
         name = min(others)
         raise PreprocError(
-            f"`{name}` does nothing with `infer`, which drafts a schema alone; leave it out",
+            f"`{name}` has no effect with `infer`, which only drafts a schema: leave it out",
             settings=(name, "infer"),
         )
     target = Path(values.infer)

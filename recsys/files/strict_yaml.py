@@ -55,7 +55,7 @@ class _Loader(yaml.SafeLoader):
         keys = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if (key.tag, key.value) in keys:
-                raise _fault(f"{key.value} stands there twice", "keep one", key.start_mark)
+                raise _fault(f"{key.value} occurs twice", "keep one", key.start_mark)
             keys.add((key.tag, key.value))
         return node
 

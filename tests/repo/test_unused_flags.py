@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flag that does nothing beside the others is refused, before anything is read or written."""
+"""A flag that has no effect with the others is refused, before anything is read or written."""
 
 import contextlib
 import functools

@@ -202,7 +202,7 @@ class JsonRows {
         if (!cursor.take(':') || !cursor.skip_value(value.begin, 1)) return false;
         value.end = cursor.at();
         if (field == fields_.end()) continue;
-        if (found_[field->second].begin != nullptr) return false;  // the key stands there twice
+        if (found_[field->second].begin != nullptr) return false;  // the key occurs twice
         found_[field->second] = value;
       } while (cursor.take(','));
       if (!cursor.take('}')) return false;

@@ -242,7 +242,7 @@ class _Reader:
         )
         names = [column.name for column in columns]
         if len(names) > len({*names}):
-            raise self._error(at, "a name stands there more than once")
+            raise self._error(at, "a name occurs more than once")
         return columns
 
     def _column_of_ratings(
@@ -273,7 +273,7 @@ class _Reader:
         names = [name for c in columns for name in (c.name, *(f.name for f in c.derived))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise self._error(("columns",), f"{', '.join(twice)} stands there more than once")
+            raise self._error(("columns",), f"{', '.join(twice)} occurs more than once")
         if len(columns) > MAX_FIELDS:
             raise self._error(("columns",), f"more than {MAX_FIELDS} columns, the most")
         for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):

@@ -96,12 +96,12 @@ def cells_of_object(line: bytes, separators: Mapping[str, str | None]) -> list[b
             read; None where nothing is.
 
     Raises:
-        JsonError: the line is no object, a key stands there twice, or a value is no cell.
+        JsonError: the line is no object, a key occurs twice, or a value is no cell.
     """
     cells = dict.fromkeys(separators, b"")
     pairs = [(key, value) for key, value in read_object(line) if key in cells]
     if len(pairs) > len({key for key, _ in pairs}):
-        raise JsonError(f"one of {[key for key, _ in pairs]} stands there twice")
+        raise JsonError(f"one of {[key for key, _ in pairs]} occurs twice")
     for key, value in pairs:
         separator = separators[key]
         if isinstance(value, list) and separator:
