@@ -72,15 +72,20 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
 # One group after the other, the lines of each beginning with its name; a group has two workers.
-# A line `not run: why` says that a group had nothing to run here.
-as_group = { SECONDS=0; $(MAKE) --no-print-directory $(1) 2>&1 | { skipped=0; \
+# A line `not run: why` says that a group had nothing to run here. The end names what failed once
+# more: a log is often cut to its last lines.
+LOGS := build/test-logs
+as_group = { SECONDS=0; mkdir -p $(LOGS); $(MAKE) --no-print-directory $(1) 2>&1 | \
+	tee $(LOGS)/$(1).log | { skipped=0; \
 	while IFS= read -r line || [[ -n $$line ]]; do printf '%s\n' "$(1): $$line"; \
 		[[ $$line != "not run: "* ]] || skipped=1; done; exit $$skipped; }; \
 	status=("$${PIPESTATUS[@]}"); verdict="passed after $$SECONDS s"; \
-	[ $${status[1]} = 0 ] || verdict="not run"; \
+	[ $${status[2]} = 0 ] || verdict="not run"; \
 	[ $${status[0]} = 0 ] && echo "$(1): $$verdict"; }
 in_turn = +@failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
-	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+	[ -z "$$failed" ] || { for group in $$failed; do \
+		grep -aE '^(FAILED|ERROR) ' $(LOGS)/$$group.log || tail -n 5 $(LOGS)/$$group.log; done >&2; \
+		echo "failed:$$failed" >&2; exit 1; }
 
 test: setup  ## linters and the tests of every run, as CI runs it
 	$(call in_turn,lint test-main test-fake-cuda test-triton)

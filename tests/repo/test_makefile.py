@@ -5,9 +5,9 @@ from tests import harness
 
 GROUPS = r"""
 include {repository}/Makefile
-.PHONY: all-groups good-groups good skipped bad
+.PHONY: all-groups good-groups good skipped bad broken
 all-groups:
-	$(call in_turn,good skipped bad good)
+	$(call in_turn,good skipped bad broken good)
 good-groups:
 	$(call in_turn,good skipped)
 good:
@@ -15,7 +15,9 @@ good:
 skipped:
 	@echo "not run: there is no device"
 bad:
-	@echo "1 failed"; exit 3
+	@printf 'FAILED tests/x.py::test_y - assert 1 == 2\n1 failed\n'; exit 3
+broken:
+	@echo "x.py: error: no such name"; exit 4
 """
 
 
@@ -37,4 +39,7 @@ def test_a_group_that_fails_fails_the_whole_after_the_others(tmp_path):
     _, verdicts, errors = groups(tmp_path, "all-groups", 2)
     skipped = ["skipped: not run: there is no device", "skipped: not run"]
     assert verdicts == ["good: passed", *skipped, "good: passed"]
-    assert "failed: bad\n" in errors
+    assert errors.splitlines()[-1].startswith("make: ")
+    named, _, verdict = errors.partition("failed: ")
+    assert verdict.startswith("bad broken\n")
+    assert "FAILED tests/x.py::test_y - assert 1 == 2\nx.py: error: no such name\n" in named
