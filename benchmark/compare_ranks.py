@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from benchmark.door import start
-from bert4rec.train.metrics import GAINS, paired_difference
 from recsys.errors import UserError
+from recsys.ratings.ranking.metrics import GAINS, paired_difference
 from recsys.settings import require_positive, setting
 
 _TARGET = ["user", "item", "history_length"]

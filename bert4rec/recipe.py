@@ -14,9 +14,6 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import BatchGroup, TrainBatches
-from bert4rec.data.negative_sampler import draw_negatives, log_popularity
-from bert4rec.data.opened import OpenedDataset
-from bert4rec.data.split import Split, count_users, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import (
@@ -28,9 +25,8 @@ from bert4rec.model.weights import (
     weights_of,
 )
 from bert4rec.train.baselines import neighbour_vectors, popularity_ranks
-from bert4rec.train.evaluate import SplitRanks, rank_split
+from bert4rec.train.evaluate import rank_split
 from bert4rec.train.inference import inferences
-from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.report import check_result_files, report_test, write_files
 from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import (
@@ -42,6 +38,11 @@ from bert4rec.train.schedule import (
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
+from recsys.ratings.data.negatives import draw_negatives, log_popularity
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.split import Split, count_users, targets_of
+from recsys.ratings.ranking.evaluate import SplitRanks
+from recsys.ratings.ranking.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric

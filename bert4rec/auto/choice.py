@@ -14,10 +14,10 @@ import numpy as np
 
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
 from bert4rec.config.optimizer import OptimizerConfig
-from bert4rec.data.opened import OpenedDataset
-from bert4rec.data.split import training_lengths
 from recsys.auto import require_training
 from recsys.data.sequences.split import LEAVE_ONE_OUT
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.split import training_lengths
 from recsys.settings import declared
 
 BASE = "best-short"

@@ -5,7 +5,7 @@ Defaults are those of TorchRec's example where it has the setting. A YAML file (
 name of one in `configs/`) replaces defaults, a flag replaces both.
 """
 
-from bert4rec.config.data import DataConfig, TemporalTargets, TemporalValidation, WindowKind
+from bert4rec.config.data import DataConfig, WindowKind
 from bert4rec.config.model import EXPERTS, Activation, AdapterConfig, ModelConfig
 from bert4rec.config.optimizer import ObjectiveConfig
 from bert4rec.config.run import RunConfig
@@ -20,7 +20,5 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "RunConfig",
-    "TemporalTargets",
-    "TemporalValidation",
     "WindowKind",
 ]

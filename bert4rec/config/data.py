@@ -2,64 +2,21 @@
 """Settings of the data."""
 
 import dataclasses
-from pathlib import Path
 from typing import Literal
 
-from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
-from recsys.errors import UserError
-from recsys.settings import Not, require_below, require_not_negative, require_positive, setting
+from recsys.ratings.config import HistoriesConfig
+from recsys.settings import require_below, require_not_negative, require_positive, setting
 
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
-TemporalTargets = Literal["first", "last", "all"]
-TemporalValidation = Literal["time", "users"]
-DatasetName = Literal[
-    "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
-]
 
-_PREPARED = {"dataset_name": Not("random")}
 _MOST_WORKERS = 1025
 """One makes a batch in much less time than a step takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
+class DataConfig(HistoriesConfig):
     """Settings of the data."""
 
-    dataset_name: DatasetName = setting("ml-1m", "Dataset; random is generated")
-    dataset_path: str | None = setting(
-        None,
-        "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
-        resumable=True,
-        used_with=_PREPARED,
-    )
-    min_user_count: int = setting(5, "Interactions a user must have")
-    min_item_count: int = setting(0, "Interactions an item must have", used_with=_PREPARED)
-    min_rating: float = setting(0.0, "Ratings below are left out", used_with=_PREPARED)
-    split: str = setting(
-        LEAVE_ONE_OUT,
-        "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",
-    )
-    validation_users: int | None = setting(
-        None,
-        "Users, drawn by their ids, whose last item but one is for validation; the others train on "
-        "it. By default all validate",
-    )
-    temporal_targets: TemporalTargets = setting(
-        "first", "Targets of a user in a temporal split, among the items from the cut on"
-    )
-    temporal_validation: TemporalValidation = setting(
-        "time",
-        "Validation of a temporal split: items after an earlier cut, or users not trained on",
-    )
-    random_user_count: int = setting(
-        10, "Users of --dataset_name random", used_with={"dataset_name": ("random",)}
-    )
-    random_item_count: int = setting(
-        30, "Items of --dataset_name random", used_with={"dataset_name": ("random",)}
-    )
-    random_size: int = setting(
-        300, "Interactions of --dataset_name random", used_with={"dataset_name": ("random",)}
-    )
     windows: WindowKind = setting(
         "sliding",
         "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "
@@ -79,61 +36,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuses counts below their minimum."""
+        HistoriesConfig.__post_init__(self)
         require_positive(
-            *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
-            *("train_batch_size", "val_batch_size", "test_batch_size"),
+            *(self, "dupe_factor", "train_batch_size", "val_batch_size", "test_batch_size")
         )
-        if self.validation_users is not None:
-            require_positive(self, "validation_users")
         require_not_negative(self, "num_workers")
         if self.num_workers is not None:
             require_below(self, "num_workers", _MOST_WORKERS)
-        for name in ("random_user_count", "random_item_count"):
-            require_below(self, name, 2**31 - 1)  # the mask item has a number too
-        try:
-            quantile = parse_split(self.split)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        if quantile is not None and self.validation_users is not None:
-            raise UserError(
-                f"`validation_users` {self.validation_users} is of the `split` {LEAVE_ONE_OUT}, "
-                f"the dataset has {self.split}: leave it out, or use `temporal_validation` users",
-                settings=("validation_users", "split", "temporal_validation"),
-            )
-        if quantile is not None and self.dataset_name == "random":
-            raise UserError(
-                f"`split` {self.split}: `dataset_name` random has no times, so it cannot be split "
-                "by them",
-                settings=("split", "dataset_name"),
-            )
-        if self.min_user_count < 3:
-            raise UserError(
-                f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
-                "each to train on, to validate and to test",
-                setting="min_user_count",
-            )
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of the dataset; None if it is generated."""
-        is_generated = self.dataset_name == "random"
-        return None if is_generated else Path(self.dataset_path or self.dataset_name)
-
-    def require_folder(self) -> None:
-        """Refuses a folder without a prepared dataset.
-
-        Raises:
-            UserError: says how to make one.
-        """
-        from recsys.data.manifest import MANIFEST_FILE  # with xxhash, which `--help` needs not
-
-        if self.folder is None or (self.folder / MANIFEST_FILE).is_file():
-            return
-        default = "" if self.dataset_path else f", the default for `dataset_name` {self.folder}"
-        program = "amazon" if self.dataset_name == "amazon" else "movielens"
-        raise UserError(
-            f"`dataset_path` {self.folder}{default}: no prepared dataset (no {MANIFEST_FILE}). "
-            f"Make one from the raw ratings with `recsys-recipes prepare {program}`, then name its "
-            "output folder",
-            setting="dataset_path",
-        )

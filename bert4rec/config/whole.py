@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from bert4rec.config.data import DataConfig
-from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.config.model import AdapterConfig, ModelConfig
 from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig
 from bert4rec.config.run import RunConfig
 from recsys.errors import UserError
+from recsys.ratings.evaluation import EvaluationConfig
 from recsys.train.config import Config, PrecisionSettings
 from recsys.train.measure import MeasureConfig
 

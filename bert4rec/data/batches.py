@@ -14,12 +14,12 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.masking import MaskCounts, draw_counts
-from bert4rec.data.split import Split, targets_of, training_lengths
-from bert4rec.data.windows import Windows, make_windows, numbered
+from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
-from recsys.data.sequences.histories import Sequences
+from recsys.data.sequences.histories import Sequences, numbered
 from recsys.errors import UserError
+from recsys.ratings.data.split import Split, targets_of, training_lengths
 from recsys.train.memory import HostBatch, copy_ahead, to_device
 from recsys.train.processes import ALONE, Processes
 

@@ -125,3 +125,10 @@ def next_item_batch(items: Tensor, layout: SequenceLayout) -> LabelledBatch:
     return LabelledBatch(
         items=items[index], layout=shorter, targets=targets, labels=items[index + 1], causal=True
     )
+
+
+def draw_uniformly(
+    num_items: int, count: int, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Draws [count] int64 items with repetitions, by a generator on the device."""
+    return torch.randint(1, num_items + 1, (count,), generator=generator, device=device)

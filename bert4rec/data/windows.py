@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.config import WindowKind
+from recsys.data.sequences.histories import numbered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,10 +85,3 @@ def make_windows(
     if dupe_factor > 1:
         windows = windows.take(np.repeat(np.arange(len(windows)), dupe_factor))
     return windows
-
-
-def numbered(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns 0 .. count - 1 for each count, concatenated."""
-    ends = counts.cumsum()
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) - np.repeat(ends - counts, counts)

@@ -6,10 +6,9 @@ Scores are computed in blocks of items, so memory does not grow with the catalog
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,11 +17,11 @@ from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.targets import Targets
 from bert4rec.rules import mask_item, max_history_length
 from cuda_ext import ops
+from recsys.ratings.scorer import Histories
+from recsys.train.divergence import find_nonfinite
 from recsys.train.memory import to_device
 
 logger = logging.getLogger(__name__)
-
-Histories = Sequence[npt.NDArray[np.int64]]
 
 MAX_SCORES = 1 << 24
 """Scores kept at a time: 64 MiB of float32."""
@@ -76,6 +75,13 @@ class ItemScorer:
         of_items = model.item_vectors() if packed is None else packed.table
         # Under autocast, a normalisation on a CPU leaves them in half precision.
         return cls(vectors.to(of_items.dtype), of_items, model.head.bias, packed)
+
+    def find_nonfinite(self, *, with_items: bool) -> str | None:
+        """Names what is NaN or infinite, if anything is; see `Scorer`."""
+        computed = {"the vector of a history": self.vectors}
+        if with_items:
+            computed |= {"the vector of an item": self.items, "the bias of an item": self.bias}
+        return find_nonfinite(computed)
 
     def _block_rows(self, max_scores: int) -> int:
         return max(max_scores // max(self.vectors.shape[0], 1), 1)
@@ -186,47 +192,6 @@ class ItemScorer:
         assert best is not None, "a catalogue has items"
         return best
 
-    def largest_difference(
-        self, items: Tensor, scores: Tensor, seen_row: Tensor, seen_item: Tensor
-    ) -> float:
-        """Compares lists of another implementation with those of `top`.
-
-        Two items of almost equal score may swap ranks, so scores are compared: those at each rank,
-        and those that either side gives each item.
-
-        Args:
-            items: [B, K] int64 item numbers, best first, 0 where none is left.
-            scores: [B, K] float32; anything where none is left.
-            seen_row: [P] int64, as for `top`.
-            seen_item: [P] int64, as for `top`.
-
-        Returns:
-            The largest difference, relative to the true score where that is above 1; NaN if the
-            lists differ in length.
-        """
-        _, best = self.top(items.shape[1], seen_row, seen_item)
-        items, scores = items.to(best.device), scores.to(best.device)
-        filled = (items > 0) & ~scores.isnan()
-        if not torch.equal(filled, best.isfinite()):
-            return float("nan")
-        largest = 0.0
-        for true in (best, self.scores_of(items.clamp(min=1))):
-            difference = (scores - true).abs() / true.abs().clamp(min=1)
-            largest = max(largest, float(torch.where(filled, difference, 0).max()))
-        return largest
-
-
-def rank_among(scores: Tensor) -> Tensor:
-    """Returns the rank of the first column; ties as in `ItemScorer.ranks`.
-
-    Args:
-        scores: [B, 1 + S] scores of the true item, then of its negatives.
-
-    Returns:
-        [B] int64, from 0.
-    """
-    return (~(scores[:, 1:] < scores[:, :1])).sum(1)
-
 
 def pack_items(model: Bert4Rec) -> ops.PackedRows | None:
     """Packs the items of an unchanging model, for exact lists.
@@ -270,24 +235,3 @@ def scorer_for(
         to_device(torch.from_numpy(lengths), device), int(lengths.max()), int(lengths.sum())
     )
     return ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
-
-
-def history_item_pairs(
-    histories: Histories, device: torch.device, chosen: npt.NDArray[np.bool_] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Lists the items of all histories.
-
-    Args:
-        histories: B arrays of item numbers.
-        device: receives the tensors.
-        chosen: [B] bool, list the items of these histories alone.
-
-    Returns:
-        ([P] int64 index of the history, [P] int64 item number).
-    """
-    if chosen is not None:
-        histories = [h if keep else h[:0] for h, keep in zip(histories, chosen, strict=True)]
-    lengths = [len(history) for history in histories]
-    rows = np.repeat(np.arange(len(histories)), lengths)
-    items = np.concatenate([*histories, np.empty(0, np.int64)])
-    return to_device(torch.from_numpy(rows), device), to_device(torch.from_numpy(items), device)

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config import AdapterConfig
-from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
-from bert4rec.model.scoring import history_item_pairs, scorer_for
+from bert4rec.model.scoring import scorer_for
 from bert4rec.model.weights import OpenedCheckpoint, merged, weights_of
 from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
-from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.item_names import ItemNames
+from recsys.ratings.scorer import history_item_pairs, largest_difference
 from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
 from recsys.serve.client.requests import Arrays
 from recsys.serve.manifest import OutOfRange, Quantize
@@ -217,7 +218,7 @@ class Bert4RecExport(CheckpointExport):
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Compares scores by rank and by item; see `ItemScorer.largest_difference`."""
+        """Compares scores by rank and by item; see `recsys.ratings.scorer.largest_difference`."""
         differences = []
         for request, response in zip(requests, responses, strict=True):
             histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
@@ -226,5 +227,5 @@ class Bert4RecExport(CheckpointExport):
             seen = history_item_pairs(histories, scorer.vectors.device, excluded)
             items = torch.tensor(self._numbers(response[ITEMS]))
             scores = torch.tensor(response[SCORES])
-            differences.append(scorer.largest_difference(items, scores, *seen))
+            differences.append(largest_difference(scorer, items, scores, *seen))
         return float(np.max(differences))  # NaN if one of them is

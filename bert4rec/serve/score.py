@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert4rec.data.opened import OpenedDataset
-from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
+from bert4rec.model.scoring import scorer_for
 from bert4rec.model.weights import OpenedCheckpoint
-from bert4rec.train.metrics import ranking_metrics
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.split import Split, known_lengths, true_items
+from recsys.ratings.ranking.metrics import ranking_metrics
+from recsys.ratings.scorer import Histories, history_item_pairs, largest_difference
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
@@ -157,7 +158,7 @@ class _RankCollector:
         self.offline[request.users] = np.where(met, self._miss, ranks.cpu().numpy())
         seen = history_item_pairs(request.histories, device)
         self.differences.append(
-            scorer.largest_difference(torch.tensor(items), torch.tensor(scores), *seen)
+            largest_difference(scorer, torch.tensor(items), torch.tensor(scores), *seen)
         )
 
 

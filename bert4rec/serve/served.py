@@ -13,8 +13,9 @@ from torch import Tensor
 from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import LOWEST_SCORE
-from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, scorer_for
-from bert4rec.serve.item_names import ItemNames
+from bert4rec.model.scoring import pack_items, scorer_for
+from recsys.ratings.item_names import ItemNames
+from recsys.ratings.scorer import Histories, history_item_pairs
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
 from recsys.serve.manifest import Deployment

@@ -17,14 +17,13 @@ import numpy.typing as npt
 import torch
 from scipy import sparse
 
-from bert4rec.data.interactions import Matrix, met_items
-from bert4rec.data.negative_sampler import training_counts
-from bert4rec.data.split import Split, is_trained_on, positions_of, targets_of, true_items
-from bert4rec.data.windows import numbered
-from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
-from bert4rec.train.metrics import ranking_metrics
-from recsys.data.sequences.histories import Sequences
+from recsys.data.sequences.histories import Sequences, numbered
 from recsys.errors import UserError
+from recsys.ratings.data.interactions import Matrix, met_items
+from recsys.ratings.data.negatives import training_counts
+from recsys.ratings.data.split import Split, is_trained_on, positions_of, targets_of, true_items
+from recsys.ratings.ranking.evaluate import LEFT_OUT, Ranks, seen_pairs
+from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.resources import memory_limits
 from recsys.sizes import format_bytes
 

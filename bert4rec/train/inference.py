@@ -12,13 +12,14 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import targets_of
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import ItemScorer, pack_items
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.train.evaluate import pack_known, seen_pairs
+from bert4rec.train.evaluate import pack_known
 from recsys.data.sequences.histories import Sequences
+from recsys.ratings.data.split import targets_of
+from recsys.ratings.ranking.evaluate import seen_pairs
 from recsys.serve.formats import trace
 from recsys.train.measure.timing import DISTINCT_INPUTS
 from recsys.train.optimizers.precision import Precision

@@ -24,18 +24,19 @@ import torch
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.config.run import ALL_USERS
-from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
+from bert4rec.model.scoring import pack_items, scorer_for
 from bert4rec.model.weights import OpenedCheckpoint
-from bert4rec.train.answers import Catalogue, as_json, as_table, name_of
 from bert4rec.train.resolve import model_settings
 from cuda_ext import ops
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.files.json_text import parse_json
+from recsys.ratings.answers import Catalogue, as_json, as_table, name_of
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.scorer import history_item_pairs
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.recipe import adopt

@@ -14,27 +14,27 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.config.evaluation import EvaluationConfig
-from bert4rec.data.opened import OpenedDataset
-from bert4rec.data.split import count_targets, repeated_targets, targets_of, true_items
 from bert4rec.train.baselines import (
     BASELINES,
     Negatives,
     item_to_item_ranks,
     popularity_ranks,
 )
-from bert4rec.train.evaluate import Lists, Ranks, SplitRanks
-from bert4rec.train.metrics import (
+from recsys.data.sequences.histories import Sequences, TemporalSplit
+from recsys.errors import UserError
+from recsys.files.durable import whole_file
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.split import count_targets, repeated_targets, targets_of, true_items
+from recsys.ratings.evaluation import EvaluationConfig
+from recsys.ratings.ranking.evaluate import Lists, Ranks, SplitRanks
+from recsys.ratings.ranking.metrics import (
     bootstrap_intervals,
     flat_metrics,
     list_metrics,
     metrics_of,
     ranking_metrics,
 )
-from bert4rec.train.verdict import leads_over
-from recsys.data.sequences.histories import Sequences, TemporalSplit
-from recsys.errors import UserError
-from recsys.files.durable import whole_file
+from recsys.ratings.ranking.verdict import leads_over
 from recsys.train.measure.verdict import VERDICT, verdict
 from recsys.train.recipe import Machine, PrintLine
 

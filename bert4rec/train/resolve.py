@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
-from bert4rec.data.opened import OpenedDataset
 from bert4rec.model.weights import OpenedCheckpoint
 from recsys.data.sequences.split import LEAVE_ONE_OUT
 from recsys.errors import UserError
+from recsys.ratings.data.opened import OpenedDataset
 from recsys.train.checkpoint import Checkpoint, read_pointers
 from recsys.train.recipe import adopt
 

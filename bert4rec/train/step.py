@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
-from bert4rec.data.masking import mask_tokens, next_item_batch
-from bert4rec.data.negative_sampler import draw_uniformly, log_popularity
+from bert4rec.data.masking import draw_uniformly, mask_tokens, next_item_batch
 from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.loss import LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
@@ -23,6 +22,7 @@ from bert4rec.nn.targets import LabelledBatch
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
+from recsys.ratings.data.negatives import log_popularity
 from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer

@@ -36,7 +36,6 @@ from typing import Literal
 
 from absl import flags
 
-from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from recsys import program
 from recsys.data.sequences.files import read_item_map
@@ -44,6 +43,7 @@ from recsys.errors import FAILED, UserError
 from recsys.flags import refuse_unused, values_from_flags
 from recsys.interruption import StopRequest
 from recsys.program import fail, open_in_browser, print_line
+from recsys.ratings.item_names import ItemNames
 from recsys.serve.client.arrivals import (
     ARRIVALS_HEAD,
     ArrivalsResult,

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.train.baselines import (
     BASELINES,
     fit_ease,
@@ -15,10 +14,11 @@ from bert4rec.train.baselines import (
     neighbour_vectors,
     popularity_ranks,
 )
-from bert4rec.train.metrics import bootstrap_intervals, paired_difference
-from bert4rec.train.verdict import leads_over
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
+from recsys.ratings.data.negatives import draw_negatives
+from recsys.ratings.ranking.metrics import bootstrap_intervals, paired_difference
+from recsys.ratings.ranking.verdict import leads_over
 from recsys.train.measure.verdict import verdict
 from tests.harness import assert_tells, refusal
 

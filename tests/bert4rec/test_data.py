@@ -11,18 +11,18 @@ import torch
 from bert4rec.config import Bert4RecConfig, ObjectiveConfig
 from bert4rec.data.batches import TrainBatches, known_windows, pack
 from bert4rec.data.masking import draw_counts, mask_tokens, next_item_batch
-from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.data.opened import random_sequences
-from bert4rec.data.split import (
+from bert4rec.data.windows import make_windows
+from bert4rec.nn.layout import SequenceLayout
+from recsys.data.sequences.histories import Sequences
+from recsys.ratings.data.negatives import draw_negatives
+from recsys.ratings.data.opened import random_sequences
+from recsys.ratings.data.split import (
     known_lengths,
     targets_of,
     training_lengths,
     true_items,
     validate_some_users,
 )
-from bert4rec.data.windows import make_windows
-from bert4rec.nn.layout import SequenceLayout
-from recsys.data.sequences.histories import Sequences
 from recsys.train.processes import ALONE, Processes
 from tests.bert4rec.conftest import write_dataset
 from tests.harness import assert_tells, refusal

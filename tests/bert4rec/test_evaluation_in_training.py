@@ -4,7 +4,7 @@ best of them is tested at the end, whether it was saved or not."""
 
 import pytest
 
-from bert4rec.train.metrics import flat_metrics, metrics_of
+from recsys.ratings.ranking.metrics import flat_metrics, metrics_of
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests.bert4rec.conftest import open_recipe

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
+from bert4rec.model.scoring import pack_items, scorer_for
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.train.recommend import Recommender
 from cuda_ext import reference
+from recsys.ratings.scorer import history_item_pairs, largest_difference
 from recsys.serve.deploy import DeploySettings, deploy
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 from tests.tools import needs
@@ -44,7 +45,7 @@ def test_lists_of_packed_items_are_exact(tmp_path, settings, count):
     expected, of_expected = exact(plain, count)
     assert torch.equal(items, expected)
     assert torch.equal(scores, of_expected)
-    assert plain.largest_difference(items.masked_fill(scores.isneginf(), 0), scores, *seen) < 1e-5
+    assert largest_difference(plain, items.masked_fill(scores.isneginf(), 0), scores, *seen) < 1e-5
     assert packed.top(70, *seen)[0].shape == plain.top(70, *seen)[0].shape
 
 

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import TrainBatches, pack
-from bert4rec.data.masking import next_item_batch
-from bert4rec.data.negative_sampler import draw_uniformly, log_popularity
+from bert4rec.data.masking import draw_uniformly, next_item_batch
 from bert4rec.data.windows import Windows
 from bert4rec.model.loss import LossNetwork
 from bert4rec.model.network import ItemRows
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.targets import LabelledBatch
 from bert4rec.train.step import build_step
+from recsys.ratings.data.negatives import log_popularity
 from recsys.train.optimizers.rows import RowGradients, norm_of_summed_rows
 from tests.bert4rec.conftest import peak_mib
 from tests.bert4rec.steps import (

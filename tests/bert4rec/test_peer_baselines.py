@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from bert4rec.data.split import validate_some_users
 from bert4rec.train.baselines import BASELINES, fit_ease, item_to_item_ranks
-from bert4rec.train.metrics import list_metrics, ranking_metrics
 from preproc import amazon, movielens
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
+from recsys.ratings.data.split import validate_some_users
+from recsys.ratings.ranking.metrics import list_metrics, ranking_metrics
 from tests.bert4rec import peer_baselines as peer
 from tests.bert4rec.peer_splits import FILES, read_rows
 from tests.tools import require

@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bert4rec.data.split import targets_of, true_items
-from bert4rec.data.temporal import split_by_time
 from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
+from recsys.ratings.data.split import targets_of, true_items
+from recsys.ratings.data.temporal import split_by_time
 from tests.bert4rec.peer_splits import EXPECTED, FILES, by_user, digest, read_rows
 from tests.tools import require
 

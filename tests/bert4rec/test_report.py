@@ -10,11 +10,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from bert4rec.train.metrics import KS, ranking_metrics
 from preproc import amazon
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.titles import write_titles
+from recsys.ratings.ranking.metrics import KS, ranking_metrics
 from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL, peak_mib, raw_id, show
 from tests.harness import assert_tells

@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from bert4rec.config import ModelConfig
-from bert4rec.data.negative_sampler import draw_negatives
-from bert4rec.data.opened import random_sequences
-from bert4rec.data.split import true_items
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import ItemScorer, rank_among
-from bert4rec.train.evaluate import rank_split, seen_pairs
-from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from bert4rec.model.scoring import ItemScorer
+from bert4rec.train.evaluate import rank_split
+from recsys.ratings.data.negatives import draw_negatives
+from recsys.ratings.data.opened import random_sequences
+from recsys.ratings.data.split import true_items
+from recsys.ratings.ranking.evaluate import seen_pairs
+from recsys.ratings.ranking.metrics import bootstrap_intervals, ranking_metrics
+from recsys.ratings.scorer import rank_among
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine

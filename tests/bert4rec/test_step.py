@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from bert4rec.data.negative_sampler import log_popularity
+from recsys.ratings.data.negatives import log_popularity
 from recsys.train.optimizers.precision import Precision
 from tests.bert4rec.conftest import open_recipe, peak_mib
 from tests.bert4rec.steps import FLOAT32, config, make_model, sequences, train

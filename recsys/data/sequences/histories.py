@@ -182,3 +182,10 @@ def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
         table, sort_keys=[("length", "ascending"), ("raw", "ascending")]
     ).to_numpy()
     return order.astype(np.int64)
+
+
+def numbered(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns 0 .. count - 1 for each count, concatenated."""
+    ends = counts.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - counts, counts)

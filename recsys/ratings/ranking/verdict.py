@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.train.evaluate import Ranks
-from bert4rec.train.metrics import paired_difference, ranking_metrics
+from recsys.ratings.ranking.evaluate import Ranks
+from recsys.ratings.ranking.metrics import paired_difference, ranking_metrics
 from recsys.train.measure.verdict import Lead
 
 _JUDGED = ("hr@10", "ndcg@10")

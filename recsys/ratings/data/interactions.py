@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from bert4rec.data.split import is_trained_on
 from recsys.data.sequences.histories import Sequences
+from recsys.ratings.data.split import is_trained_on
 
 Matrix = Any
 """A NumPy array or a sparse one of SciPy, which has no types."""

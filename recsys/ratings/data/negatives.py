@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws negatives: per training batch on the device, or per user."""
+"""Negatives of each user to rank a target among, and how popular items are."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.data.split import is_trained_on, sorted_distinct
 from recsys.data.sequences.histories import Sequences
+from recsys.ratings.data.split import is_trained_on, sorted_distinct
 
 _ROUNDS = 8
 """Times that a user's negatives are drawn with replacement, twice as many as are asked for."""
 _BLOCK_USERS = 256
 _AFTER_ALL = 1e3
 """More than an exponential variate that float64 can hold, which is below 100."""
-
-
-def draw_uniformly(
-    num_items: int, count: int, generator: torch.Generator, device: torch.device
-) -> Tensor:
-    """Draws [count] int64 items with repetitions, by a generator on the device."""
-    return torch.randint(1, num_items + 1, (count,), generator=generator, device=device)
 
 
 def log_popularity(sequences: Sequences) -> Tensor:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from bert4rec.config import DataConfig
-from bert4rec.data.split import validate_some_users
-from bert4rec.data.temporal import split_by_time
 from recsys.data.manifest import SEQUENCES_KIND, TITLES_FILE, Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.histories import MIN_LENGTH, Sequences
 from recsys.data.sequences.split import DICTIONARIES, parse_split
 from recsys.errors import UserError
+from recsys.ratings.config import HistoriesConfig
+from recsys.ratings.data.split import validate_some_users
+from recsys.ratings.data.temporal import split_by_time
 from recsys.train.origin import Origin, check_same_dataset
 
 
@@ -33,7 +33,7 @@ class OpenedDataset:
     setting: str = "dataset_path"
 
     @classmethod
-    def open(cls, config: DataConfig) -> "OpenedDataset":
+    def open(cls, config: HistoriesConfig) -> "OpenedDataset":
         """Opens the dataset that the settings name.
 
         Raises:
@@ -114,7 +114,7 @@ class OpenedDataset:
         users, items = (pa.array([str(i + 1) for i in range(count)]) for count in counts)
         return users, items
 
-    def sequences(self, config: DataConfig, seed: int) -> Sequences:
+    def sequences(self, config: HistoriesConfig, seed: int) -> Sequences:
         """Reads the histories, split as the settings say.
 
         Args:

@@ -9,12 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from bert4rec.config import TemporalTargets, TemporalValidation
-from bert4rec.data.split import is_among_first
-from bert4rec.data.windows import numbered
-from recsys.data.sequences.histories import Sequences, Targets, TemporalSplit
+from recsys.data.sequences.histories import Sequences, Targets, TemporalSplit, numbered
 from recsys.data.sequences.split import counts_before, cut_time, lengths_before
 from recsys.errors import UserError
+from recsys.ratings.config import TemporalTargets, TemporalValidation
+from recsys.ratings.data.split import is_among_first
 
 _VALIDATION_USERS = 10
 """One in this many users is for validation, where it goes by users."""

@@ -3,7 +3,7 @@
 
 Without a temporal split the last item of a user is the test target, the one before the validation
 target, and the rest is for training; users that do not validate train on their last item but one.
-`bert4rec.data.temporal` splits by time.
+`recsys.ratings.data.temporal` splits by time.
 """
 
 import dataclasses
@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from bert4rec.data.windows import numbered
-from recsys.data.sequences.histories import Sequences, Targets
+from recsys.data.sequences.histories import Sequences, Targets, numbered
 from recsys.errors import UserError
 
 Split = Literal["train", "validation", "test"]

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bert4rec.data.interactions import Matrix, met_items
-from bert4rec.train.evaluate import Lists
 from recsys.data.sequences.histories import Sequences as Histories
+from recsys.ratings.data.interactions import Matrix, met_items
+from recsys.ratings.ranking.evaluate import Lists
 
 KS = (1, 5, 10, 20, 50, 100)
 """Lengths K of the lists that are judged."""

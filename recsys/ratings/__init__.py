@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models of ratings share: targets, ranks, metrics, lists and serving."""
