@@ -82,13 +82,16 @@ def recommend(
     Raises:
         UserError: a setting is refused.
     """
-    from bert4rec.train.recommend import recommend as recommend_lines
+    from bert4rec.train.recommend import open_recommender
+    from recsys.ratings.recommend import recommend as recommend_lines
 
     files = {"dataset_path": dataset, "load_checkpoint_path": run}
     values = _parsed(mode="recommend", **{**files, **settings})
-    answers: list[dict[str, Any]] = []
+    config, answers = config_from_flags(values), list[dict[str, Any]]()
     recommend_lines(
-        config_from_flags(values),
+        open_recommender(config),
+        config.run,
+        config.data.test_batch_size,
         (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
         "histories",
         lambda text: answers.extend(map(json.loads, text.splitlines())),

@@ -4,18 +4,14 @@
 import dataclasses
 from typing import Literal
 
-from recsys.errors import UserError
+from recsys.ratings.config import RatingsRun
 from recsys.settings import require_positive, setting
-from recsys.train.config import RunSettings
-
-ALL_USERS = "all"
-"""Value of `recommend_users` that names every user of the dataset."""
 
 Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig(RunSettings):
+class RunConfig(RatingsRun):
     """Settings of the run: mode, duration, files, processes."""
 
     mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism", resumable=True)
@@ -58,38 +54,8 @@ class RunConfig(RunSettings):
         resumable=True,
         used_with={"mode": ("train", "inference_benchmark")},
     )
-    recommend_input: str | None = setting(
-        None,
-        "Histories for --mode recommend, raw item ids, oldest first, one history per line; by "
-        "default standard input",
-        resumable=True,
-        used_with={"mode": ("recommend",)},
-    )
-    recommend_users: str = setting(
-        "",
-        "Users of the dataset for --mode recommend, in place of --recommend_input: raw ids with "
-        "commas between, or all",
-        resumable=True,
-        used_with={"mode": ("recommend",)},
-    )
-    top_k: int = setting(
-        10,
-        "Items of a list: of --mode recommend for a history, of a test for a user",
-        resumable=True,
-    )
-    output_format: Literal["auto", "table", "json"] = setting(
-        "auto",
-        "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",
-        resumable=True,
-        used_with={"mode": ("recommend",)},
-    )
 
     def __post_init__(self) -> None:
-        """Refuses counts below 1, and two sources of histories."""
-        RunSettings.__post_init__(self)
-        if self.recommend_users and self.recommend_input is not None:
-            raise UserError(
-                "`recommend_users` and `recommend_input` exclude each other",
-                settings=("recommend_users", "recommend_input"),
-            )
-        require_positive(self, "num_epochs", "top_k")
+        """Refuses counts below 1."""
+        RatingsRun.__post_init__(self)
+        require_positive(self, "num_epochs")

@@ -8,11 +8,10 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
+from recsys.ratings.scorer import LOWEST_SCORE
 
 _BLOCK_ROWS = 1 << 16
 """Items scored at a time: 256 KiB of scores for each history."""
-LOWEST_SCORE = torch.finfo(torch.float32).min
-"""Served score where no item is left: JSON has no -inf."""
 
 
 class NextItemNetwork(nn.Module):

@@ -235,3 +235,38 @@ def scorer_for(
         to_device(torch.from_numpy(lengths), device), int(lengths.max()), int(lengths.sum())
     )
     return ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainedBert4Rec:
+    """A network that no longer changes; see `RatingsModel`.
+
+    Attributes:
+        network: in evaluation mode.
+        causal: it predicts the next item at the last one, without a mask item.
+        packed: its items, packed for exact lists; None scores all of them.
+    """
+
+    network: Bert4Rec
+    causal: bool
+    packed: ops.PackedRows | None = None
+
+    @classmethod
+    def of(cls, network: Bert4Rec, *, causal: bool) -> "TrainedBert4Rec":
+        """Packs the items of a network."""
+        with torch.inference_mode():
+            return cls(network.eval(), causal, pack_items(network))
+
+    @property
+    def num_items(self) -> int:
+        """I."""
+        return self.network.num_items
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network."""
+        return self.network.head.bias.device
+
+    def scorer(self, histories: Histories) -> ItemScorer:
+        """Runs the network on histories, shortened to their last items."""
+        return scorer_for(self.network, histories, causal=self.causal, packed=self.packed)

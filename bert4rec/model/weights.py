@@ -11,6 +11,7 @@ from torch import Tensor
 from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import ADAPTERS, Bert4Rec
+from bert4rec.model.scoring import TrainedBert4Rec
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from recsys.train.memory import require_memory, shapes_alone
 from recsys.train.origin import Origin
@@ -138,6 +139,10 @@ class OpenedCheckpoint:
         model = Bert4Rec(self.config, self.num_items, self.adapter)
         self.load_into(model)
         return model.eval()
+
+    def open_model(self) -> TrainedBert4Rec:
+        """Returns the model that `load` reads, to score with; its items are not packed."""
+        return TrainedBert4Rec(self.load(), self.causal)
 
 
 def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dict[str, Tensor]:

@@ -4,12 +4,8 @@
 python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_path data/ml-1m
 """
 
-import contextlib
-import logging
 import os
-import sys
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from absl import flags
 
@@ -18,10 +14,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.scripts.flags import chosen_from_flags, define_flags, refuse_unused
 from recsys import program
 from recsys.auto import budget_from_flags
-from recsys.errors import UserError
 from recsys.flags import command_of
-
-logger = logging.getLogger(__name__)
 
 
 def run(flag_values: flags.FlagValues) -> None:
@@ -32,7 +25,15 @@ def run(flag_values: flags.FlagValues) -> None:
     if chosen is not None:
         config = _auto(chosen, config, given, budget_from_flags(flag_values, "config"))
     if config.run.mode == "recommend":
-        _recommend(config)
+        from bert4rec.train.recommend import open_recommender
+        from recsys.ratings.recommend import recommend_named
+
+        recommend_named(
+            lambda: open_recommender(config),
+            config.run,
+            config.data.test_batch_size,
+            program.print_line,
+        )
         return
     # With torch, which takes seconds: a typo is refused before.
     from bert4rec.auto.length import what_was_tried
@@ -74,29 +75,6 @@ def _auto(
     words = ("recsys-recipes", "train", "bert4rec")
     print_line(command_of(words, config.to_dict(), config.sections, told))
     return config
-
-
-def _recommend(config: Bert4RecConfig) -> None:
-    """Recommends for each line of a file or standard input."""
-    from bert4rec.train.recommend import recommend
-
-    name, output = config.run.recommend_input, config.run.output_format
-    as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
-    with contextlib.ExitStack() as stack:
-        lines = sys.stdin.buffer if name is None else stack.enter_context(_opened(Path(name)))
-        if name is None and not config.run.recommend_users and sys.stdin.isatty():
-            logger.info("reading histories from the terminal, a line each; Ctrl-D ends")
-        where = "standard input" if name is None else name
-        recommend(config, lines, where, program.print_line, as_tables=as_tables)
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(
-            f"`recommend_input` {path}: {error.strerror}", setting="recommend_input"
-        ) from error
 
 
 def start(**defaults: Any) -> None:

@@ -31,7 +31,7 @@ from recsys.serve.signature import (
     NUMERICAL,
     PROBABILITY,
     Signature,
-    dlrm_signature,
+    clicks_signature,
 )
 from recsys.train.origin import Origin
 
@@ -90,7 +90,7 @@ class DlrmExport(CheckpointExport):
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""
-        return dlrm_signature(
+        return clicks_signature(
             self.config.num_numerical_features, sum(self.widths), self.num_list_slots
         )
 

@@ -5,6 +5,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from recsys.data.sequences.files import read_item_map
+from recsys.data.sequences.titles import read_titles
+from recsys.ratings.config import HistoriesConfig
+from recsys.ratings.data.opened import OpenedDataset
+
 _LONGEST_TITLE = 60
 _SHOWN_HISTORY = 5
 """Items of a history that a table shows, the newest ones."""
@@ -21,6 +26,14 @@ class Catalogue:
 
     raw_ids: list[str]
     titles: list[str] | None
+
+    @classmethod
+    def of(cls, dataset: OpenedDataset, config: HistoriesConfig) -> "Catalogue":
+        """Reads the catalogue of a dataset; a generated one has no ids but its numbers."""
+        if dataset.root is None:
+            return cls([str(i + 1) for i in range(config.random_item_count)], None)
+        raw_ids = read_item_map(dataset.root).raw.to_pylist()
+        return cls(raw_ids, read_titles(dataset.root, len(raw_ids)))
 
     def titles_of(self, items: Sequence[int]) -> list[str | None] | None:
         """Returns the titles of items; None for a dataset without."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a dataset of histories."""
+"""Settings of a dataset of histories, and of a run on it."""
 
 import dataclasses
 from pathlib import Path
@@ -8,12 +8,16 @@ from typing import Literal
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
 from recsys.settings import Not, require_below, require_positive, setting
+from recsys.train.config import RunSettings
 
 TemporalTargets = Literal["first", "last", "all"]
 TemporalValidation = Literal["time", "users"]
 DatasetName = Literal[
     "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
 ]
+
+ALL_USERS = "all"
+"""Value of `recommend_users` that names every user of the dataset."""
 
 _PREPARED = {"dataset_name": Not("random")}
 
@@ -112,3 +116,44 @@ class HistoriesConfig:
             "output folder",
             setting="dataset_path",
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RatingsRun(RunSettings):
+    """Settings of a run, and of the lists that it makes."""
+
+    recommend_input: str | None = setting(
+        None,
+        "Histories for --mode recommend, raw item ids, oldest first, one history per line; by "
+        "default standard input",
+        resumable=True,
+        used_with={"mode": ("recommend",)},
+    )
+    recommend_users: str = setting(
+        "",
+        "Users of the dataset for --mode recommend, in place of --recommend_input: raw ids with "
+        "commas between, or all",
+        resumable=True,
+        used_with={"mode": ("recommend",)},
+    )
+    top_k: int = setting(
+        10,
+        "Items of a list: of --mode recommend for a history, of a test for a user",
+        resumable=True,
+    )
+    output_format: Literal["auto", "table", "json"] = setting(
+        "auto",
+        "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",
+        resumable=True,
+        used_with={"mode": ("recommend",)},
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses lists without items, and two sources of histories."""
+        RunSettings.__post_init__(self)
+        if self.recommend_users and self.recommend_input is not None:
+            raise UserError(
+                "`recommend_users` and `recommend_input` exclude each other",
+                settings=("recommend_users", "recommend_input"),
+            )
+        require_positive(self, "top_k")

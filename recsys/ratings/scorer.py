@@ -14,6 +14,9 @@ from recsys.train.memory import to_device
 Histories = Sequence[npt.NDArray[np.int64]]
 """Item numbers of some users, oldest first."""
 
+LOWEST_SCORE = torch.finfo(torch.float32).min
+"""Served score where no item is left: JSON has no -inf."""
+
 
 class Scorer(Protocol):
     """Scores all items for each history of a batch."""

@@ -129,7 +129,9 @@ FEATURES = (NUMERICAL, CATEGORICAL, FACTORS)
 PROBABILITY, LOGIT = "probability", "logit"
 
 
-def dlrm_signature(num_numerical: int, num_categorical: int, num_list_slots: int = 0) -> Signature:
+def clicks_signature(
+    num_numerical: int, num_categorical: int, num_list_slots: int = 0
+) -> Signature:
     """Returns the signature of a DLRM, which may lack numerical or categorical features.
 
     Args:
@@ -196,7 +198,7 @@ HISTORY, EXCLUDE_SEEN = "history", "exclude_seen"
 ITEMS, SCORES, TITLES = "items", "scores", "titles"
 
 
-def bert4rec_signature(
+def ratings_signature(
     top_k: int, history_length: int = -1, *, raw_ids: bool = False, titles: bool = False
 ) -> Signature:
     """Returns the signature of a BERT4Rec.

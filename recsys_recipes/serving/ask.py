@@ -371,10 +371,10 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
     """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
     from bert4rec.model.weights import OpenedCheckpoint as Bert4RecCheckpoint
-    from bert4rec.serve import score as bert4rec_split
+    from recsys.ratings import served_split
 
     stored = None if options.checkpoint is None else Bert4RecCheckpoint.open(options.checkpoint)
-    sequences = bert4rec_split.open_dataset(
+    sequences = served_split.open_dataset(
         options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
     )
     signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
@@ -388,14 +388,13 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
         for reply in predict_in_order(endpoint, named, concurrency):
             yield {**reply, items: names.numbers(reply[items])}
 
-    scored = bert4rec_split.score_served_split(
+    scored = served_split.score_served_split(
         sequences,
         options.eval_split,
         signature,
         answer,
         size,
-        None if stored is None else stored.load(),
-        causal=stored is not None and stored.causal,
+        None if stored is None else stored.open_model(),
     )
 
     def shown(metrics: Mapping[str, float]) -> str:
@@ -460,11 +459,11 @@ def dataset_requests(
         for batch, request in read_requests(options.data, signature, size):
             yield len(batch), request
         return
-    from bert4rec.serve import score as bert4rec_split
+    from recsys.ratings import served_split
 
-    sequences = bert4rec_split.open_dataset(options.dataset_folder, None)
+    sequences = served_split.open_dataset(options.dataset_folder, None)
     names, history = raw_ids(options, signature), signature.inputs[0].name
-    for users in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
+    for users in served_split.read_requests(sequences, options.eval_split, signature, size):
         request = dict(users.arrays)
         if names is not None:
             request[history] = names.names(request[history])

@@ -219,6 +219,7 @@ def _deploy(
     from bert4rec.serve.export import Bert4RecExport
     from dlrm.serve.export import DlrmExport
     from dlrm.serve.score import check_dataset_of, score_served_split
+    from recsys.ratings.export import RatingsExportOptions
     from recsys_recipes.serving.raw_rows import RawDlrmExport
 
     name = values["name"] or kind
@@ -234,10 +235,12 @@ def _deploy(
     if kind == "bert4rec":
         export = Bert4RecExport(
             options.checkpoint,
-            options.top_k,
-            options.raw_ids,
-            titles=options.titles,
-            ignore_fingerprint=options.ignore_fingerprint,
+            RatingsExportOptions(
+                top_k=options.top_k,
+                raw_ids=options.raw_ids,
+                titles=options.titles,
+                ignore_fingerprint=options.ignore_fingerprint,
+            ),
         )
         if options.raw:
             raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")

@@ -11,8 +11,9 @@ import torch
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.scoring import pack_items, scorer_for
 from bert4rec.serve.export import Bert4RecExport
-from bert4rec.train.recommend import Recommender
+from bert4rec.train.recommend import open_recommender
 from cuda_ext import reference
+from recsys.ratings.export import RatingsExportOptions
 from recsys.ratings.scorer import history_item_pairs, largest_difference
 from recsys.serve.deploy import DeploySettings, deploy
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
@@ -52,7 +53,7 @@ def test_lists_of_packed_items_are_exact(tmp_path, settings, count):
 @torch.inference_mode()
 def test_equal_scores_are_served_by_item_number(tmp_path):
     checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint", init_std=0.0)
-    export = Bert4RecExport(checkpoint, 20)
+    export = Bert4RecExport(checkpoint, RatingsExportOptions(top_k=20))
     version = deploy(export, DeploySettings(repository=tmp_path / "models", verify=4))
     served = export.served_class.open(version.folder, CPU)
     (answer,) = served.predict([{"history": np.array([[2, 4, 9]])}])
@@ -84,7 +85,7 @@ def test_a_history_that_overflows_is_scored_plainly(tmp_path):
 
 
 def test_recommended_lists_are_exact(dataset, trained):
-    recommender = Recommender.start(
+    recommender = open_recommender(
         Bert4RecConfig.from_dict(
             {"mode": "recommend", "dataset_path": str(dataset), "base_device": "cpu"}
             | {"load_checkpoint_path": str(trained)}
@@ -94,7 +95,7 @@ def test_recommended_lists_are_exact(dataset, trained):
     items, scores = recommender.top(histories, 7)
     arrays = [np.array(history) for history in histories]
     with torch.inference_mode():
-        scorer = scorer_for(recommender.model, arrays, causal=recommender.causal)
+        scorer = scorer_for(recommender.model.network, arrays, causal=False)
         expected, of_expected = exact(scorer, 7, arrays)
     assert np.array_equal(items, expected.numpy())
     assert np.array_equal(scores, of_expected.numpy())

@@ -10,13 +10,14 @@ import torch
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import ADAPTERS, Bert4Rec
-from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import scorer_for
 from bert4rec.model.weights import MODEL_GROUP, weights_of
 from bert4rec.model.weights import NUM_ITEMS as NUM_ITEMS_KEY
 from bert4rec.serve.export import Bert4RecExport
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.titles import write_titles
+from recsys.ratings.export import RatingsExportOptions
+from recsys.ratings.scorer import LOWEST_SCORE
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
@@ -41,7 +42,9 @@ HISTORIES = ([3], [7, 9, 7], list(range(1, 12)), list(range(11, 0, -1)))
 def deployed(
     checkpoint, folder, *, dataset=None, titles=False, artifact_format="eager", **settings
 ):
-    export = Bert4RecExport(checkpoint, TOP_K, dataset, titles=titles)
+    export = Bert4RecExport(
+        checkpoint, RatingsExportOptions(top_k=TOP_K, raw_ids=dataset, titles=titles)
+    )
     serving = ServingSettings(format=artifact_format)
     found = deploy(
         export, DeploySettings(repository=folder, serving=serving, verify=48, **settings)
@@ -134,7 +137,7 @@ def test_recommendations_are_those_of_the_checkpoint(tmp_path, model, artifact_f
 @pytest.mark.parametrize("adapter", ["lora", "ilora"])
 def test_adapters_that_are_constant_are_merged(tmp_path, adapter):
     checkpoint, _ = adapted_checkpoint(tmp_path / "checkpoint", adapter=adapter)
-    export = Bert4RecExport(checkpoint, TOP_K)
+    export = Bert4RecExport(checkpoint, RatingsExportOptions(top_k=TOP_K))
     has_adapters = any(name.startswith(ADAPTERS) for name in export.weights("none"))
     assert has_adapters == (adapter == "ilora")
 
@@ -194,16 +197,18 @@ def test_other_models_and_impossible_wishes_are_refused(plain, tmp_path):
     checkpoint = plain[0]
     other, _ = dlrm_checkpoint(tmp_path / "dlrm")
     with refusal(other, "BERT4Rec", kind=CheckpointError):
-        Bert4RecExport(other, TOP_K)
+        Bert4RecExport(other, RatingsExportOptions(top_k=TOP_K))
     with refusal("`top_k` 51", "[1, 50]"):
-        Bert4RecExport(checkpoint, NUM_ITEMS + 1)
+        Bert4RecExport(checkpoint, RatingsExportOptions(top_k=NUM_ITEMS + 1))
     with refusal("`quantize` int8", "DLRM"):
         deployed(checkpoint, tmp_path / "models", quantize="int8")
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
 
 def test_the_signature_of_a_fixed_network_has_no_open_length(plain):
-    signature = Bert4RecExport(plain[0], TOP_K).signature(fixed_shapes=True)
+    signature = Bert4RecExport(plain[0], RatingsExportOptions(top_k=TOP_K)).signature(
+        fixed_shapes=True
+    )
     assert [tensor.shape for tensor in signature.inputs] == [(11,), (1,)]
     assert not any(tensor.optional or tensor.ragged for tensor in signature.inputs)
     assert dataclasses.asdict(signature)["outputs"][0]["shape"] == (TOP_K,)
@@ -241,7 +246,7 @@ def test_raw_ids_of_another_dataset_are_refused(tmp_path, dataset):
         settings = {"num_items": CATALOGUE} | settings
         checkpoint, _ = bert4rec_checkpoint(tmp_path / str(len(settings)), **settings)
         with refusal(dataset, "`raw_ids`", kind=CheckpointError):
-            Bert4RecExport(checkpoint, TOP_K, dataset)
+            Bert4RecExport(checkpoint, RatingsExportOptions(top_k=TOP_K, raw_ids=dataset))
 
 
 def test_no_exported_network_reads_strings(tmp_path, dataset):
@@ -289,7 +294,9 @@ def test_answers_may_have_titles(tmp_path, dataset):
     with refusal("`titles`", dataset):
         named(tmp_path, dataset, "none", titles=True)
     with refusal("`titles`", "`raw_ids`"):
-        Bert4RecExport(tmp_path / "checkpoint_plain", TOP_K, titles=True)
+        Bert4RecExport(
+            tmp_path / "checkpoint_plain", RatingsExportOptions(top_k=TOP_K, titles=True)
+        )
 
 
 def by_number(items):

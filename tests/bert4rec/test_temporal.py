@@ -12,13 +12,13 @@ import pyarrow.csv
 import pytest
 
 from bert4rec.model.weights import OpenedCheckpoint
-from bert4rec.serve.score import open_dataset
 from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.ratings.data.negatives import draw_negatives, training_counts
 from recsys.ratings.data.split import known_lengths, targets_of, true_items
 from recsys.ratings.data.temporal import split_by_time
+from recsys.ratings.served_split import open_dataset
 from tests import harness
 from tests.bert4rec.conftest import make_program
 from tests.checkpoints import assert_same

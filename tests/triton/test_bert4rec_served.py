@@ -8,9 +8,9 @@ import urllib.request
 import numpy as np
 import pytest
 
-from bert4rec.serve.score import score_served_split
 from recsys.data.sequences.histories import Sequences
-from recsys.serve.signature import bert4rec_signature
+from recsys.ratings.served_split import score_served_split
+from recsys.serve.signature import ratings_signature
 from tests.bert4rec.conftest import (
     NUM_ITEMS,
     NUM_USERS,
@@ -135,9 +135,9 @@ def test_what_was_not_deployed_is_found_out(ask, ratings, bert4rec_run, tmp_path
 
 
 def test_lists_that_are_too_short_are_refused():
-    sequences, signature = make_sequences(), bert4rec_signature(5)
+    sequences, signature = make_sequences(), ratings_signature(5)
     with refusal("`top_k` 10"):
-        score_served_split(sequences, "test", signature, iter, 16, None, causal=False)
+        score_served_split(sequences, "test", signature, iter, 16, None)
 
 
 def load_rows(ask, ratings, model, *flags):

@@ -14,7 +14,7 @@ from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.instances import find_instances
-from recsys.serve.signature import dlrm_signature
+from recsys.serve.signature import clicks_signature
 from tests import harness
 from tests.dlrm import deployed
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
@@ -53,7 +53,7 @@ draw = functools.partial(deployed.draw, table_sizes=CARDINALITIES, num_numerical
 
 
 def test_the_server_says_what_the_model_takes(endpoint):
-    assert endpoint.signature == dlrm_signature(NUM_NUMERICAL, len(CARDINALITIES))
+    assert endpoint.signature == clicks_signature(NUM_NUMERICAL, len(CARDINALITIES))
     assert endpoint.max_batch_size == MAX_BATCH_SIZE
     with refusal(513, 512, kind=BadRequestError, settings=("max_batch_size",)):
         endpoint.predict(draw(MAX_BATCH_SIZE + 1))

@@ -13,6 +13,7 @@ import pytest
 
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
+from recsys.ratings.export import RatingsExportOptions
 from recsys.serve.client.connection import EndpointError
 from recsys.serve.server.probe import Prober
 from tests import harness
@@ -33,7 +34,10 @@ CONTAINER = {
 def exports(server, dlrm_run, bert4rec_run):
     for backend in ("pytorch", "onnxruntime"):
         server.add_backend(backend, Path(__file__).with_name("stand_in_backend.py"))
-    dlrm, bert4rec = DlrmExport(dlrm_run), Bert4RecExport(bert4rec_run, TOP_K)
+    dlrm, bert4rec = (
+        DlrmExport(dlrm_run),
+        Bert4RecExport(bert4rec_run, RatingsExportOptions(top_k=TOP_K)),
+    )
     opened = {name: dlrm if "dlrm" in name else bert4rec for name in (*MODELS, *CONTAINER)}
     for_container = ("--target=container", "--max_batch_size=64")
     for name, flags in CONTAINER.items():

@@ -6,7 +6,7 @@ import pytest
 
 from recsys.serve.client.arrivals import ArrivalsResult, arrival_times, find_largest_rate
 from recsys.serve.client.requests import BadRequestError, check_arrays, check_ids
-from recsys.serve.signature import bert4rec_signature, dlrm_signature
+from recsys.serve.signature import clicks_signature, ratings_signature
 from recsys.train.measure.timing import LatencySummary
 from tests.harness import refusal
 
@@ -40,7 +40,7 @@ def test_the_search_ends_near_the_largest_rate(capacity):
         assert best is None
 
 
-SIGNATURE = dlrm_signature(3, 2)
+SIGNATURE = clicks_signature(3, 2)
 
 
 def request(**changes):
@@ -79,7 +79,7 @@ def test_a_request_that_does_not_fit_is_refused(changes, facts):
 
 
 def test_what_is_optional_may_be_left_out_and_lengths_may_differ():
-    signature = bert4rec_signature(10)
+    signature = ratings_signature(10)
     for length in (1, 500):
         check_arrays(signature, {"history": np.ones((2, length), np.int64)})
     with pytest.raises(BadRequestError, match="expected bool, got int64"):

@@ -13,10 +13,10 @@ from recsys.serve.config_pbtxt import (
     config_text,
     parse_config,
 )
-from recsys.serve.signature import bert4rec_signature, dlrm_signature, with_raw_rows
+from recsys.serve.signature import clicks_signature, ratings_signature, with_raw_rows
 from tests.harness import refusal
 
-DLRM = dlrm_signature(13, 26)
+DLRM = clicks_signature(13, 26)
 
 
 def parsed(signature=DLRM, name="dlrm", **settings):
@@ -67,7 +67,7 @@ def test_a_queue_has_a_policy_where_it_is_bounded_and_leaves_requests_their_time
 
 
 def test_histories_of_any_length_are_batched_ragged():
-    config = parsed(bert4rec_signature(10), "bert4rec")
+    config = parsed(ratings_signature(10), "bert4rec")
     history, exclude_seen = config.input
     assert (list(history.dims), history.allow_ragged_batch, history.optional) == ([-1], True, False)
     assert (list(exclude_seen.dims), exclude_seen.optional) == ([1], True)
@@ -76,12 +76,12 @@ def test_histories_of_any_length_are_batched_ragged():
 @pytest.mark.parametrize(
     ("backend", "format", "device", "largest", "signature"),
     [
-        ("python", "eager", "gpu", 8, bert4rec_signature(10)),
-        ("python", "torchscript", "cpu", 0, bert4rec_signature(10, 199)),
+        ("python", "eager", "gpu", 8, ratings_signature(10)),
+        ("python", "torchscript", "cpu", 0, ratings_signature(10, 199)),
         ("native", "eager", "cpu", 8, DLRM),
-        ("pytorch", "torchscript", "gpu", 8, bert4rec_signature(10, 199)),
+        ("pytorch", "torchscript", "gpu", 8, ratings_signature(10, 199)),
         ("pytorch", "torchscript", "cpu", 0, DLRM),
-        ("onnx", "onnx", "gpu", 0, bert4rec_signature(10, 199)),
+        ("onnx", "onnx", "gpu", 0, ratings_signature(10, 199)),
         ("onnx", "onnx", "cpu", 8, DLRM),
     ],
 )
@@ -163,8 +163,8 @@ def test_what_triton_would_not_take_is_refused_with_its_place(text, facts):
 @pytest.mark.parametrize(
     ("signature", "settings"),
     [
-        (dlrm_signature(13, 25), {}),
-        (bert4rec_signature(10), {}),
+        (clicks_signature(13, 25), {}),
+        (ratings_signature(10), {}),
         (DLRM, {"backend": "onnx", "format": "onnx"}),
     ],
 )
@@ -179,7 +179,7 @@ def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signat
 
 def test_columns_of_any_name_are_parameters():
     names = ('größe "x"', "a'b\\c", "line", "tab\tname", "€{1}")
-    config = parsed(with_raw_rows(dlrm_signature(0, 3), names, names[:3], "\t", '"'))
+    config = parsed(with_raw_rows(clicks_signature(0, 3), names, names[:3], "\t", '"'))
     assert json.loads(config.parameters["line_dialect"].string_value) == ["\t", '"']
     for tensor, expected in (("line", names), ("fields", names[:3])):
         assert tuple(json.loads(config.parameters[tensor].string_value)) == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a split with a deployed BERT4Rec, beside its checkpoint."""
+"""Evaluates a split with a deployed model, beside its checkpoint."""
 
 import collections
 import dataclasses
@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import scorer_for
-from bert4rec.model.weights import OpenedCheckpoint
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.data.split import Split, known_lengths, true_items
+from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.ratings.scorer import Histories, history_item_pairs, largest_difference
 from recsys.serve.client.requests import Arrays
@@ -71,7 +69,7 @@ class UserRequest:
 
 
 def open_dataset(
-    root: Path, stored: OpenedCheckpoint | None, *, ignore_fingerprint: bool = False
+    root: Path, stored: StoredModel | None, *, ignore_fingerprint: bool = False
 ) -> Sequences:
     """Reads the sequences that a model was trained on.
 
@@ -123,8 +121,8 @@ class _RankCollector:
         truth: [U] int32 true item of each user.
     """
 
-    def __init__(self, truth: npt.NDArray[np.int32], model: Bert4Rec | None, causal: bool) -> None:
-        self._truth, self._model, self._causal = truth.astype(np.int64), model, causal
+    def __init__(self, truth: npt.NDArray[np.int32], model: RatingsModel | None) -> None:
+        self._truth, self._model = truth.astype(np.int64), model
         self._miss = np.iinfo(np.int64).max
         self.served = np.full(len(truth), self._miss)
         self.offline = np.full(len(truth), self._miss)
@@ -141,14 +139,13 @@ class _RankCollector:
         truth = self._truth[request.users]
         hit = items == truth[:, None]
         of_truth = np.take_along_axis(scores, hit.argmax(1)[:, None], 1)
-        ranks_served = (~(scores < of_truth)).sum(1) - 1  # the tie rule of `ItemScorer.ranks`
+        ranks_served = (~(scores < of_truth)).sum(1) - 1  # the tie rule of `Scorer.ranks`
         self.served[request.users] = np.where(hit.any(1), ranks_served, self._miss)
         met = np.array([t in h for t, h in zip(truth, request.histories, strict=True)])
         self.met_before += int(met.sum())
         if self._model is None:
             return
-        scorer = scorer_for(self._model, request.histories, causal=self._causal)
-        device = scorer.vectors.device
+        scorer, device = self._model.scorer(request.histories), self._model.device
         others = [
             np.setdiff1d(history, true)  # each once, the true item never, as `ranks` requires
             for history, true in zip(request.histories, truth, strict=True)
@@ -174,9 +171,7 @@ def score_served_split(
     signature: Signature,
     predict: Predict,
     batch_size: int,
-    model: Bert4Rec | None,
-    *,
-    causal: bool,
+    model: RatingsModel | None,
 ) -> ServedRanking:
     """Ranks every user's target in the lists of a deployed model.
 
@@ -191,7 +186,7 @@ def score_served_split(
             f"deploy it with `top_k` {LIST_LENGTH} or more",
             setting="top_k",
         )
-    collector = _RankCollector(true_items(sequences, split), model, causal)
+    collector = _RankCollector(true_items(sequences, split), model)
     under_way: collections.deque[UserRequest] = collections.deque()
 
     def requests() -> Iterator[Arrays]:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trained model of ratings is to the programs that use it."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from recsys.ratings.scorer import Histories, Scorer
+from recsys.train.checkpoint import Checkpoint
+from recsys.train.origin import Origin
+
+
+class RatingsModel(Protocol):
+    """A trained model that scores the items of a catalogue after a history."""
+
+    @property
+    def num_items(self) -> int:
+        """I, the items of the catalogue, numbered from 1."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the scores."""
+
+    def scorer(self, histories: Histories) -> Scorer:
+        """Scores all items after each history, of which none is empty."""
+
+
+class StoredModel(Protocol):
+    """A checkpoint of such a model; its weights are read by `open_model`."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of any model."""
+
+    @property
+    def step(self) -> int | None:
+        """Steps that the model was trained for, if it was."""
+
+    @property
+    def path(self) -> Path:
+        """Folder of the checkpoint itself, not of the run."""
+
+    @property
+    def origin(self) -> Origin:
+        """The training dataset."""
+
+    @property
+    def num_items(self) -> int:
+        """I."""
+
+    def open_model(self) -> RatingsModel:
+        """Reads the weights.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+            OutOfMemoryError: they do not fit in memory.
+        """
