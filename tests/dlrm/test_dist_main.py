@@ -147,8 +147,8 @@ def test_inference_is_measured_on_several_processes(dataset, tmp_path):
 MISSING = r"error: rank 1 \(process \d+ on \S+\)"
 
 
-def disturb(job, sign, which, when, delay_s=0.0):
-    """Runs two ranks, of which one gets a signal.
+def disturb(job, sign, which, when, signalled, delay_s=0.0):
+    """Runs two ranks, of which one gets a signal; the first goes no further before.
 
     Returns exit status, output, and seconds from the signal to the message about a rank that is
     missing, or to the end where there is none.
@@ -158,9 +158,11 @@ def disturb(job, sign, which, when, delay_s=0.0):
         sign: the signal.
         which: rank that gets it.
         when: what the line contains after which it comes.
+        signalled: a file that is made then.
         delay_s: seconds later.
     """
-    with harness.started_forked(*job) as running:
+    pause = {"RECIPES_PAUSE_AT": when, "RECIPES_PAUSE_UNTIL": str(signalled)}
+    with harness.started_forked(*job, **pause) as running:
         lines, sent, named = [], 0.0, 0.0
         for line in running.stdout:
             lines.append(line)
@@ -169,6 +171,7 @@ def disturb(job, sign, which, when, delay_s=0.0):
                 target = ranks_of(running)[which]
                 os.kill(target, sign)
                 sent = time.monotonic()
+                signalled.touch()
             if re.search(MISSING, line) and not named:
                 named = time.monotonic()
                 # torchrun does so half a minute after its SIGTERM, which a stopped one never sees.
@@ -184,7 +187,7 @@ def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, see
     which, step, delay_s = draw.randrange(2), draw.randint(1, 10), draw.uniform(0, 0.02)
     status, text, _ = disturb(
         (*forking(2, "--max-restarts=1"), *from_first(dataset, tmp_path, "--save_freq=2")),
-        signal.SIGKILL, which, f"[{step}/30]", delay_s,
+        signal.SIGKILL, which, f"[{step}/30]", tmp_path / "signalled", delay_s,
     )  # fmt: skip
     assert status == 0, text
     assert "(SIGKILL)" in text or "exitcode: -9" in text
@@ -201,9 +204,9 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
 ):
     arguments = from_first(dataset, tmp_path, "--save_freq=2", "--process_timeout=10")
     job = (*forking(2, "--max-restarts=1"), *arguments)
-    status, text, seconds = disturb(job, signal.SIGSTOP, 1, "[7/30]")
+    status, text, seconds = disturb(job, signal.SIGSTOP, 1, "[7/30]", tmp_path / "signalled")
     assert status == 0, text
-    assert re.search(MISSING, text)
+    assert re.search(MISSING, text), text
     assert 8 < seconds < 300
     assert "Resumed from" in text
     assert_same(tmp_path / "run", two / "run")
@@ -213,7 +216,7 @@ def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     endless = ("--epochs=10000", "--test_after=10000")
     arguments = from_first(dataset, tmp_path, "--process_timeout=1000", *endless)
     job = (*harness.torchrun(2), *PROGRAM, *arguments)
-    status, text, seconds = disturb(job, signal.SIGKILL, 1, "[3/30]")
+    status, text, seconds = disturb(job, signal.SIGKILL, 1, "[3/30]", tmp_path / "signalled")
     assert status != 0
     assert seconds < 600
     assert re.search(r"local_rank: 1|rank +: 1", text), text
