@@ -208,7 +208,7 @@ class Bert4RecRecipe:
             self.machine,
             batch_size=data.test_batch_size if split == "test" else data.val_batch_size,
             causal=self.causal,
-            list_length=self.config.run.top_k if split == "test" else 0,
+            list_length=self.config.lists.top_k if split == "test" else 0,
         )
 
     def test(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Bert4RecRecipe:
         """Describes the measured inference in a line."""
         run = self.config.run
         how = ", traced by torch.jit" if run.use_torch_jit_trace else ""
-        return [f"Best {run.top_k} of {self.sequences.num_items} items{how}"]
+        return [f"Best {self.config.lists.top_k} of {self.sequences.num_items} items{how}"]
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
         """Returns calls that recommend for batches of users in random order."""

@@ -90,7 +90,7 @@ def recommend(
     config, answers = config_from_flags(values), list[dict[str, Any]]()
     recommend_lines(
         open_recommender(config),
-        config.run,
+        config.lists,
         config.data.test_batch_size,
         (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
         "histories",

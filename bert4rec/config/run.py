@@ -4,14 +4,14 @@
 import dataclasses
 from typing import Literal
 
-from recsys.ratings.config import RatingsRun
 from recsys.settings import require_positive, setting
+from recsys.train.config import RunSettings
 
 Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig(RatingsRun):
+class RunConfig(RunSettings):
     """Settings of the run: mode, duration, files, processes."""
 
     mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism", resumable=True)
@@ -57,5 +57,5 @@ class RunConfig(RatingsRun):
 
     def __post_init__(self) -> None:
         """Refuses counts below 1."""
-        RatingsRun.__post_init__(self)
+        RunSettings.__post_init__(self)
         require_positive(self, "num_epochs")

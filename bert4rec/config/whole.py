@@ -10,6 +10,7 @@ from bert4rec.config.model import AdapterConfig, ModelConfig
 from bert4rec.config.optimizer import ObjectiveConfig, OptimizerConfig
 from bert4rec.config.run import RunConfig
 from recsys.errors import UserError
+from recsys.ratings.config import ListConfig
 from recsys.ratings.evaluation import EvaluationConfig
 from recsys.train.config import Config, PrecisionSettings
 from recsys.train.measure import MeasureConfig
@@ -28,6 +29,7 @@ class Bert4RecConfig(Config):
         AdapterConfig: "adapter",
         EvaluationConfig: "evaluation",
         RunConfig: "run",
+        ListConfig: "lists",
         MeasureConfig: "measure",
     }
     folder_setting = "export_root"
@@ -38,6 +40,7 @@ class Bert4RecConfig(Config):
     adapter: AdapterConfig = dataclasses.field(default_factory=AdapterConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    lists: ListConfig = dataclasses.field(default_factory=ListConfig)
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""

@@ -30,7 +30,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
         recommend_named(
             lambda: open_recommender(config),
-            config.run,
+            config.lists,
             config.data.test_batch_size,
             program.print_line,
         )

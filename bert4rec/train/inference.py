@@ -54,7 +54,7 @@ def inferences(
     batches = np.resize(order, (count, batch_size))
     causal = config.objective.objective == "causal"
     if run.use_torch_jit_trace:
-        network = NextItemNetwork(model, run.top_k, causal).eval()
+        network = NextItemNetwork(model, config.lists.top_k, causal).eval()
         return _traced(network, sequences, batches, machine)
     packed_items = pack_items(model)
 
@@ -65,7 +65,7 @@ def inferences(
             scorer = ItemScorer.of_histories(
                 model, items, layout, causal=causal, packed=packed_items
             )
-        return scorer.top(run.top_k, seen_row, seen_item)
+        return scorer.top(config.lists.top_k, seen_row, seen_item)
 
     calls = []
     for rows in batches:

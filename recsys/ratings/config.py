@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a dataset of histories, and of a run on it."""
+"""Settings of a dataset of histories, and of lists of recommendations."""
 
 import dataclasses
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Literal
 from recsys.data.sequences.split import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
 from recsys.settings import Not, require_below, require_positive, setting
-from recsys.train.config import RunSettings
 
 TemporalTargets = Literal["first", "last", "all"]
 TemporalValidation = Literal["time", "users"]
@@ -119,8 +118,8 @@ class HistoriesConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RatingsRun(RunSettings):
-    """Settings of a run, and of the lists that it makes."""
+class ListConfig:
+    """Settings of lists of recommendations."""
 
     recommend_input: str | None = setting(
         None,
@@ -150,7 +149,6 @@ class RatingsRun(RunSettings):
 
     def __post_init__(self) -> None:
         """Refuses lists without items, and two sources of histories."""
-        RunSettings.__post_init__(self)
         if self.recommend_users and self.recommend_input is not None:
             raise UserError(
                 "`recommend_users` and `recommend_input` exclude each other",

@@ -29,7 +29,7 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.files.json_text import parse_json
 from recsys.ratings.answers import Catalogue, as_json, as_table, name_of
-from recsys.ratings.config import ALL_USERS, RatingsRun
+from recsys.ratings.config import ALL_USERS, ListConfig
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.scorer import history_item_pairs
@@ -98,7 +98,7 @@ class Recommender:
 
 def recommend_named(
     open_recommender: Callable[[], Recommender],
-    settings: RatingsRun,
+    settings: ListConfig,
     batch_size: int,
     write: Callable[[str], None],
 ) -> None:
@@ -135,7 +135,7 @@ def _opened(path: Path) -> BinaryIO:
 
 def recommend(
     recommender: Recommender,
-    settings: RatingsRun,
+    settings: ListConfig,
     batch_size: int,
     lines: Iterable[bytes],
     where: str,

@@ -9,6 +9,7 @@ the first, until there is a file of the second's name.
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from tests import harness
 
@@ -27,7 +28,7 @@ class PausingOutput:
         if self._line.endswith("\n"):
             if self._text in self._line:
                 self._output.flush()
-                harness.wait_for(lambda: os.path.exists(self._file), "leave to go on")
+                harness.wait_for(self._file.exists, "leave to go on")
             self._line = ""
         return count
 
@@ -37,7 +38,7 @@ class PausingOutput:
 
 if "RECIPES_PAUSE_AT" in os.environ:
     sys.stdout = PausingOutput(
-        sys.stdout, os.environ["RECIPES_PAUSE_AT"], os.environ["RECIPES_PAUSE_UNTIL"]
+        sys.stdout, os.environ["RECIPES_PAUSE_AT"], Path(os.environ["RECIPES_PAUSE_UNTIL"])
     )
 del sys.argv[0]
 try:
