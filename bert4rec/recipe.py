@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import BatchGroup, TrainBatches
+from bert4rec.data.neighbours import neighbour_vectors
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import (
@@ -24,10 +25,8 @@ from bert4rec.model.weights import (
     OpenedCheckpoint,
     weights_of,
 )
-from bert4rec.train.baselines import neighbour_vectors, popularity_ranks
 from bert4rec.train.evaluate import rank_split
 from bert4rec.train.inference import inferences
-from bert4rec.train.report import check_result_files, report_test, write_files
 from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import (
     build_schedule,
@@ -38,11 +37,14 @@ from bert4rec.train.schedule import (
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
+from recsys.models.baselines import BASELINES
 from recsys.ratings.data.negatives import draw_negatives, log_popularity
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.data.split import Split, count_users, targets_of
 from recsys.ratings.ranking.evaluate import SplitRanks
 from recsys.ratings.ranking.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
+from recsys.ratings.ranking.popularity import popularity_ranks
+from recsys.ratings.ranking.report import check_result_files, report_test, write_files
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
@@ -218,7 +220,8 @@ class Bert4RecRecipe:
             # Before the report, whose baselines may need more memory or time than there is.
             files, print_line = self.config.evaluation, self.machine.print_line
             write_files(files, self.dataset, self.sequences, ranked, print_line)
-        return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
+        baselines = {name: BASELINES[name] for name in self.config.evaluation.baselines}
+        return report_test(self.sequences, self.negatives, ranked, self.machine, baselines)
 
     def prepare_inference(self) -> Sequence[str]:
         """Describes the measured inference in a line."""

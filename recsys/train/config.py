@@ -135,21 +135,43 @@ class PrecisionSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Config(abc.ABC):
-    """All settings of a model's run.
+class SettingsOfRun(abc.ABC):
+    """All settings of a run, by section.
 
     Attributes:
         sections: class of each section -> name of the attribute that holds it.
-        folder_setting: name of the setting of the checkpoint folder.
         explicit: names of the settings that the user gave.
     """
 
     sections: ClassVar[Sections]
+    explicit: frozenset[str] = frozenset()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every setting under its flag name, as plain values."""
+        return to_dict(self, self.sections)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()) -> Self:
+        """Builds a config from values under their flag names.
+
+        Raises:
+            UserError: an unknown name, or a value that is refused.
+        """
+        return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Config(SettingsOfRun):
+    """All settings of the run of a model that is trained step by step.
+
+    Attributes:
+        folder_setting: name of the setting of the checkpoint folder.
+    """
+
     folder_setting: ClassVar[str]
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
     precision: PrecisionSettings = dataclasses.field(default_factory=PrecisionSettings)
     measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
-    explicit: frozenset[str] = frozenset()
 
     @property
     @abc.abstractmethod
@@ -189,19 +211,6 @@ class Config(abc.ABC):
         self.require_dataset()
         if self.run.load_checkpoint_path is not None:
             require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns every setting under its flag name, as plain values."""
-        return to_dict(self, self.sections)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()) -> Self:
-        """Builds a config from values under their flag names.
-
-        Raises:
-            UserError: an unknown name, or a value that is refused.
-        """
-        return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
 
 
 def require_checkpoint(path: Path, setting_name: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recsys.train.checkpoint import Checkpoint, RowShard
-from recsys.train.config import Config
+from recsys.train.config import Config, SettingsOfRun
 from recsys.train.loop import (
     BatchSource,
     BatchT,
@@ -29,9 +29,10 @@ PrintLine = Callable[[str], None]
 """Prints a line, on the first process only."""
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+SettingsT = TypeVar("SettingsT", bound=SettingsOfRun)
 
 
-def adopt(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
+def adopt(config: SettingsT, values: Mapping[str, Any]) -> SettingsT:
     """Changes settings that the user did not give.
 
     Args:

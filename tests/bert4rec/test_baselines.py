@@ -7,17 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from bert4rec.train.baselines import (
-    BASELINES,
-    fit_ease,
-    item_to_item_ranks,
-    neighbour_vectors,
-    popularity_ranks,
-)
+from bert4rec.data.neighbours import neighbour_vectors
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
+from recsys.models.baselines import BASELINES
+from recsys.models.ease import Ease, EaseSettings
 from recsys.ratings.data.negatives import draw_negatives
+from recsys.ratings.ranking.evaluate import rank_on_host
 from recsys.ratings.ranking.metrics import bootstrap_intervals, paired_difference
+from recsys.ratings.ranking.popularity import popularity_ranks
 from recsys.ratings.ranking.verdict import leads_over
 from recsys.train.measure.verdict import verdict
 from tests.harness import assert_tells, refusal
@@ -27,12 +25,11 @@ NAMES = ("markov", "item_knn", "ease", "ease_recent")
 
 
 def ranks_of(name, sequences, split, negatives):
-    histories = BASELINES[name].histories(sequences, split)
-    return item_to_item_ranks(fit(name, sequences), histories, sequences, split, negatives)
+    return rank_on_host(BASELINES[name](sequences), sequences, split, negatives).ranks
 
 
 def fit(name, sequences):
-    return BASELINES[name].fit(sequences)[0]
+    return BASELINES[name](sequences).matrix
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +115,9 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(sequences, ridge)
     met = np.zeros((USERS, ITEMS))
     for user, items in enumerate(training_items(sequences)):
         met[user, np.array(items, int) - 1] = 1
-    found, told = fit_ease(sequences, (ridge,))
-    assert told == ridge
+    model = Ease.fit(sequences, EaseSettings(ridge=float(ridge)))
+    found = model.matrix
+    assert model.settings.ridge == ridge
     for item in range(0, ITEMS, 7):
         others = np.delete(met, item, 1)
         gram = others.T @ others + ridge * np.eye(ITEMS - 1)
@@ -272,15 +270,15 @@ def plain_ease(sequences, ridge, split):
 
 def test_ease_is_stecks_closed_form(sequences):
     """With binary histories of all items, and the lambda that validation chooses."""
-    _, told = BASELINES["ease"].fit(sequences)
+    chosen = BASELINES["ease"](sequences).settings.ridge
     gains = {}
     for ridge in (50, 250, 1000):
         least, most = plain_ease(sequences, ridge, "validation")
         assert (least != most).sum() < USERS / 8  # few ties, so a rank tells the formula
         gains[ridge] = np.where(most < 10, 1 / np.log2(most + 2), 0).mean()
-    assert told == f"lambda {max(gains, key=gains.get)}"
+    assert chosen == max(gains, key=gains.get)
     assert max(gains.values()) > sorted(gains.values())[-2]
-    least, most = plain_ease(sequences, int(told.split()[1]), "test")
+    least, most = plain_ease(sequences, int(chosen), "test")
     found = ranks_of("ease", sequences, "test", {})["full"]
     assert ((least <= found) & (found <= most)).all()
     assert (least != most).sum() < USERS / 8

@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from bert4rec.train.baselines import BASELINES, fit_ease, item_to_item_ranks
 from preproc import amazon, movielens
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
+from recsys.models.baselines import BASELINES
+from recsys.models.ease import Ease, EaseSettings
 from recsys.ratings.data.split import validate_some_users
+from recsys.ratings.ranking.evaluate import rank_on_host
 from recsys.ratings.ranking.metrics import list_metrics, ranking_metrics
 from tests.bert4rec import peer_baselines as peer
 from tests.bert4rec.peer_splits import FILES, read_rows
@@ -30,7 +32,7 @@ def prepared(real_data, tmp_path_factory):
 
 def test_ease_is_rectools(prepared):
     sequences, items, _, rows = prepared
-    weights = fit_ease(sequences, (int(peer.RIDGE),))[0]
+    weights = Ease.fit(sequences, EaseSettings(ridge=float(peer.RIDGE))).matrix
     pairs = np.vectorize(items.get)(peer.sampled_pairs(rows)) - 1
     expected = json.loads(peer.EXPECTED.read_text())["ease"]
     np.testing.assert_allclose(weights[pairs[:, 0], pairs[:, 1]], expected, atol=1e-6, rtol=1e-4)
@@ -63,14 +65,13 @@ def test_both_forms_of_ease_on_the_electronics_sample(real_data, tmp_path):
     sequences = validate_some_users(read_sequences(made), 1024, read_user_map(made).raw)
     found = {}
     for name in ("ease", "ease_recent"):
-        matrix, told = BASELINES[name].fit(sequences)
-        histories = BASELINES[name].histories(sequences, "test")
-        ranks = item_to_item_ranks(matrix, histories, sequences, "test", {})["full"]
+        model = BASELINES[name](sequences)
+        ranks = rank_on_host(model, sequences, "test", {}).ranks["full"]
         metrics = ranking_metrics(ranks, [10])
-        found[name] = told, round(metrics["hr@10"], 4), round(metrics["ndcg@10"], 4)
+        found[name] = model.settings.ridge, round(metrics["hr@10"], 4), round(metrics["ndcg@10"], 4)
     assert found == {
-        "ease": ("lambda 50", 0.0700, 0.0525),
-        "ease_recent": ("lambda 500", 0.0763, 0.0551),
+        "ease": (50, 0.0700, 0.0525),
+        "ease_recent": (500, 0.0763, 0.0551),
     }
 
     met = np.zeros((sequences.num_users, sequences.num_items))

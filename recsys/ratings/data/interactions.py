@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from recsys.data.sequences.histories import Sequences
-from recsys.ratings.data.split import is_trained_on
+from recsys.ratings.data.split import is_trained_on, positions_of
 
 Matrix = Any
 """A NumPy array or a sparse one of SciPy, which has no types."""
@@ -22,3 +22,24 @@ def met_items(sequences: Sequences) -> Matrix:
     met = sparse.csr_array((ones, (users, sequences.items[is_trained] - 1)), shape=shape)
     met.data[:] = 1
     return met
+
+
+def followers(sequences: Sequences, window: int) -> Matrix:
+    """Counts which items follow each item in training, near ones more.
+
+    Args:
+        sequences: histories of all users.
+        window: most positions between two items; a pair counts 1 / its distance.
+
+    Returns:
+        [I, I] sparse, first item by following item.
+    """
+    positions, is_trained = positions_of(sequences), is_trained_on(sequences)
+    items, size = sequences.items - 1, sequences.num_items
+    counts = sparse.csr_array((size, size))
+    for distance in range(1, window + 1):
+        later = np.flatnonzero((positions >= distance) & is_trained)
+        pairs = items[later - distance], items[later]
+        values = np.full(len(later), 1 / distance)
+        counts += sparse.csr_array((values, pairs), shape=(size, size))
+    return counts

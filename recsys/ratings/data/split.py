@@ -118,6 +118,21 @@ def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
     return targets_of(sequences, split).known
 
 
+def known_items(
+    sequences: Sequences, split: Split, rows: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.int64]]:
+    """Returns the items before some targets of `validation` or `test`.
+
+    Args:
+        sequences: histories of all users.
+        split: `validation` or `test`.
+        rows: [B] int64 numbers of targets, from 0.
+    """
+    targets = targets_of(sequences, split)
+    pairs = zip(targets.users[rows].tolist(), targets.known[rows].tolist(), strict=True)
+    return [sequences[user][:known].astype(np.int64) for user, known in pairs]
+
+
 def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
     """Returns [T] int32, the targets of `validation` or `test`."""
     items: npt.NDArray[np.int32] = sequences.items[_index_of_targets(sequences, split)]

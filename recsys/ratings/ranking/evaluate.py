@@ -12,15 +12,28 @@ from torch import Tensor
 
 from recsys.data.sequences.histories import Sequences, numbered
 from recsys.errors import DivergenceError
-from recsys.ratings.data.split import Split, known_lengths, sorted_distinct, targets_of, true_items
+from recsys.ratings.data.split import (
+    Split,
+    known_items,
+    known_lengths,
+    sorted_distinct,
+    targets_of,
+    true_items,
+)
+from recsys.ratings.model import RatingsModel
 from recsys.ratings.scorer import Scorer, rank_among
 from recsys.train.divergence import ADVICE
 from recsys.train.memory import to_device
+from recsys.train.optimizers.precision import Precision
+from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine
 
 Ranks = npt.NDArray[np.int64]
 Lists = npt.NDArray[np.int64]
 """[T, K] item numbers, best first; 0 where no item is left."""
+
+Negatives = Mapping[str, npt.NDArray[np.int32]]
+"""Name of a ranking -> [U, S] items of each user."""
 
 ScoreTargets = Callable[[npt.NDArray[np.int64]], Scorer]
 """Maps [B] int64 numbers of targets, from 0, to the scores of all items after their histories."""
@@ -50,7 +63,7 @@ def rank_targets(
     score: ScoreTargets,
     sequences: Sequences,
     split: Split,
-    negatives: Mapping[str, npt.NDArray[np.int32]],
+    negatives: Negatives,
     machine: Machine,
     *,
     batch_size: int,
@@ -112,6 +125,26 @@ def rank_targets(
     ranks = {name: processes.sum_integers(of_rank) for name, of_rank in ranks.items()}
     lists = processes.sum_integers(lists)
     return SplitRanks(ranks, lists, len(order) / (time.perf_counter() - start_s))
+
+
+def rank_on_host(
+    model: RatingsModel,
+    sequences: Sequences,
+    split: Split,
+    negatives: Negatives,
+    *,
+    batch_size: int = 256,
+    list_length: int = 0,
+) -> SplitRanks:
+    """Ranks the targets of a split with a model on the CPU; see `rank_targets`."""
+    device = torch.device("cpu")
+    return rank_targets(
+        lambda rows: model.scorer(known_items(sequences, split, rows)),
+        *(sequences, split, negatives),
+        Machine(device, Precision(device_type="cpu"), ALONE, lambda _: None),
+        batch_size=batch_size,
+        list_length=list_length,
+    )
 
 
 def seen_pairs(

@@ -3,7 +3,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from bert4rec.config import Bert4RecConfig
-from bert4rec.train.baselines import (
-    BASELINES,
-    Negatives,
-    item_to_item_ranks,
-    popularity_ranks,
-)
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.errors import UserError
 from recsys.files.durable import whole_file
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.data.split import count_targets, repeated_targets, targets_of, true_items
 from recsys.ratings.evaluation import EvaluationConfig
-from recsys.ratings.ranking.evaluate import Lists, Ranks, SplitRanks
+from recsys.ratings.model import RatingsModel
+from recsys.ratings.ranking.evaluate import Lists, Negatives, Ranks, SplitRanks, rank_on_host
 from recsys.ratings.ranking.metrics import (
     bootstrap_intervals,
     flat_metrics,
@@ -34,9 +28,13 @@ from recsys.ratings.ranking.metrics import (
     metrics_of,
     ranking_metrics,
 )
+from recsys.ratings.ranking.popularity import popularity_ranks
 from recsys.ratings.ranking.verdict import leads_over
 from recsys.train.measure.verdict import VERDICT, verdict
 from recsys.train.recipe import Machine, PrintLine
+
+Baseline = Callable[[Sequences], RatingsModel] | None
+"""Fits a model to the items to train on; None is the popularity of the last seven days."""
 
 _FEW_KS = (10,)
 _ROWS = 1 << 20
@@ -46,20 +44,20 @@ Metrics = Mapping[str, float]
 
 
 def report_test(
-    config: Bert4RecConfig,
     sequences: Sequences,
     negatives: Negatives,
     ranked: SplitRanks,
     machine: Machine,
+    baselines: Mapping[str, Baseline],
 ) -> dict[str, Any]:
     """Prints a test beside popularity.
 
     Args:
-        config: settings of the run.
         sequences: histories of all users.
         negatives: name of a ranking -> [U, S] items.
         ranked: ranks of the test items, of all processes.
         machine: prints the lines.
+        baselines: what the model is compared with.
 
     Returns:
         The values to log.
@@ -84,7 +82,7 @@ def report_test(
     for line in _comparison_table(model, half_widths, popular):
         print_line(line)
     if machine.processes.is_first:
-        values |= _report_baselines(config, sequences, negatives, ranked.ranks, print_line)
+        values |= _report_baselines(baselines, sequences, negatives, ranked.ranks, print_line)
     repeated = int(repeated_targets(sequences, "test").sum())
     if repeated:
         print_line(
@@ -102,10 +100,10 @@ def report_test(
 
 
 def _report_baselines(
-    config: Bert4RecConfig,
+    baselines: Mapping[str, Baseline],
     sequences: Sequences,
     negatives: Negatives,
-    model: Mapping[str, Ranks],
+    ranks: Mapping[str, Ranks],
     print_line: PrintLine,
 ) -> dict[str, Any]:
     """Prints the model beside item-to-item baselines, and which is ahead.
@@ -113,24 +111,22 @@ def _report_baselines(
     Returns:
         The metrics of the baselines and the leads over the best of them, to log.
     """
-    rows, settings = {"model": model}, []
-    for name in config.evaluation.baselines:
-        if name == "recent":
+    rows, settings = {"model": ranks}, []
+    for name, fit in baselines.items():
+        if fit is None:
             if (temporal := sequences.temporal) is not None:
                 counts = temporal.recent_counts
                 rows[name] = popularity_ranks(sequences, "test", negatives, counts)
             continue
-        baseline = BASELINES[name]
         print_line(f"Fitting {name}")  # of many items ease takes minutes
         try:
-            matrix, fitted_with = baseline.fit(sequences)
+            model = fit(sequences)
         except UserError as error:
             print_line(f"{name} is left out: {error}")
             continue
-        settings.append(f"{name}: {fitted_with}; {baseline.reads}")
-        histories = baseline.histories(sequences, "test")
-        rows[name] = item_to_item_ranks(matrix, histories, sequences, "test", negatives)
-        del matrix  # before the next one, which may be as large
+        settings.append(f"{name}: {model}")
+        rows[name] = rank_on_host(model, sequences, "test", negatives).ranks
+        del model  # before the next one, which may be as large
     if len(rows) == 1:
         return {}
     rankings = ("full", *negatives)
@@ -149,7 +145,7 @@ def _report_baselines(
         print_line(line)
     del metrics["model"]
     others = {name: of_row["full"] for name, of_row in rows.items() if name != "model"}
-    leads = leads_over(others, model["full"], targets_of(sequences, "test").users)
+    leads = leads_over(others, ranks["full"], targets_of(sequences, "test").users)
     for lead in leads:
         print_line(f"{lead}, among all items")
     sentence = verdict(leads)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that need no training by steps, a file each, and the baselines that they are."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EASE: a linear autoencoder without a diagonal, in closed form."""
+
+import dataclasses
+from typing import Self
+
+import torch
+
+from recsys.data.sequences.histories import Sequences
+from recsys.errors import UserError
+from recsys.ratings.counted.model import HistorySettings, ItemToItem
+from recsys.ratings.data.interactions import Matrix, met_items
+from recsys.ratings.ranking.evaluate import rank_on_host
+from recsys.ratings.ranking.metrics import ranking_metrics
+from recsys.resources import memory_limits
+from recsys.settings import setting
+from recsys.sizes import format_bytes
+
+RIDGES = (50.0, 250.0, 1000.0)
+"""Of these the validation targets choose one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EaseSettings(HistorySettings):
+    """Settings of the regression."""
+
+    last_items: int | None = setting(
+        None, "Items at the end of a history that count; by default all, each of them once"
+    )
+    ridge: float | None = setting(
+        None,
+        "Lambda, which is added to the number of users of an item; by default the best of "
+        f"{', '.join(f'{ridge:g}' for ridge in RIDGES)} by NDCG@10 of the validation targets",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a ridge that is none."""
+        HistorySettings.__post_init__(self)
+        if self.ridge is not None and not self.ridge > 0:
+            raise UserError(f"`ridge` must be above 0, got {self.ridge:g}", setting="ridge")
+
+
+class Ease(ItemToItem[EaseSettings]):
+    """The weights of the linear autoencoder, in float64.
+
+    Source: Steck, "Embarrassingly shallow autoencoders for sparse data", 2019.
+    """
+
+    __slots__ = ()
+    name = "ease"
+    title = "EASE"
+    summary = "A linear model of all items of a history, in closed form"
+    settings_class = EaseSettings
+
+    @classmethod
+    def fit(cls, sequences: Sequences, settings: EaseSettings) -> Self:
+        """Solves for the weights, with each ridge where none is given.
+
+        Raises:
+            UserError: its dense matrices do not fit the free memory.
+        """
+        needed = 4 * 8 * sequences.num_items**2
+        limit = memory_limits()[0]
+        if needed > limit.available:
+            raise UserError(
+                f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of "
+                f"memory; {format_bytes(max(limit.available, 0))} are {limit.name}"
+            )
+        met = met_items(sequences)
+        gram = torch.from_numpy((met.T @ met).toarray())
+        ridge = settings.ridge
+        if ridge is None:
+            alike = dataclasses.replace(settings, last_items=None)
+            ridge = max(
+                RIDGES,
+                key=lambda value: cls(alike, _weights(gram, value))._validated(sequences),
+            )
+        return cls(dataclasses.replace(settings, ridge=ridge), _weights(gram, ridge))
+
+    def _validated(self, sequences: Sequences) -> float:
+        """Returns NDCG@10 of the validation targets among all items."""
+        ranked = rank_on_host(self, sequences, "validation", {})
+        return ranking_metrics(ranked.ranks["full"], (10,))["ndcg@10"]
+
+
+def _weights(gram: torch.Tensor, ridge: float) -> Matrix:
+    diagonal = torch.arange(len(gram))
+    regularised = gram.clone()
+    regularised[diagonal, diagonal] += ridge
+    # Positive definite; half the time of a general inverse.
+    weights = torch.cholesky_inverse(torch.linalg.cholesky(regularised))
+    weights /= -weights.diagonal().clone()
+    weights[diagonal, diagonal] = 0
+    found: Matrix = weights.numpy()
+    return found

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nearest neighbours of each item, by the users who met both."""
+
+import dataclasses
+import itertools
+from typing import Self
+
+import numpy as np
+from scipy import sparse
+
+from recsys.data.sequences.histories import Sequences
+from recsys.ratings.counted.model import HistorySettings, ItemToItem
+from recsys.ratings.data.interactions import met_items
+from recsys.settings import require_not_negative, require_positive, setting
+
+_BLOCK = 1 << 22
+"""Entries of the matrix that are computed at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ItemKnnSettings(HistorySettings):
+    """Settings of the neighbours."""
+
+    neighbours: int = setting(100, "Nearest items of each item that are kept")
+    shrinkage: float = setting(10, "Added below a cosine, which lowers those of few users")
+
+    def __post_init__(self) -> None:
+        """Refuses items without neighbours."""
+        HistorySettings.__post_init__(self)
+        require_positive(self, "neighbours")
+        require_not_negative(self, "shrinkage")
+
+
+class ItemKnn(ItemToItem[ItemKnnSettings]):
+    """Shrunk cosines of each item's nearest neighbours, by their users.
+
+    Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
+    Koren's, 2007.
+    """
+
+    __slots__ = ()
+    name = "item_knn"
+    title = "ItemKNN"
+    summary = "The nearest neighbours of the items of a history, by their users"
+    settings_class = ItemKnnSettings
+
+    @classmethod
+    def fit(cls, sequences: Sequences, settings: ItemKnnSettings) -> Self:
+        """Computes the cosines of all items, and keeps the largest of each."""
+        met, blocks, kept = met_items(sequences), [], settings.neighbours
+        by_item, users = met.T.tocsr(), met.sum(0)
+        size = max(_BLOCK // sequences.num_items, 1)
+        for begin in range(0, sequences.num_items, size):
+            cosines = by_item[begin : begin + size] @ met  # users who met both, yet
+            cosines.sort_indices()  # of equals at the end of the neighbours the first stay
+            row = np.repeat(np.arange(cosines.shape[0]), np.diff(cosines.indptr)) + begin
+            column = cosines.indices
+            cosines.data /= np.sqrt(users[row] * users[column]) + settings.shrinkage
+            cosines.data[row == column] = 0
+            for start, end in itertools.pairwise(cosines.indptr):
+                if end - start > kept:
+                    of_item = cosines.data[start:end]
+                    of_item[np.argpartition(of_item, -kept)[:-kept]] = 0
+            cosines.eliminate_zeros()
+            blocks.append(cosines)
+        return cls(settings, sparse.vstack(blocks).T.tocsr())

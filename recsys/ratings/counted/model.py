@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose scores are sums over a history of the rows of a matrix from item to item."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from recsys.data.sequences.histories import Sequences, numbered
+from recsys.errors import UserError
+from recsys.ratings.counted.scores import MatrixScores
+from recsys.ratings.data.interactions import Matrix
+from recsys.ratings.scorer import Histories
+from recsys.settings import Not, declared, require_positive, setting
+
+_DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
+"""Names of the tensors of a matrix."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class HistorySettings:
+    """How much each item of a history counts."""
+
+    last_items: int | None = setting(
+        20, "Items at the end of a history that count; by default all, each of them once"
+    )
+    decay: float = setting(
+        0.7,
+        "How much an item counts, as a fraction of the one after it",
+        used_with={"last_items": Not(None)},
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses histories without items."""
+        if not 0 < self.decay <= 1:
+            raise UserError(
+                f"`decay` must be above 0 and at most 1, got {self.decay:g}", setting="decay"
+            )
+        if self.last_items is not None:
+            require_positive(self, "last_items")
+
+    def weights_of(self, histories: Histories, num_items: int) -> Matrix:
+        """Returns [B, I] weights of the items of histories."""
+        last = self.last_items
+        ends = list(histories) if last is None else [items[-last:] for items in histories]
+        lengths = np.array([len(items) for items in ends], np.int64)
+        row = np.repeat(np.arange(len(ends)), lengths)
+        item = np.concatenate([*ends, np.empty(0, np.int64)]) - 1
+        shape = (len(ends), num_items)
+        if last is None:
+            weights = sparse.csr_array((np.ones(len(row)), (row, item)), shape=shape)
+            weights.data[:] = 1
+            return weights
+        age = np.repeat(lengths, lengths) - 1 - numbered(lengths)
+        order = np.argsort(age, kind="stable")  # sums of an item's weights depend on their order
+        values = self.decay ** age[order]
+        return sparse.csr_array((values, (row[order], item[order])), shape=shape)
+
+
+SettingsT = TypeVar("SettingsT", bound=HistorySettings)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ItemToItem(abc.ABC, Generic[SettingsT]):
+    """A matrix from item to item; see `RatingsModel`.
+
+    Attributes:
+        settings: of the model; what it chose itself is filled in.
+        matrix: [I, I] float64, dense or sparse; entries of a sparse one are at least 0.
+        name: of the model.
+        title: of the model, in sentences.
+        summary: what it is, in a line.
+        settings_class: class of its settings, whose fields are its flags.
+    """
+
+    settings: SettingsT
+    matrix: Matrix
+    name: ClassVar[str]
+    title: ClassVar[str]
+    summary: ClassVar[str]
+    settings_class: ClassVar[type[HistorySettings]]
+
+    @classmethod
+    @abc.abstractmethod
+    def fit(cls, sequences: Sequences, settings: SettingsT) -> Self:
+        """Counts the items to train on.
+
+        Raises:
+            UserError: it needs more memory than there is.
+        """
+
+    @property
+    def num_items(self) -> int:
+        """I, the items of the catalogue."""
+        count: int = self.matrix.shape[0]
+        return count
+
+    @property
+    def device(self) -> torch.device:
+        """The host."""
+        return torch.device("cpu")
+
+    def scorer(self, histories: Histories) -> MatrixScores:
+        """Scores all items after each history."""
+        return MatrixScores(self.settings.weights_of(histories, self.num_items) @ self.matrix)
+
+    def __str__(self) -> str:
+        """Returns its settings, those of histories last."""
+        fields = [*declared(self.settings_class)]
+        shared = {field.name for field in declared(HistorySettings)}
+        fields.sort(key=lambda field: field.name in shared)
+        values = {field.name: getattr(self.settings, field.name) for field in fields}
+        if values["last_items"] is None:
+            values = {n: v for n, v in values.items() if n not in shared}
+            return ", ".join([*(f"{n} {v}" for n, v in values.items()), "all items alike"])
+        return ", ".join(f"{name} {value}" for name, value in values.items())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the matrix as tensors by name."""
+        if isinstance(self.matrix, np.ndarray):
+            return {"weights": torch.from_numpy(np.ascontiguousarray(self.matrix))}
+        arrays = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+        kinds = (np.int64, np.int32, np.float64)
+        return {
+            name: torch.from_numpy(array.astype(kind, copy=False))
+            for name, array, kind in zip(_SPARSE, arrays, kinds, strict=True)
+        }
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], settings: Any, num_items: int) -> Self:
+        """Builds the model around the result of `tensors`, without a copy."""
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        if tuple(arrays) == _DENSE:
+            return cls(settings, arrays["weights"])
+        offsets, columns, values = (arrays[name] for name in _SPARSE)
+        shape = (num_items, num_items)
+        return cls(settings, sparse.csr_array((values, columns, offsets), shape=shape))
