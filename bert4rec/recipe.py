@@ -38,15 +38,16 @@ from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
-from recsys.ratings.data.negatives import draw_negatives, log_popularity
+from recsys.ratings.data.negatives import log_popularity
 from recsys.ratings.data.opened import OpenedDataset
-from recsys.ratings.data.split import Split, count_users, targets_of
+from recsys.ratings.data.split import Split, count_users
 from recsys.ratings.ranking.evaluate import SplitRanks
-from recsys.ratings.ranking.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
+from recsys.ratings.ranking.metrics import flat_metrics, metrics_of, ranking_metrics
+from recsys.ratings.ranking.negatives import negatives_of_targets
 from recsys.ratings.ranking.popularity import popularity_ranks
 from recsys.ratings.ranking.report import check_result_files, report_test, write_files
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import MODEL, Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
 from recsys.train.measure.timing import rate_in_words
@@ -54,7 +55,7 @@ from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
-from recsys.train.recipe import Machine, PrintLine, SavedState, Training
+from recsys.train.recipe import Machine, SavedState, Training
 from recsys.train.saving.run_folder import CheckpointFolder
 
 _CHOSEN_RANKING, _CHOSEN_METRIC = "full", "ndcg@10"
@@ -115,7 +116,7 @@ class Bert4RecRecipe:
         )
         require_memory(needed, machine.device, machine.processes)
         ranks = config.run.mode != "inference_benchmark"
-        negatives = _draw_all_negatives(sequences, config, machine.print_line) if ranks else {}
+        negatives = negatives_of_targets(sequences, config, machine.print_line) if ranks else {}
         with machine.device:
             model = Bert4Rec(config.model, sequences.num_items, config.adapter)
         return cls(
@@ -336,6 +337,7 @@ class Bert4RecTraining:
         """
         recipe = self.recipe
         values = {
+            MODEL: Bert4Rec.name,
             NUM_ITEMS: recipe.sequences.num_items,
             FINGERPRINT: recipe.dataset.fingerprint,
         }
@@ -408,27 +410,3 @@ class Bert4RecTraining:
             elif is_best:
                 self._load_kept()
             yield self.recipe.test()
-
-
-def _draw_all_negatives(
-    sequences: Sequences, config: Bert4RecConfig, print_line: PrintLine
-) -> dict[str, npt.NDArray[np.int32]]:
-    count = config.evaluation.num_eval_negatives
-    negatives = {
-        name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=SEED)
-        for name in ("popular", "uniform")
-    }
-    is_ranked = negatives["uniform"][:, 0] > 0
-    left_out = f"{np.sum(~is_ranked):,} of {sequences.num_users:,} users"
-    why = (
-        f"met so many of {sequences.num_items:,} items that fewer than `num_eval_negatives` "
-        f"{count} are left"
-    )
-    if not all(is_ranked[targets_of(sequences, s).users].any() for s in ("validation", "test")):
-        if "num_eval_negatives" in config.explicit:
-            raise UserError(f"{left_out} {why}; ask for fewer")
-        print_line(f"no sampled rankings: {left_out} {why}")
-        return {}
-    if not is_ranked.all():
-        print_line(f"the sampled rankings leave out {left_out}, who {why}")
-    return negatives

@@ -49,7 +49,7 @@ from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import MODEL, Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric, TrainStep
 from recsys.train.measure.timing import DISTINCT_INPUTS, rate_in_words
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
@@ -580,7 +580,7 @@ class DlrmTraining:
         recipe = self.recipe
         state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
         rows = recipe._rows()
-        values = recipe.origin.values() | ({} if rows is None else {ROWS: rows})
+        values = {MODEL: "dlrm"} | recipe.origin.values() | ({} if rows is None else {ROWS: rows})
         yield dataclasses.replace(state, values=values)
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -37,9 +37,10 @@ def overview() -> str:
 def choices(word: str, command: Command) -> str:
     """Returns the help of a command that has several programs."""
     lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} {'|'.join(command.programs)} ..."]
+    lines.append("")
     for name, program in command.programs.items():
         default = " (if none is named)" if name == command.default else ""
-        lines += ["", f"  {name}: {program.summary}{default}"]
+        lines.append(f"  {name}: {program.summary}{default}")
         if program.most_used:
             flags = " ".join(f"--{flag}" for flag in program.most_used)
             lines.append(_wrapped(flags, " " * 6, " " * 6))

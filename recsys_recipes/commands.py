@@ -54,6 +54,38 @@ _RATINGS = (
     "input output format min_user_count min_item_count kcore min_rating split engine overwrite"
 )
 _DLRM, _BERT4REC = "dlrm.scripts.main", "bert4rec.scripts.main"
+_RECOMMEND = "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run --recommend_users all"
+_RECOMMEND_FLAGS = (
+    "dataset_path load_checkpoint_path recommend_users recommend_input top_k output_format "
+    "num_threads test_batch_size ignore_fingerprint"
+)
+_COUNTED = {
+    "markov": (
+        "What follows each item of a history, and how near",
+        "window first_power next_power last_items decay",
+    ),
+    "item_knn": (
+        "The nearest neighbours of the items of a history, by their users",
+        "neighbours shrinkage last_items decay",
+    ),
+    "ease": ("A linear model of all items of a history, in closed form", "ridge last_items decay"),
+}
+"""Models of ratings that need no training by steps: what they are, and their settings."""
+
+
+def _counted(mode: str, usage: str, flags: str) -> dict[str, Program]:
+    return {
+        name: Program(
+            "recsys_recipes.counted",
+            f"{summary}" if mode == "train" else f"With {name}",
+            usage,
+            f"{flags} {settings}" if mode == "train" else flags,
+            arguments=(name, f"--mode={mode}"),
+        )
+        for name, (summary, settings) in _COUNTED.items()
+    }
+
+
 _STUDY = "--study data/study.db --search lr=1e-4..1e-2"
 
 COMMANDS: Mapping[str, Command] = {
@@ -146,6 +178,11 @@ COMMANDS: Mapping[str, Command] = {
                 "emb_dim patience",
                 arguments=("--mode=train",),
             ),
+            **_counted(
+                "train",
+                "--dataset_path data/ml-1m --export_root data/ml-1m-run",
+                "dataset_path export_root baselines ranks_file top_k",
+            ),
         },
     ),
     "tune": Command(
@@ -188,6 +225,12 @@ COMMANDS: Mapping[str, Command] = {
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
             ),
+            **_counted(
+                "test",
+                "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                "dataset_path load_checkpoint_path baselines ranks_file lists_file top_k log_path "
+                "test_batch_size num_threads mode",
+            ),
         },
     ),
     "predict": _single(
@@ -198,13 +241,19 @@ COMMANDS: Mapping[str, Command] = {
         "base_device num_threads ignore_fingerprint",
         "--mode=predict",
     ),
-    "recommend": _single(
-        _BERT4REC,
-        "Recommend items for histories, with a trained BERT4Rec",
-        "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run --recommend_users all",
-        "dataset_path load_checkpoint_path recommend_users recommend_input top_k output_format "
-        "base_device num_threads test_batch_size ignore_fingerprint",
-        "--mode=recommend",
+    "recommend": Command(
+        "Recommend items for histories, with a trained model",
+        {
+            "bert4rec": Program(
+                _BERT4REC,
+                "With BERT4Rec",
+                _RECOMMEND,
+                f"{_RECOMMEND_FLAGS} base_device",
+                arguments=("--mode=recommend",),
+            ),
+            **_counted("recommend", _RECOMMEND, _RECOMMEND_FLAGS),
+        },
+        default="bert4rec",
     ),
     "deploy": _single(
         "recsys_recipes.serving.deploy",

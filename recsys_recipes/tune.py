@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import difflib
 import fcntl
-import importlib
 import logging
 import math
 import os
@@ -39,12 +38,13 @@ from recsys.settings import (
     section_from_dict,
     setting,
 )
+from recsys_recipes.models import MODELS, ModelSpec
 
 if TYPE_CHECKING:
     from recsys.train.loop import FitResult, LoopState
 
-MODELS = {"bert4rec": "Bert4RecRecipe", "dlrm": "DlrmRecipe"}
-"""Package of each model, and the class of its recipe."""
+TRAINED = {name: model for name, model in MODELS.items() if model.package is not None}
+"""Models that are trained by steps."""
 
 _SEEDS = 2
 """Further seeds of each finalist."""
@@ -132,14 +132,14 @@ class Search:
     """A study of one model.
 
     Args:
-        model: a key of `MODELS`.
+        model: a model that is trained by steps.
         arguments: the command line, without the model.
         settings: of this program.
     """
 
-    def __init__(self, model: str, arguments: Sequence[str], settings: TuneSettings) -> None:
+    def __init__(self, model: ModelSpec, arguments: Sequence[str], settings: TuneSettings) -> None:
         self._model = model
-        self._flags = importlib.import_module(f"{model}.scripts.flags")
+        self._flags = model.flags
         self._arguments = arguments
         self._settings = settings
 
@@ -232,8 +232,8 @@ class Search:
     ) -> "FitResult":
         from recsys.train.run import try_out
 
-        recipe = importlib.import_module(f"{self._model}.recipe")
-        open_recipe = getattr(recipe, MODELS[self._model]).open
+        recipe = self._model.recipe_module
+        open_recipe = getattr(recipe, self._model.recipe).open
         changes = [f"--log_path={self._settings.study}.{name}.json", *changes]
         if (folder := self._config([]).measure.tensorboard) is not None:
             changes.append(f"--tensorboard={folder}/{name}")
@@ -380,17 +380,17 @@ def _open_study(storage: Any, values: dict[str, Any]) -> Any:
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     values, (model, *arguments) = new_flags(SECTIONS), argv[1:] or [""]
-    if model in MODELS:
-        importlib.import_module(f"{model}.scripts.flags").define_flags(values)
+    if model in TRAINED:
+        TRAINED[model].flags.define_flags(values)
     else:
         arguments = list(argv[1:])
 
     def run(flag_values: flags.FlagValues) -> None:
-        if model not in MODELS:
-            raise UserError(f"name the model first: {' or '.join(MODELS)}")
+        if model not in TRAINED:
+            raise UserError(f"name the model first: {' or '.join(TRAINED)}")
         given, _ = values_from_flags(flag_values, SECTIONS)
         settings = section_from_dict(TuneSettings, given)
-        tune(Search(model, arguments, settings), settings)
+        tune(Search(TRAINED[model], arguments, settings), settings)
 
     return run_command(run, values, [argv[0], *arguments], __doc__)
 

@@ -41,7 +41,10 @@ class Bert4Rec(nn.Module):
         activation_checkpointing: keep the blocks' inputs alone while training, and compute each
             block again in backward.
         adapters: low-rank changes of the linear layers; None without.
+        name: of the model, in checkpoints and deployments.
     """
+
+    name = "bert4rec"
 
     def __init__(
         self, config: ModelConfig, num_items: int, adapter: AdapterConfig = NO_ADAPTER

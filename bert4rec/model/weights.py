@@ -62,10 +62,7 @@ class OpenedCheckpoint:
         Raises:
             CheckpointError: it is of another model.
         """
-        if NUM_ITEMS not in checkpoint.state:
-            raise CheckpointError(
-                f"{checkpoint.path}: not a checkpoint of BERT4Rec", path=checkpoint.path
-            )
+        checkpoint.require_model(Bert4Rec.name, "BERT4Rec")
         checkpoint.check_groups((MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP))
         return cls(
             checkpoint,
@@ -177,12 +174,3 @@ def merged(model: Bert4Rec, config: ModelConfig, adapter: AdapterConfig) -> Bert
         plain = Bert4Rec(config, model.num_items)
     plain.load_state_dict(merged_weights(model.state_dict(), adapter), assign=True)
     return plain.train(model.training).requires_grad_(False)
-
-
-def is_bert4rec_checkpoint(path: Path) -> bool:
-    """Tells checkpoints of BERT4Rec from those of other models.
-
-    Raises:
-        CheckpointError: there is none, or it is incomplete.
-    """
-    return NUM_ITEMS in read_checkpoint(path).state

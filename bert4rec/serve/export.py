@@ -34,7 +34,7 @@ class Bert4RecExport(RatingsExport):
         UserError: see `RatingsExport`.
     """
 
-    kind: ClassVar[str] = ServedBert4Rec.kind
+    kind: str = ServedBert4Rec.kind
     served_class: ClassVar[type[ServedModel]] = ServedBert4Rec
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 

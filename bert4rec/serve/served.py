@@ -16,7 +16,7 @@ from recsys.train.memory import shapes_alone
 class ServedBert4Rec(ServedRatings):
     """A loaded version of a BERT4Rec."""
 
-    kind = "bert4rec"
+    kind = Bert4Rec.name
 
     @classmethod
     def build(

@@ -49,7 +49,7 @@ class DlrmExport(CheckpointExport):
         UserError: the model has no feature.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: str = KIND
     served_class: ClassVar[type[ServedModel]] = ServedDlrm
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 

@@ -2,19 +2,18 @@
 """EASE: a linear autoencoder without a diagonal, in closed form."""
 
 import dataclasses
-from typing import Self
-
-import torch
+from typing import TYPE_CHECKING, Self
 
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.ratings.counted.model import HistorySettings, ItemToItem
 from recsys.ratings.data.interactions import Matrix, met_items
-from recsys.ratings.ranking.evaluate import rank_on_host
-from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.resources import memory_limits
 from recsys.settings import setting
 from recsys.sizes import format_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 RIDGES = (50.0, 250.0, 1000.0)
 """Of these the validation targets choose one."""
@@ -24,8 +23,8 @@ RIDGES = (50.0, 250.0, 1000.0)
 class EaseSettings(HistorySettings):
     """Settings of the regression."""
 
-    last_items: int | None = setting(
-        None, "Items at the end of a history that count; by default all, each of them once"
+    last_items: int = setting(
+        0, "Items at the end of a history that count; 0 counts all, each of them once"
     )
     ridge: float | None = setting(
         None,
@@ -66,11 +65,13 @@ class Ease(ItemToItem[EaseSettings]):
                 f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of "
                 f"memory; {format_bytes(max(limit.available, 0))} are {limit.name}"
             )
+        import torch
+
         met = met_items(sequences)
         gram = torch.from_numpy((met.T @ met).toarray())
         ridge = settings.ridge
         if ridge is None:
-            alike = dataclasses.replace(settings, last_items=None)
+            alike = dataclasses.replace(settings, last_items=0)
             ridge = max(
                 RIDGES,
                 key=lambda value: cls(alike, _weights(gram, value))._validated(sequences),
@@ -79,11 +80,16 @@ class Ease(ItemToItem[EaseSettings]):
 
     def _validated(self, sequences: Sequences) -> float:
         """Returns NDCG@10 of the validation targets among all items."""
+        from recsys.ratings.ranking.evaluate import rank_on_host
+        from recsys.ratings.ranking.metrics import ranking_metrics
+
         ranked = rank_on_host(self, sequences, "validation", {})
         return ranking_metrics(ranked.ranks["full"], (10,))["ndcg@10"]
 
 
-def _weights(gram: torch.Tensor, ridge: float) -> Matrix:
+def _weights(gram: "torch.Tensor", ridge: float) -> Matrix:
+    import torch
+
     diagonal = torch.arange(len(gram))
     regularised = gram.clone()
     regularised[diagonal, diagonal] += ridge

@@ -61,7 +61,11 @@ class ServedRatings(ServedModel):
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        deployment = Deployment.open(folder, cls.kind)
+        return cls.of(Deployment.open(folder, cls.kind), folder, device)
+
+    @classmethod
+    def of(cls, deployment: Deployment, folder: Path, device: torch.device) -> Self:
+        """Loads a version whose `deployment.json` was read."""
         if deployment.format != "eager":
             return cls(deployment, open_artifact(folder, deployment, device), device, None)
         model = cls.build(deployment, read_weights(folder), device)

@@ -33,7 +33,7 @@ class CheckpointExport(abc.ABC):
         model_file: file to copy as `model.py`.
     """
 
-    kind: ClassVar[str]
+    kind: str
     served_class: ClassVar[type[ServedModel]]
     model_file: ClassVar[Path]
     path: Path

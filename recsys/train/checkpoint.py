@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
+MODEL = "model"
+"""Key of the name of the model in the state."""
 MANIFEST_FILE = "manifest.json"
 POINTER_FILE = "latest.json"
 NEXT_POINTER_FILE = POINTER_FILE + ".tmp"
@@ -287,6 +289,21 @@ class Checkpoint:
                 path=self.path / MANIFEST_FILE,
             )
         return value
+
+    def require_model(self, name: str, title: str) -> None:
+        """Refuses a checkpoint of another model.
+
+        Args:
+            name: of the model, as its checkpoints record it.
+            title: of the model, for the message.
+
+        Raises:
+            CheckpointError: names the model that it is of.
+        """
+        found = self.state.get(MODEL)
+        if found != name:
+            of = f" but of {found}" if isinstance(found, str) else ""
+            raise CheckpointError(f"{self.path}: not a checkpoint of {title}{of}", path=self.path)
 
     def groups(self) -> list[str]:
         """Returns the names of all groups."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deploys a DLRM or BERT4Rec checkpoint to a Triton repository.
+"""Deploys the checkpoint of a model to a Triton repository.
 
 recsys-recipes deploy --checkpoint /checkpoints/dlrm --repository /models
 
@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,14 +44,12 @@ from recsys.settings import Not, checked, declared, joined, section_from_dict, s
 from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
+from recsys_recipes.models import Data, ExportOptions, ModelSpec, model_of
 from recsys_recipes.serving.nvidia_options import translate
 
 if TYPE_CHECKING:
-    from recsys.serve.checkpoint_export import CheckpointExport
     from recsys.serve.served import ServedModel
 
-_MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
-"""Default of --max_batch_size: larger batches raise the latency, not the throughput."""
 _SCORED_ROWS = 16384
 """Rows of --dataset that are evaluated at a time."""
 
@@ -69,9 +68,9 @@ class DeployerOptions:
         "alone, or NVIDIA's container",
     )
     fp16: bool = setting(False, "Multiply in float16; needs --device gpu")
-    top_k: int = setting(10, "Items that BERT4Rec gives for each history")
+    top_k: int = setting(10, "Items in the answer to each history, of a model of ratings")
     raw_ids: Path | None = setting(
-        None, "Dataset folder: BERT4Rec takes and gives its raw item ids"
+        None, "Dataset folder: a model of ratings takes and gives its raw item ids"
     )
     titles: bool = setting(
         False, "With --raw_ids: a further output has the titles of the items, as the dataset has"
@@ -90,6 +89,19 @@ class DeployerOptions:
         "validation", "Split of --dataset", used_with={"dataset": Not(None)}
     )
     ignore_fingerprint: bool = ignore_fingerprint()
+
+    def export(self, checkpoint: Path) -> ExportOptions:
+        """Returns what the deployment takes and gives."""
+        return ExportOptions(
+            checkpoint=checkpoint,
+            dataset=self.dataset,
+            dataset_type=self.dataset_type,
+            raw=self.raw,
+            raw_ids=self.raw_ids,
+            top_k=self.top_k,
+            titles=self.titles,
+            ignore_fingerprint=self.ignore_fingerprint,
+        )
 
     @property
     def data(self) -> DataConfig:
@@ -141,11 +153,9 @@ def run(flag_values: flags.FlagValues) -> None:
         )
     elif values["checkpoint"] is not None:
         require_checkpoint(values["checkpoint"], "checkpoint")
-        from bert4rec.model.weights import is_bert4rec_checkpoint
-
-        kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
+        model = model_of(values["checkpoint"])
         with repository.locked():  # settings that are kept are read and written as one change
-            _deploy(flag_values, values, given, repository, kind)
+            _deploy(flag_values, values, given, repository, model)
     elif given & KEPT:
         require_changeable(given)
         name = only_model(repository, values["name"])
@@ -180,11 +190,13 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
     return kept
 
 
-def _print_kept(kept: dict[str, Any], given: set[str], values: dict[str, Any], kind: str) -> None:
+def _print_kept(
+    kept: dict[str, Any], given: set[str], values: dict[str, Any], most_rows: int
+) -> None:
     """Prints which settings of the deployment before go on unseen."""
     # What is not given has its default here, but for the two that depend on others.
     backend = kept.get("backend", values["backend"])
-    defaults = values | {"format": FORMATS[backend][0], "max_batch_size": _MOST_ROWS[kind]}
+    defaults = values | {"format": FORMATS[backend][0], "max_batch_size": most_rows}
     lasting = [
         f"--{name} {joined(value) if isinstance(value, tuple) else value}"
         for name, value in kept.items()
@@ -212,54 +224,28 @@ def _deploy(
     values: dict[str, Any],
     given: set[str],
     repository: ModelRepository,
-    kind: str,
+    model: ModelSpec,
 ) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
     # With torch, which takes seconds: a typo is refused before.
-    from bert4rec.serve.export import Bert4RecExport
     from dlrm.serve.export import DlrmExport
     from dlrm.serve.score import check_dataset_of, score_served_split
-    from recsys.ratings.export import RatingsExportOptions
-    from recsys_recipes.serving.raw_rows import RawDlrmExport
+    from recsys.ratings.export import RatingsExport
 
-    name = values["name"] or kind
-    _require_kind(repository, name, kind, values["checkpoint"])
+    name = values["name"] or model.name
+    _require_kind(repository, name, model.name, values["checkpoint"])
     chosen = {key: values[key] for key in given & KEPT}
     kept = _read_kept(repository, name, chosen)
-    _print_kept(kept, given, values, kind)
+    _print_kept(kept, given, values, model.most_rows)
     values = values | kept | chosen
     refuse_unused(flag_values, values, SECTIONS)
     options = section_from_dict(DeployerOptions, values)
     assert options.checkpoint is not None
-    export: CheckpointExport
-    if kind == "bert4rec":
-        export = Bert4RecExport(
-            options.checkpoint,
-            RatingsExportOptions(
-                top_k=options.top_k,
-                raw_ids=options.raw_ids,
-                titles=options.titles,
-                ignore_fingerprint=options.ignore_fingerprint,
-            ),
-        )
-        if options.raw:
-            raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")
-    elif of_items := given & {"raw_ids", "titles", "top_k"}:
-        raise UserError(
-            f"`{max(of_items)}`: only BERT4Rec has items; DLRM takes ids as the dataset does",
-            setting=max(of_items),
-        )
-    else:
-        export = (
-            RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)
-            if options.raw
-            else DlrmExport(options.checkpoint)
-        )
-        if options.dataset is not None:
-            check_dataset_of(
-                export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint
-            )
-    settings = _settings(values, options, export.kind)
+    _refuse_settings_of_other_data(model, given)
+    export = model.export(options.export(options.checkpoint))
+    if isinstance(export, DlrmExport) and options.dataset is not None:
+        check_dataset_of(export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
+    settings = _settings(values, options, model.most_rows)
 
     def measure(served: "ServedModel") -> dict[str, Any]:
         if not isinstance(export, DlrmExport) or options.dataset is None:
@@ -281,8 +267,6 @@ def _deploy(
         scores = dataclasses.asdict(scored.served) | {"checkpoint_auc": was}
         return {"dataset": options.dataset, "split": options.split} | scores
 
-    if options.dataset is not None and not isinstance(export, DlrmExport):
-        raise UserError("--dataset: only DLRM is scored when it is deployed")
     deployed = deploy(export, settings, measure, repository)
     program.print_line(f"Checked: {deployed.parity}")
     if settings.quantize != "none" and options.dataset is None:
@@ -290,7 +274,7 @@ def _deploy(
             "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
         )
     program.print_line(f"Deployed {export.path} as {deployed.folder}")
-    if isinstance(export, Bert4RecExport) and options.raw_ids is None:
+    if isinstance(export, RatingsExport) and options.raw_ids is None:
         program.print_line(
             f"It takes and gives the item numbers of the dataset, 1 to {export.num_items}; with "
             "--raw_ids DATASET those of the raw ratings"
@@ -302,7 +286,25 @@ def _deploy(
         )
 
 
-def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
+_OF_DATA: Mapping[Data, frozenset[str]] = {
+    "clicks": frozenset({"dataset", "dataset_type", "split", "raw"}),
+    "ratings": frozenset({"raw_ids", "titles", "top_k"}),
+}
+"""Settings that only models of these data have."""
+
+
+def _refuse_settings_of_other_data(model: ModelSpec, given: set[str]) -> None:
+    for data, names in _OF_DATA.items():
+        others = sorted(names & given)
+        if others and data != model.data:
+            raise UserError(
+                f"`{others[0]}` is for models of {data}, {model.title} is one of {model.data}: "
+                "leave it out",
+                setting=others[0],
+            )
+
+
+def _settings(values: dict[str, Any], options: DeployerOptions, most_rows: int) -> DeploySettings:
     """Fills in the defaults of format and batch size."""
     backend = values["backend"]
     if options.target == "bundled" and backend in OF_CONTAINER:
@@ -313,7 +315,7 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
     largest = values["max_batch_size"]
     values = values | {
         "format": values["format"] or FORMATS[backend][0],
-        "max_batch_size": _MOST_ROWS[kind] if largest is None else largest,
+        "max_batch_size": most_rows if largest is None else largest,
     }
     deployment = {
         "serving": section_from_dict(ServingSettings, values),

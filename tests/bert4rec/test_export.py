@@ -21,7 +21,7 @@ from recsys.ratings.scorer import LOWEST_SCORE
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.train.checkpoint import CheckpointError
+from recsys.train.checkpoint import MODEL, CheckpointError
 from recsys.train.origin import FINGERPRINT
 from recsys.train.saving.write import write_checkpoint
 from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
@@ -86,7 +86,7 @@ def adapted_checkpoint(path, num_items=NUM_ITEMS, state=None, **settings):
     for name, parameter in model.named_parameters():
         if name.startswith(ADAPTERS):
             torch.nn.init.normal_(parameter, 0, 1 if "gate" in name else 0.1)
-    state = {"step": 7, NUM_ITEMS_KEY: num_items} | (state or {})
+    state = {"step": 7, MODEL: "bert4rec", NUM_ITEMS_KEY: num_items} | (state or {})
     write_checkpoint(path, {MODEL_GROUP: weights_of(model)}, state, config.to_dict())
     return path, model
 

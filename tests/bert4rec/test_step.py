@@ -114,8 +114,14 @@ def test_the_learned_scores_are_those_of_plain_training_less_the_popularity(sett
     plain = train(config(**settings), model=shifted)
     torch.testing.assert_close(corrected[2], plain[2], rtol=1e-5, atol=0)
     shifted.head.bias.data -= offset
-    for found, expected in zip(corrected[1].parameters(), shifted.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    expected = dict(shifted.named_parameters())
+    for name, found in corrected[1].named_parameters():
+        pair = [found.detach(), expected[name].detach()]
+        if name.endswith("qkv.bias"):
+            # No attention depends on the bias of keys: its gradient is rounding, which Adam scales
+            # to steps of any size.
+            pair = [torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in pair]
+        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_a_checkpoint_is_tested_with_any_correction(program, dataset, tmp_path):

@@ -175,7 +175,8 @@ def disturb(job, sign, which, when, signalled, delay_s=0.0):
             if re.search(MISSING, line) and not named:
                 named = time.monotonic()
                 # torchrun does so half a minute after its SIGTERM, which a stopped one never sees.
-                os.kill(target, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # one that was killed
+                    os.kill(target, signal.SIGKILL)
         status = running.wait(harness.PATIENCE_S)
     assert sent, "".join(lines)
     return status, "".join(lines), (named or time.monotonic()) - sent

@@ -2,6 +2,7 @@
 """docs/flags.md: every flag of every program, from the flags themselves."""
 
 import dataclasses
+import functools
 import inspect
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -19,9 +20,10 @@ from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
+from recsys.models.baselines import COUNTED
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
-from recsys_recipes import doctor, tune
+from recsys_recipes import counted, doctor, tune
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
 
@@ -122,6 +124,13 @@ def programs():
             "python -m bert4rec.scripts.dist_main",
             "bert4rec.scripts.main",
             bert4rec.PRESETS.read(bert4rec_dist_main.DEFAULTS).values,
+        ),
+        *(
+            Program(
+                f"python -m recsys_recipes.counted {name}",
+                defined(functools.partial(counted.define_flags, name=name)),
+            )
+            for name in COUNTED
         ),
         Program("python -m preproc.clicks", criteo_flags, clicks.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),

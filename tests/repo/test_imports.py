@@ -16,7 +16,8 @@ PACKAGES = (
     "recsys_recipes",
 )
 USES_TORCH = (
-    *("bert4rec", "benchmark", "cuda_ext", "dlrm", "recsys.serve", "recsys.train"),
+    *("bert4rec", "benchmark", "cuda_ext", "dlrm", "recsys.models"),
+    *("recsys.ratings", "recsys.serve", "recsys.train"),
     "recsys_recipes",
 )
 

@@ -17,7 +17,10 @@ from preproc import movielens
 from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import SECTIONS as CLICKS
 from preproc.ratings.job import SECTIONS as RATINGS
+from recsys.models.baselines import COUNTED
+from recsys.ratings.counted.config import config_class
 from recsys.settings import Not, Sections, declared, joined, without_none
+from recsys_recipes import counted
 from recsys_recipes.serving import ask
 from tests import harness
 
@@ -27,11 +30,24 @@ def of_main(program: typing.Any, *arguments: str) -> int:
     return program.main(["program", *arguments])
 
 
+def of_counted(name: str, *arguments: str) -> int:
+    """Runs the program of a counted model."""
+    return counted.main(["program", name, *arguments])
+
+
 PREPARE = ("--input=log", "--output=made")
 PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
     "dlrm": (functools.partial(harness.call, dlrm_main), DLRM, ("--dataset=made",)),
     "torchrec": (functools.partial(harness.call, train_torchrec), train_torchrec.SECTIONS, ()),
     "bert4rec": (functools.partial(harness.call, bert4rec_main), BERT4REC, ()),
+    **{
+        name: (
+            functools.partial(of_counted, name),
+            config_class(model.settings_class).sections,
+            (),
+        )
+        for name, model in COUNTED.items()
+    },
     "clicks": (functools.partial(of_main, clicks), CLICKS, PREPARE),
     "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),
     "ratings": (functools.partial(of_main, movielens), RATINGS, PREPARE),

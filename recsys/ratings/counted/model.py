@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose scores are sums over a history of the rows of a matrix from item to item."""
+"""Models whose scores are sums over a history of the rows of a matrix from item to item.
+
+torch is imported where it is needed: their flags are defined without it.
+"""
 
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
-import torch
 from scipy import sparse
-from torch import Tensor
 
 from recsys.data.sequences.histories import Sequences, numbered
 from recsys.errors import UserError
-from recsys.ratings.counted.scores import MatrixScores
 from recsys.ratings.data.interactions import Matrix
-from recsys.ratings.scorer import Histories
-from recsys.settings import Not, declared, require_positive, setting
+from recsys.settings import Not, declared, require_not_negative, setting
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from recsys.ratings.counted.scores import MatrixScores
+    from recsys.ratings.scorer import Histories
 
 _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 """Names of the tensors of a matrix."""
@@ -26,13 +32,13 @@ _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 class HistorySettings:
     """How much each item of a history counts."""
 
-    last_items: int | None = setting(
-        20, "Items at the end of a history that count; by default all, each of them once"
+    last_items: int = setting(
+        20, "Items at the end of a history that count; 0 counts all, each of them once"
     )
     decay: float = setting(
         0.7,
         "How much an item counts, as a fraction of the one after it",
-        used_with={"last_items": Not(None)},
+        used_with={"last_items": Not(0)},
     )
 
     def __post_init__(self) -> None:
@@ -41,18 +47,16 @@ class HistorySettings:
             raise UserError(
                 f"`decay` must be above 0 and at most 1, got {self.decay:g}", setting="decay"
             )
-        if self.last_items is not None:
-            require_positive(self, "last_items")
+        require_not_negative(self, "last_items")
 
-    def weights_of(self, histories: Histories, num_items: int) -> Matrix:
+    def weights_of(self, histories: "Histories", num_items: int) -> Matrix:
         """Returns [B, I] weights of the items of histories."""
-        last = self.last_items
-        ends = list(histories) if last is None else [items[-last:] for items in histories]
+        ends = [items[-self.last_items :] for items in histories]  # all, if it is 0
         lengths = np.array([len(items) for items in ends], np.int64)
         row = np.repeat(np.arange(len(ends)), lengths)
         item = np.concatenate([*ends, np.empty(0, np.int64)]) - 1
         shape = (len(ends), num_items)
-        if last is None:
+        if not self.last_items:
             weights = sparse.csr_array((np.ones(len(row)), (row, item)), shape=shape)
             weights.data[:] = 1
             return weights
@@ -101,12 +105,16 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         return count
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """The host."""
+        import torch
+
         return torch.device("cpu")
 
-    def scorer(self, histories: Histories) -> MatrixScores:
+    def scorer(self, histories: "Histories") -> "MatrixScores":
         """Scores all items after each history."""
+        from recsys.ratings.counted.scores import MatrixScores
+
         return MatrixScores(self.settings.weights_of(histories, self.num_items) @ self.matrix)
 
     def __str__(self) -> str:
@@ -115,13 +123,15 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         shared = {field.name for field in declared(HistorySettings)}
         fields.sort(key=lambda field: field.name in shared)
         values = {field.name: getattr(self.settings, field.name) for field in fields}
-        if values["last_items"] is None:
+        if not values["last_items"]:
             values = {n: v for n, v in values.items() if n not in shared}
             return ", ".join([*(f"{n} {v}" for n, v in values.items()), "all items alike"])
         return ", ".join(f"{name} {value}" for name, value in values.items())
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> "dict[str, Tensor]":
         """Returns the matrix as tensors by name."""
+        import torch
+
         if isinstance(self.matrix, np.ndarray):
             return {"weights": torch.from_numpy(np.ascontiguousarray(self.matrix))}
         arrays = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
@@ -132,7 +142,7 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         }
 
     @classmethod
-    def of_tensors(cls, tensors: Mapping[str, Tensor], settings: Any, num_items: int) -> Self:
+    def of_tensors(cls, tensors: "Mapping[str, Tensor]", settings: Any, num_items: int) -> Self:
         """Builds the model around the result of `tensors`, without a copy."""
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         if tuple(arrays) == _DENSE:

@@ -26,7 +26,7 @@ from recsys.train.divergence import ADVICE
 from recsys.train.memory import to_device
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE
-from recsys.train.recipe import Machine
+from recsys.train.recipe import Machine, PrintLine
 
 Ranks = npt.NDArray[np.int64]
 Lists = npt.NDArray[np.int64]
@@ -127,6 +127,11 @@ def rank_targets(
     return SplitRanks(ranks, lists, len(order) / (time.perf_counter() - start_s))
 
 
+def host_machine(print_line: PrintLine) -> Machine:
+    """Returns this process on the CPU, in full precision."""
+    return Machine(torch.device("cpu"), Precision(device_type="cpu"), ALONE, print_line)
+
+
 def rank_on_host(
     model: RatingsModel,
     sequences: Sequences,
@@ -137,11 +142,9 @@ def rank_on_host(
     list_length: int = 0,
 ) -> SplitRanks:
     """Ranks the targets of a split with a model on the CPU; see `rank_targets`."""
-    device = torch.device("cpu")
     return rank_targets(
         lambda rows: model.scorer(known_items(sequences, split, rows)),
-        *(sequences, split, negatives),
-        Machine(device, Precision(device_type="cpu"), ALONE, lambda _: None),
+        *(sequences, split, negatives, host_machine(lambda _: None)),
         batch_size=batch_size,
         list_length=list_length,
     )

@@ -16,6 +16,7 @@ from dlrm.model.weights import weights_of as dlrm_weights
 from dlrm.nn.embedding import load_table, read_tables
 from recsys.serve import manifest
 from recsys.serve.manifest import Deployment
+from recsys.train.checkpoint import MODEL
 from recsys.train.saving.write import write_checkpoint
 
 TABLE_SIZES = (5, 200, 3000, 17)
@@ -46,7 +47,7 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     if model.id_statistics is not None:
         ids = [torch.randint(0, size, (1 << 16,)) for size in table_sizes]
         model.id_statistics.fit(torch.stack(ids, 1), torch.rand(1 << 16) < 0.3)
-    write_checkpoint(path, dlrm_weights(model), {"step": 7}, config.to_dict())
+    write_checkpoint(path, dlrm_weights(model), {"step": 7, MODEL: "dlrm"}, config.to_dict())
     return path, model
 
 
@@ -66,7 +67,7 @@ def bert4rec_checkpoint(
     torch.manual_seed(1)
     model = Bert4Rec(config.model, num_items).eval()
     model.reset_parameters(init_std)
-    state = {"step": 7, NUM_ITEMS: num_items} | (state or {})
+    state = {"step": 7, MODEL: "bert4rec", NUM_ITEMS: num_items} | (state or {})
     write_checkpoint(path, {MODEL_GROUP: bert4rec_weights(model)}, state, config.to_dict())
     return path, model
 

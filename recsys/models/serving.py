@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployment of counted models: exported, and opened by a server."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from recsys.errors import UserError
+from recsys.models.baselines import COUNTED
+from recsys.ratings.counted.model import ItemToItem
+from recsys.ratings.counted.stored import StoredItemToItem
+from recsys.ratings.export import RatingsExport, RatingsExportOptions
+from recsys.ratings.served import ServedRatings
+from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
+from recsys.serve.served import ServedModel
+from recsys.serve.signature import Signature
+from recsys.settings import section_from_dict
+
+_SHOWN_LENGTH = 50
+"""Items of the histories that a deployment is tried with, where the model reads any number."""
+
+
+class ServedItemToItem(ServedRatings):
+    """A loaded version of a counted model, of the kind that its `deployment.json` names."""
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> Self:
+        """Loads a version folder."""
+        deployment = Deployment.load(folder)
+        return cls.of(Deployment.open(folder, of_kind(deployment.kind).name), folder, device)
+
+    @classmethod
+    def build(
+        cls,
+        deployment: Deployment,
+        weights: dict[str, Tensor],
+        device: torch.device,  # noqa: ARG003  (counted models score on the host)
+    ) -> ItemToItem[Any]:
+        """Builds the model around deployed tensors, without a copy."""
+        kind, values = of_kind(deployment.kind), deployment.model
+        settings = section_from_dict(kind.settings_class, values["settings"])
+        return kind.of_tensors(weights, settings, values["num_items"])
+
+
+def of_kind(name: str) -> type[ItemToItem[Any]]:
+    """Returns the class of a counted model.
+
+    Raises:
+        DeploymentError: there is no such model.
+    """
+    if name not in COUNTED:
+        raise DeploymentError(f"{name} is none of the models {', '.join(COUNTED)}")
+    return COUNTED[name]
+
+
+class CountedExport(RatingsExport):
+    """A counted model to deploy.
+
+    Args:
+        kind: class of the model.
+        path: a checkpoint, or the folder of a run.
+        options: what requests and answers hold.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or of another model or dataset.
+        UserError: see `RatingsExport`.
+    """
+
+    served_class: ClassVar[type[ServedModel]] = ServedItemToItem
+    model_file: ClassVar[Path] = Path(__file__).with_name("triton_model.py")
+
+    def __init__(
+        self, kind: type[ItemToItem[Any]], path: Path, options: RatingsExportOptions
+    ) -> None:
+        self.kind = kind.name
+        self._stored = StoredItemToItem.open(path, kind)
+        super().__init__(self._stored, options)
+
+    @property
+    def history_length(self) -> int:
+        """Items of a history that count at most, or that a model of all items is tried with."""
+        length: int = self._stored.settings.last_items
+        return length or _SHOWN_LENGTH
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:
+        """Returns names, types and shapes of inputs and outputs.
+
+        Raises:
+            UserError: the model is to be exported as a network.
+        """
+        if fixed_shapes:
+            raise self._refusal()
+        return super().signature(fixed_shapes=False)
+
+    def _refusal(self) -> UserError:
+        return UserError(
+            f"`format`: {self.kind} is no network that could be exported; use `backend` python "
+            "`format` eager",
+            settings=("format", "backend"),
+        )
+
+    def network_values(self) -> dict[str, Any]:
+        """Returns the settings that rebuild the model."""
+        settings = dataclasses.asdict(self._stored.settings)
+        return {"settings": settings, "num_items": self.num_items}
+
+    def weights(self, quantize: Quantize) -> dict[str, Tensor]:
+        """Returns the tensors of the matrix.
+
+        Raises:
+            UserError: `quantize` is not `none`.
+        """
+        if quantize != "none":
+            raise UserError(
+                f"`quantize` {quantize} is for the tables of a DLRM; {self.kind} has none",
+                setting="quantize",
+            )
+        model = self.model
+        assert isinstance(model, ItemToItem)
+        return model.tensors()
+
+    def portable_network(
+        self,
+        weights: dict[str, Tensor],  # noqa: ARG002  (there is no network)
+        out_of_range: OutOfRange,  # noqa: ARG002
+    ) -> nn.Module:
+        """Refuses: there is no network."""
+        raise self._refusal()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a run with a counted model."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from recsys.errors import UserError
+from recsys.ratings.config import HistoriesConfig, ListConfig
+from recsys.ratings.counted.model import HistorySettings
+from recsys.ratings.evaluation import EvaluationConfig
+from recsys.settings import (
+    Sections,
+    require_not_negative,
+    require_positive,
+    require_threads,
+    setting,
+)
+from recsys.train.config import SettingsOfRun, require_checkpoint
+from recsys.train.origin import ignore_fingerprint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CountedRun:
+    """Task, files and threads of a run."""
+
+    mode: Literal["train", "test", "recommend"] = setting(
+        "train", "Count and test, test a checkpoint, or recommend with one"
+    )
+    export_root: str = setting(
+        "", "Folder of the checkpoint; empty saves none", used_with={"mode": ("train",)}
+    )
+    load_checkpoint_path: str | None = setting(
+        None,
+        "Checkpoint, or folder of a run, to load",
+        used_with={"mode": ("test", "recommend")},
+    )
+    ignore_fingerprint: bool = ignore_fingerprint()
+    log_path: str = setting(
+        "./log.json", "Destination of the log of metrics", used_with={"mode": ("train", "test")}
+    )
+    test_batch_size: int = setting(256, "Histories that are scored at a time")
+    num_threads: int | None = setting(None, "CPU threads; by default one per core")
+    seed: int = setting(
+        12345, "Seeds --dataset_name random", used_with={"dataset_name": ("random",)}
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a model that is not named, and numbers out of range."""
+        require_positive(self, "test_batch_size")
+        require_not_negative(self, "seed")
+        require_threads(self, "num_threads")
+        if self.mode != "train" and self.load_checkpoint_path is None:
+            raise UserError(
+                f"`mode` {self.mode} needs `load_checkpoint_path`, a trained model",
+                settings=("mode", "load_checkpoint_path"),
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CountedConfig(SettingsOfRun):
+    """All settings of a run with a counted model; a subclass names those of the model."""
+
+    model: Any
+    data: HistoriesConfig = dataclasses.field(default_factory=HistoriesConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    run: CountedRun = dataclasses.field(default_factory=CountedRun)
+    lists: ListConfig = dataclasses.field(default_factory=ListConfig)
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """Folder of the checkpoint; None if none is saved."""
+        return Path(self.run.export_root) if self.run.export_root else None
+
+    def require_inputs(self) -> None:
+        """Refuses a dataset or a checkpoint that is not there.
+
+        Raises:
+            UserError: names the folder.
+        """
+        self.data.require_folder()
+        if self.run.load_checkpoint_path is not None:
+            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
+
+
+def config_class(model_settings: type[HistorySettings]) -> type[CountedConfig]:
+    """Returns the class of all settings of a run with a model.
+
+    Args:
+        model_settings: class of the settings of the model.
+    """
+    sections: Sections = {
+        model_settings: "model",
+        HistoriesConfig: "data",
+        EvaluationConfig: "evaluation",
+        CountedRun: "run",
+        ListConfig: "lists",
+    }
+
+    class Whole(CountedConfig):
+        __slots__ = ()
+
+    Whole.sections = sections
+    return Whole

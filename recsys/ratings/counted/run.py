@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts a model, tests it and recommends with it."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recsys.data.sequences.histories import Sequences
+from recsys.ratings.answers import Catalogue
+from recsys.ratings.counted.config import CountedConfig
+from recsys.ratings.counted.model import ItemToItem
+from recsys.ratings.counted.stored import GROUP, NUM_ITEMS, StoredItemToItem
+from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.resolve import data_settings
+from recsys.ratings.data.split import Split, count_users
+from recsys.ratings.ranking.evaluate import Negatives, SplitRanks, host_machine, rank_on_host
+from recsys.ratings.ranking.metrics import flat_metrics, metrics_of
+from recsys.ratings.ranking.negatives import negatives_of_targets
+from recsys.ratings.ranking.report import Baseline, check_result_files, report_test, write_files
+from recsys.ratings.recommend import Recommender
+from recsys.train.checkpoint import MODEL
+from recsys.train.optimizers.precision import Precision
+from recsys.train.origin import FINGERPRINT
+from recsys.train.processes import ALONE, set_threads
+from recsys.train.recipe import PrintLine, adopt
+from recsys.train.run_log import RunLog, require_log
+from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+
+_FOLDER = "export_root"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountedRecipe:
+    """A counted model, its settings and its data.
+
+    Attributes:
+        kind: class of the model.
+        config: settings, completed from dataset and checkpoint.
+        dataset: the dataset of the run.
+        sequences: its histories, split.
+        stored: the checkpoint to load, if any.
+        print_line: prints a line.
+    """
+
+    kind: type[ItemToItem[Any]]
+    config: CountedConfig
+    dataset: OpenedDataset
+    sequences: Sequences
+    stored: StoredItemToItem | None
+    print_line: PrintLine
+
+    @classmethod
+    def open(
+        cls, kind: type[ItemToItem[Any]], config: CountedConfig, print_line: PrintLine
+    ) -> "CountedRecipe":
+        """Completes the settings, and opens histories and checkpoint.
+
+        Raises:
+            UserError: a setting, the dataset or the checkpoint is refused.
+        """
+        set_threads(config.run.num_threads, ALONE)
+        stored, ignores = None, config.run.ignore_fingerprint
+        if config.run.load_checkpoint_path is not None:
+            stored = StoredItemToItem.open(Path(config.run.load_checkpoint_path), kind)
+            config = adopt(config, stored.checkpoint.settings(kind.settings_class))
+        dataset = OpenedDataset.open(config.data)
+        checkpoint = None if stored is None else stored.checkpoint
+        changes = data_settings(config, dataset, checkpoint, ignore_fingerprint=ignores)
+        config = adopt(config, changes)
+        sequences = dataset.sequences(config.data, config.run.seed)
+        if stored is not None:
+            dataset.check_model(
+                *(stored.path, stored.origin, sequences.num_items), ignore_fingerprint=ignores
+            )
+        return cls(
+            kind=kind,
+            config=config,
+            dataset=dataset,
+            sequences=sequences,
+            stored=stored,
+            print_line=print_line,
+        )
+
+    def train(self, baselines: Mapping[str, Baseline]) -> None:
+        """Counts the model, saves and tests it.
+
+        Raises:
+            UserError: a file cannot be written, or there is too little memory.
+        """
+        folder = self.config.checkpoint_folder
+        if folder is not None:
+            check_writable(folder, _FOLDER)
+            CheckpointFolder(folder).check_unused(_FOLDER)
+        check_result_files(self.config.evaluation, self.sequences)
+        with self._logged() as log:
+            self.print_line(count_users(self.sequences, least_items=1))
+            started = time.perf_counter()
+            model = self.kind.fit(self.sequences, self.config.model)
+            elapsed = time.perf_counter() - started
+            self.print_line(f"{self.kind.title}, counted in {elapsed:,.1f} s: {model}")
+            metrics = metrics_of(self.rank(model, "validation").ranks)
+            values = flat_metrics(metrics)
+            best = metrics["full"]["ndcg@10"]
+            self.print_line(f"Validation: full ndcg@10 {best:.6f}")
+            log.record((0, 0), values)
+            if folder is None:
+                self.print_line(f"Nothing will be saved without `{_FOLDER}`")
+            else:
+                self._save(CheckpointFolder(folder), model, best)
+            log.record((), self._test(model, baselines))
+
+    def _save(self, folder: CheckpointFolder, model: ItemToItem[Any], best: float) -> None:
+        state = {
+            MODEL: self.kind.name,
+            NUM_ITEMS: model.num_items,
+            FINGERPRINT: self.dataset.fingerprint,
+            "best_metric": best,
+        }
+        config = dataclasses.replace(self.config, model=model.settings).to_dict()
+        with folder.held(_FOLDER):
+            path = folder.save(0, {GROUP: model.tensors()}, state, config, is_best=True)
+        self.print_line(f"Saved {path}")
+
+    def test(self, baselines: Mapping[str, Baseline]) -> None:
+        """Tests the model of the checkpoint.
+
+        Raises:
+            UserError: a file cannot be written, or the checkpoint is damaged.
+        """
+        check_result_files(self.config.evaluation, self.sequences)
+        with self._logged() as log:
+            log.record((), self._test(self._loaded(), baselines))
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[RunLog]:
+        path = Path(self.config.run.log_path)
+        require_log(path)
+        with contextlib.closing(RunLog(path)) as log:
+            log.begin(self.config.to_dict())
+            yield log
+
+    def _loaded(self) -> ItemToItem[Any]:
+        assert self.stored is not None
+        return self.stored.open_model()
+
+    @functools.cached_property
+    def _negatives(self) -> Negatives:
+        return negatives_of_targets(self.sequences, self.config, self.print_line)
+
+    def rank(self, model: ItemToItem[Any], split: Split) -> SplitRanks:
+        """Ranks the targets of a split."""
+        return rank_on_host(
+            *(model, self.sequences, split, self._negatives),
+            batch_size=self.config.run.test_batch_size,
+            list_length=self.config.lists.top_k if split == "test" else 0,
+        )
+
+    def _test(self, model: ItemToItem[Any], baselines: Mapping[str, Baseline]) -> dict[str, Any]:
+        ranked, files = self.rank(model, "test"), self.config.evaluation
+        write_files(files, self.dataset, self.sequences, ranked, self.print_line)
+        chosen = {n: baselines[n] for n in files.baselines if n != self.kind.name}
+        host = host_machine(self.print_line)
+        return report_test(self.sequences, self._negatives, ranked, host, chosen)
+
+    def recommender(self) -> Recommender:
+        """Loads the model with the catalogue of its dataset."""
+        catalogue = Catalogue.of(self.dataset, self.config.data)
+        precision = Precision(device_type="cpu")
+        return Recommender.of(
+            self.dataset, lambda: self.sequences, self._loaded(), precision, catalogue
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of counted models."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from recsys.ratings.counted.model import ItemToItem
+from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from recsys.train.origin import Origin
+
+GROUP = "model"
+"""Group of the tensors."""
+NUM_ITEMS = "num_items"
+"""Key of the number of items in the state."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredItemToItem:
+    """A checkpoint of a counted model; see `StoredModel`.
+
+    Attributes:
+        checkpoint: the checkpoint of any model.
+        kind: class of the model.
+        settings: of the model.
+    """
+
+    checkpoint: Checkpoint
+    kind: type[ItemToItem[Any]]
+    settings: Any
+
+    @classmethod
+    def open(cls, path: Path, kind: type[ItemToItem[Any]]) -> "StoredItemToItem":
+        """Opens a checkpoint, or the folder of a run.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model.
+        """
+        checkpoint = read_checkpoint(path)
+        checkpoint.require_model(kind.name, kind.title)
+        checkpoint.check_groups((GROUP,))
+        return cls(checkpoint, kind, checkpoint.section(kind.settings_class))
+
+    @property
+    def path(self) -> Path:
+        """Folder of the checkpoint itself, not of the run."""
+        return self.checkpoint.path
+
+    @property
+    def step(self) -> int | None:
+        """None: nothing is trained by steps."""
+        return None
+
+    @property
+    def num_items(self) -> int:
+        """I, the items of the catalogue."""
+        return self.checkpoint.count(NUM_ITEMS)
+
+    @property
+    def origin(self) -> Origin:
+        """The training dataset."""
+        return Origin.of_checkpoint({"items": self.num_items}, self.checkpoint.state)
+
+    def open_model(self) -> ItemToItem[Any]:
+        """Reads the matrix.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or is no such matrix.
+        """
+        tensors = self.checkpoint.tensors(GROUP)
+        try:
+            model = self.kind.of_tensors(tensors, self.settings, self.num_items)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.path}: its tensors are no matrix of {self.num_items} items: {error}",
+                path=self.path,
+            ) from error
+        return model
