@@ -16,6 +16,7 @@ from recsys.models.baselines import COUNTED
 from recsys.settings import joined
 
 if TYPE_CHECKING:
+    from recsys.ratings.model import StoredModel
     from recsys.serve.checkpoint_export import CheckpointExport
 
 Data = Literal["clicks", "ratings"]
@@ -57,6 +58,7 @@ class ModelSpec:
         most_rows: default of the largest batch of a deployment; larger ones raise the latency, not
             the throughput.
         export: opens a checkpoint to deploy.
+        open_stored: opens a checkpoint of a model of ratings, to score with.
         package: package with `scripts.flags` and `recipe`, of a model that is trained by steps.
         recipe: class of its recipe.
     """
@@ -66,6 +68,7 @@ class ModelSpec:
     data: Data
     most_rows: int
     export: "Callable[[ExportOptions], CheckpointExport]"
+    open_stored: "Callable[[Path], StoredModel] | None" = None
     package: str | None = None
     recipe: str = ""
 
@@ -106,6 +109,18 @@ def _export_bert4rec(options: ExportOptions) -> "CheckpointExport":
     return Bert4RecExport(options.checkpoint, _of_ratings(options))
 
 
+def _open_bert4rec(checkpoint: Path) -> "StoredModel":
+    from bert4rec.model.weights import OpenedCheckpoint
+
+    return OpenedCheckpoint.open(checkpoint)
+
+
+def _open_counted(name: str, checkpoint: Path) -> "StoredModel":
+    from recsys.ratings.counted.stored import StoredItemToItem
+
+    return StoredItemToItem.open(checkpoint, COUNTED[name])
+
+
 def _export_counted(name: str, options: ExportOptions) -> "CheckpointExport":
     from recsys.models.serving import CountedExport
 
@@ -128,6 +143,7 @@ _SPECS = (
         data="ratings",
         most_rows=256,
         export=_export_bert4rec,
+        open_stored=_open_bert4rec,
         package="bert4rec",
         recipe="Bert4RecRecipe",
     ),
@@ -138,6 +154,7 @@ _SPECS = (
             data="ratings",
             most_rows=256,
             export=functools.partial(_export_counted, name),
+            open_stored=functools.partial(_open_counted, name),
         )
         for name, model in COUNTED.items()
     ),
@@ -172,3 +189,20 @@ def model_of(checkpoint: Path) -> ModelSpec:
             path=opened.path,
         )
     return MODELS[name]
+
+
+def stored_ratings(checkpoint: Path) -> "StoredModel":
+    """Opens a checkpoint of a model of ratings.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+        UserError: it is of a model of other data.
+    """
+    model = model_of(checkpoint)
+    if model.open_stored is None:
+        raise UserError(
+            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; the server "
+            "answers with items",
+            setting="checkpoint",
+        )
+    return model.open_stored(checkpoint)

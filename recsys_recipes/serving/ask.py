@@ -18,7 +18,7 @@ for a history picked by title, or, of a DLRM deployed with --raw, the score of a
 and the effect of each field. --mode test evaluates the test split and exits 1 if the server's
 replies differ from the checkpoint's; --mode load measures latency and throughput; --mode perf_input
 writes rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three, DLRM gets
-samples of a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
+samples of a Criteo dataset, models of ratings the histories of a dataset of ratings.
 """
 
 import contextlib
@@ -70,6 +70,7 @@ from recsys.settings import (
     setting,
 )
 from recsys.train.origin import ignore_fingerprint
+from recsys_recipes.models import stored_ratings
 from recsys_recipes.serving.page import gradio, served
 from recsys_recipes.serving.page.clicks import clicks_page
 from recsys_recipes.serving.page.items import items_page
@@ -369,11 +370,10 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
 
 
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
-    """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
-    from bert4rec.model.weights import OpenedCheckpoint as Bert4RecCheckpoint
+    """Evaluates the rankings of a model of ratings, and compares them with a checkpoint."""
     from recsys.ratings import served_split
 
-    stored = None if options.checkpoint is None else Bert4RecCheckpoint.open(options.checkpoint)
+    stored = None if options.checkpoint is None else stored_ratings(options.checkpoint)
     sequences = served_split.open_dataset(
         options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
     )
