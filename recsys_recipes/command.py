@@ -2,6 +2,7 @@
 """The command `recsys-recipes`: finds the program of the words and runs it."""
 
 import difflib
+import itertools
 import runpy
 import sys
 import textwrap
@@ -38,11 +39,15 @@ def choices(word: str, command: Command) -> str:
     """Returns the help of a command that has several programs."""
     lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} {'|'.join(command.programs)} ..."]
     lines.append("")
-    for name, program in command.programs.items():
-        default = " (if none is named)" if name == command.default else ""
-        lines.append(f"  {name}: {program.summary}{default}")
-        if program.most_used:
-            flags = " ".join(f"--{flag}" for flag in program.most_used)
+    # Those with the same flags follow one another; the flags are listed once.
+    for most_used, programs in itertools.groupby(
+        command.programs.items(), key=lambda item: item[1].most_used
+    ):
+        for name, program in programs:
+            default = " (if none is named)" if name == command.default else ""
+            lines.append(f"  {name}: {program.summary}{default}")
+        if most_used:
+            flags = " ".join(f"--{flag}" for flag in most_used)
             lines.append(_wrapped(flags, " " * 6, " " * 6))
     return "\n".join(
         [*lines, "", f"All flags: {NAME} {word} {next(iter(command.programs))} --help"]

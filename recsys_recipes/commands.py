@@ -69,6 +69,7 @@ _COUNTED = {
         "neighbours shrinkage last_items decay",
     ),
     "ease": ("A linear model of all items of a history, in closed form", "ridge last_items decay"),
+    "blend": ("A trained model and the best of these, added", "checkpoint blend_with weight"),
 }
 """Models of ratings that need no training by steps: what they are, and their settings."""
 

@@ -16,14 +16,14 @@ from absl import flags
 from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
-from recsys.models.baselines import BASELINES, COUNTED
+from recsys.models.baselines import BASELINES
 from recsys.ratings.counted.config import CountedConfig, config_class
-from recsys.ratings.counted.model import ItemToItem
+from recsys_recipes.blending.kind import KINDS
 
 
 def define_flags(flag_values: flags.FlagValues, name: str) -> None:
     """Defines the flags of a model."""
-    sections = config_class(COUNTED[name].settings_class).sections
+    sections = config_class(KINDS[name].settings_class).sections
     settings_flags.define_flags(flag_values, sections, omit=("split",))
 
 
@@ -33,7 +33,7 @@ def config_from_flags(flag_values: flags.FlagValues, name: str) -> CountedConfig
     Raises:
         UserError: a value is refused, or does nothing.
     """
-    config = config_class(COUNTED[name].settings_class)
+    config = config_class(KINDS[name].settings_class)
     values, explicit = settings_flags.values_from_flags(flag_values, config.sections)
     settings_flags.refuse_unused(flag_values, values, config.sections)
     return config.from_dict(values, frozenset(explicit))
@@ -43,10 +43,10 @@ def run(flag_values: flags.FlagValues, name: str) -> None:
     """Runs the `mode` of the flags."""
     config = config_from_flags(flag_values, name)
     config.require_inputs()
-    execute(COUNTED[name], config)
+    execute(KINDS[name], config)
 
 
-def execute(kind: type[ItemToItem[Any]], config: CountedConfig) -> None:
+def execute(kind: Any, config: CountedConfig) -> None:
     """Runs the mode of a config."""
     from recsys.ratings.counted.run import CountedRecipe
     from recsys.ratings.recommend import recommend_named
@@ -67,14 +67,14 @@ def execute(kind: type[ItemToItem[Any]], config: CountedConfig) -> None:
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     values, (name, *arguments) = program.new_flags(), argv[1:] or [""]
-    if name in COUNTED:
+    if name in KINDS:
         define_flags(values, name)
     else:
         arguments = list(argv[1:])
 
     def run_named(flag_values: flags.FlagValues) -> None:
-        if name not in COUNTED:
-            raise UserError(f"name the model first: {', '.join(COUNTED)}")
+        if name not in KINDS:
+            raise UserError(f"name the model first: {', '.join(KINDS)}")
         run(flag_values, name)
 
     return program.run_command(run_named, values, [argv[0], *arguments], __doc__)

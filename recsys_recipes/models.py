@@ -16,7 +16,9 @@ from recsys.models.baselines import COUNTED
 from recsys.settings import joined
 
 if TYPE_CHECKING:
+    from recsys.ratings.export import RatingsExport, RatingsExportOptions
     from recsys.ratings.model import StoredModel
+    from recsys.ratings.served import ServedRatings
     from recsys.serve.checkpoint_export import CheckpointExport
 
 Data = Literal["clicks", "ratings"]
@@ -57,8 +59,10 @@ class ModelSpec:
         data: what it is trained on.
         most_rows: default of the largest batch of a deployment; larger ones raise the latency, not
             the throughput.
-        export: opens a checkpoint to deploy.
+        of_clicks: opens a checkpoint of a model of clicks, to deploy it.
+        of_ratings: opens a checkpoint of a model of ratings, to deploy it.
         open_stored: opens a checkpoint of a model of ratings, to score with.
+        served: returns the class that serves a model of ratings.
         package: package with `scripts.flags` and `recipe`, of a model that is trained by steps.
         recipe: class of its recipe.
     """
@@ -67,10 +71,36 @@ class ModelSpec:
     title: str
     data: Data
     most_rows: int
-    export: "Callable[[ExportOptions], CheckpointExport]"
+    of_clicks: "Callable[[ExportOptions], CheckpointExport] | None" = None
+    of_ratings: "Callable[[Path, RatingsExportOptions], RatingsExport] | None" = None
     open_stored: "Callable[[Path], StoredModel] | None" = None
+    served: "Callable[[], type[ServedRatings]] | None" = None
     package: str | None = None
     recipe: str = ""
+
+    def export(self, options: ExportOptions) -> "CheckpointExport":
+        """Opens a checkpoint to deploy.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model.
+            UserError: the model cannot be deployed so.
+        """
+        if self.of_clicks is not None:
+            return self.of_clicks(options)
+        from recsys.ratings.export import RatingsExportOptions
+
+        chosen = RatingsExportOptions(
+            top_k=options.top_k,
+            raw_ids=options.raw_ids,
+            titles=options.titles,
+            ignore_fingerprint=options.ignore_fingerprint,
+        )
+        return self.export_ratings(options.checkpoint, chosen)
+
+    def export_ratings(self, path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+        """Opens a checkpoint of a model of ratings, to deploy it; see `export`."""
+        assert self.of_ratings is not None, "a model of ratings"
+        return self.of_ratings(path, options)
 
     @property
     def flags(self) -> Any:
@@ -92,21 +122,10 @@ def _export_dlrm(options: ExportOptions) -> "CheckpointExport":
     return DlrmExport(options.checkpoint)
 
 
-def _of_ratings(options: ExportOptions) -> Any:
-    from recsys.ratings.export import RatingsExportOptions
-
-    return RatingsExportOptions(
-        top_k=options.top_k,
-        raw_ids=options.raw_ids,
-        titles=options.titles,
-        ignore_fingerprint=options.ignore_fingerprint,
-    )
-
-
-def _export_bert4rec(options: ExportOptions) -> "CheckpointExport":
+def _export_bert4rec(path: Path, options: "RatingsExportOptions") -> "RatingsExport":
     from bert4rec.serve.export import Bert4RecExport
 
-    return Bert4RecExport(options.checkpoint, _of_ratings(options))
+    return Bert4RecExport(path, options)
 
 
 def _open_bert4rec(checkpoint: Path) -> "StoredModel":
@@ -115,16 +134,34 @@ def _open_bert4rec(checkpoint: Path) -> "StoredModel":
     return OpenedCheckpoint.open(checkpoint)
 
 
-def _open_counted(name: str, checkpoint: Path) -> "StoredModel":
-    from recsys.ratings.counted.stored import StoredItemToItem
+def _served_bert4rec() -> "type[ServedRatings]":
+    from bert4rec.serve.served import ServedBert4Rec
 
-    return StoredItemToItem.open(checkpoint, COUNTED[name])
+    return ServedBert4Rec
 
 
-def _export_counted(name: str, options: ExportOptions) -> "CheckpointExport":
+def _export_counted(name: str, path: Path, options: "RatingsExportOptions") -> "RatingsExport":
     from recsys.models.serving import CountedExport
 
-    return CountedExport(COUNTED[name], options.checkpoint, _of_ratings(options))
+    return CountedExport(COUNTED[name], path, options)
+
+
+def _served_counted() -> "type[ServedRatings]":
+    from recsys.models.serving import ServedItemToItem
+
+    return ServedItemToItem
+
+
+def _export_blend(path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+    from recsys_recipes.blending.serving import BlendExport
+
+    return BlendExport(path, options)
+
+
+def _open_blend(checkpoint: Path) -> "StoredModel":
+    from recsys_recipes.blending.stored import StoredBlend
+
+    return StoredBlend.open(checkpoint)
 
 
 _SPECS = (
@@ -133,7 +170,7 @@ _SPECS = (
         title="DLRM",
         data="clicks",
         most_rows=4096,
-        export=_export_dlrm,
+        of_clicks=_export_dlrm,
         package="dlrm",
         recipe="DlrmRecipe",
     ),
@@ -142,8 +179,9 @@ _SPECS = (
         title="BERT4Rec",
         data="ratings",
         most_rows=256,
-        export=_export_bert4rec,
+        of_ratings=_export_bert4rec,
         open_stored=_open_bert4rec,
+        served=_served_bert4rec,
         package="bert4rec",
         recipe="Bert4RecRecipe",
     ),
@@ -153,10 +191,19 @@ _SPECS = (
             title=model.title,
             data="ratings",
             most_rows=256,
-            export=functools.partial(_export_counted, name),
-            open_stored=functools.partial(_open_counted, name),
+            of_ratings=functools.partial(_export_counted, name),
+            open_stored=model.open_stored,
+            served=_served_counted,
         )
         for name, model in COUNTED.items()
+    ),
+    ModelSpec(
+        name="blend",
+        title="Blend",
+        data="ratings",
+        most_rows=256,
+        of_ratings=_export_blend,
+        open_stored=_open_blend,
     ),
 )
 
@@ -171,23 +218,19 @@ def model_of(checkpoint: Path) -> ModelSpec:
         checkpoint: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
 
     Raises:
-        CheckpointError: there is none, or it is incomplete.
-        UserError: its model is none of these.
+        CheckpointError: there is none, it is incomplete, or its model is none of these.
     """
     from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
-    from recsys.train.checkpoint import MODEL, read_checkpoint
+    from recsys.train.checkpoint import MANIFEST_FILE, MODEL, CheckpointError, read_checkpoint
 
     if is_nvidia_checkpoint(checkpoint):
         return MODELS["dlrm"]
     opened = read_checkpoint(checkpoint)
     name = str(opened.state.get(MODEL, ""))
     if name not in MODELS:
-        of = f"is of the model {name}" if name else "names no model"
-        raise UserError(
-            f"{opened.path}: {of}; known are {joined(MODELS)}",
-            setting="checkpoint",
-            path=opened.path,
-        )
+        file = opened.path / MANIFEST_FILE
+        of = f"names the model {name!r}" if name else "names no model"
+        raise CheckpointError(f"{file}: {of}, known are {joined(MODELS)}", path=file)
     return MODELS[name]
 
 

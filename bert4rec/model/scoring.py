@@ -76,6 +76,10 @@ class ItemScorer:
         # Under autocast, a normalisation on a CPU leaves them in half precision.
         return cls(vectors.to(of_items.dtype), of_items, model.head.bias, packed)
 
+    def dense(self) -> Tensor:
+        """Returns [B, I] float32 scores of all items."""
+        return ops.linear(self.vectors, self.items, self.bias).to(torch.float32)
+
     def find_nonfinite(self, *, with_items: bool) -> str | None:
         """Names what is NaN or infinite, if anything is; see `Scorer`."""
         computed = {"the vector of a history": self.vectors}

@@ -57,6 +57,9 @@ class Scorer(Protocol):
             ([B, K] int64 item numbers, best first, [B, K] float32 scores, -inf where none is left).
         """
 
+    def dense(self) -> Tensor:
+        """Returns [B, I] scores of all items; column i is item i + 1."""
+
     def find_nonfinite(self, *, with_items: bool) -> str | None:
         """Names what is NaN or infinite; None where nothing is.
 

@@ -44,7 +44,7 @@ from recsys.settings import Not, checked, declared, joined, section_from_dict, s
 from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
-from recsys_recipes.models import Data, ExportOptions, ModelSpec, model_of
+from recsys_recipes.models import MODELS, Data, ExportOptions, ModelSpec, model_of
 from recsys_recipes.serving.nvidia_options import translate
 
 if TYPE_CHECKING:
@@ -297,9 +297,9 @@ def _refuse_settings_of_other_data(model: ModelSpec, given: set[str]) -> None:
     for data, names in _OF_DATA.items():
         others = sorted(names & given)
         if others and data != model.data:
+            titles = [other.title for other in MODELS.values() if other.data == data]
             raise UserError(
-                f"`{others[0]}` is for models of {data}, {model.title} is one of {model.data}: "
-                "leave it out",
+                f"`{others[0]}` is for {', '.join(titles)}, not for {model.title}: leave it out",
                 setting=others[0],
             )
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from recsys.errors import UserError
 from recsys.ratings.config import HistoriesConfig, ListConfig
-from recsys.ratings.counted.model import HistorySettings
 from recsys.ratings.evaluation import EvaluationConfig
 from recsys.settings import (
     Sections,
@@ -83,7 +82,7 @@ class CountedConfig(SettingsOfRun):
             require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
 
 
-def config_class(model_settings: type[HistorySettings]) -> type[CountedConfig]:
+def config_class(model_settings: type) -> type[CountedConfig]:
     """Returns the class of all settings of a run with a model.
 
     Args:

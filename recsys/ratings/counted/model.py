@@ -7,6 +7,7 @@ torch is imported where it is needed: their flags are defined without it.
 import abc
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recsys.ratings.counted.scores import MatrixScores
+    from recsys.ratings.counted.stored import StoredItemToItem
     from recsys.ratings.scorer import Histories
+    from recsys.train.checkpoint import Checkpoint
 
 _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 """Names of the tensors of a matrix."""
@@ -140,6 +143,25 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
             name: torch.from_numpy(array.astype(kind, copy=False))
             for name, array, kind in zip(_SPARSE, arrays, kinds, strict=True)
         }
+
+    def add_files(self, folder: Path) -> None:
+        """Adds nothing to the folder of a checkpoint: `tensors` are all."""
+
+    @classmethod
+    def training_data(cls, settings: SettingsT) -> "Checkpoint | None":  # noqa: ARG003
+        """Returns None: no other model's split is to be repeated."""
+        return None
+
+    @classmethod
+    def open_stored(cls, path: Path) -> "StoredItemToItem":
+        """Opens a checkpoint, or the folder of a run.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model.
+        """
+        from recsys.ratings.counted.stored import StoredItemToItem
+
+        return StoredItemToItem.open(path, cls)
 
     @classmethod
     def of_tensors(cls, tensors: "Mapping[str, Tensor]", settings: Any, num_items: int) -> Self:

@@ -7,22 +7,24 @@ import functools
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from recsys.data.sequences.histories import Sequences
 from recsys.ratings.answers import Catalogue
 from recsys.ratings.counted.config import CountedConfig
-from recsys.ratings.counted.model import ItemToItem
-from recsys.ratings.counted.stored import GROUP, NUM_ITEMS, StoredItemToItem
+from recsys.ratings.counted.stored import GROUP, NUM_ITEMS
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.data.resolve import data_settings
 from recsys.ratings.data.split import Split, count_users
+from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.ranking.evaluate import Negatives, SplitRanks, host_machine, rank_on_host
 from recsys.ratings.ranking.metrics import flat_metrics, metrics_of
 from recsys.ratings.ranking.negatives import negatives_of_targets
 from recsys.ratings.ranking.report import Baseline, check_result_files, report_test, write_files
 from recsys.ratings.recommend import Recommender
-from recsys.train.checkpoint import MODEL
+from recsys.train.checkpoint import MODEL, Checkpoint
 from recsys.train.optimizers.precision import Precision
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import ALONE, set_threads
@@ -33,12 +35,59 @@ from recsys.train.saving.run_folder import CheckpointFolder, check_writable
 _FOLDER = "export_root"
 
 
+class FittedModel(RatingsModel, Protocol):
+    """A model that was fitted, with what its checkpoint holds."""
+
+    @property
+    def settings(self) -> Any:
+        """Settings of the model; what it chose itself is filled in."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Returns its tensors by name."""
+
+    def add_files(self, folder: Path) -> None:
+        """Writes what else the folder of the checkpoint holds."""
+
+
+class StoredFit(StoredModel, Protocol):
+    """A checkpoint of such a model."""
+
+    @property
+    def settings(self) -> Any:
+        """Settings of the model."""
+
+
+class Kind(Protocol):
+    """A kind of model that is fitted at once, without steps."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def title(self) -> str:
+        """Its title."""
+
+    @property
+    def settings_class(self) -> type:
+        """The class of its settings."""
+
+    def training_data(self, settings: Any) -> Checkpoint | None:
+        """Returns the checkpoint whose split is to be repeated, if there is one."""
+
+    def fit(self, sequences: Sequences, settings: Any) -> FittedModel:
+        """Fits the model to the items to train on."""
+
+    def open_stored(self, path: Path) -> StoredFit:
+        """Opens a checkpoint, or the folder of a run."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountedRecipe:
     """A counted model, its settings and its data.
 
     Attributes:
-        kind: class of the model.
+        kind: kind of the model.
         config: settings, completed from dataset and checkpoint.
         dataset: the dataset of the run.
         sequences: its histories, split.
@@ -46,17 +95,15 @@ class CountedRecipe:
         print_line: prints a line.
     """
 
-    kind: type[ItemToItem[Any]]
+    kind: Kind
     config: CountedConfig
     dataset: OpenedDataset
     sequences: Sequences
-    stored: StoredItemToItem | None
+    stored: StoredFit | None
     print_line: PrintLine
 
     @classmethod
-    def open(
-        cls, kind: type[ItemToItem[Any]], config: CountedConfig, print_line: PrintLine
-    ) -> "CountedRecipe":
+    def open(cls, kind: Kind, config: CountedConfig, print_line: PrintLine) -> "CountedRecipe":
         """Completes the settings, and opens histories and checkpoint.
 
         Raises:
@@ -65,11 +112,15 @@ class CountedRecipe:
         set_threads(config.run.num_threads, ALONE)
         stored, ignores = None, config.run.ignore_fingerprint
         if config.run.load_checkpoint_path is not None:
-            stored = StoredItemToItem.open(Path(config.run.load_checkpoint_path), kind)
-            config = adopt(config, stored.checkpoint.settings(kind.settings_class))
+            stored = kind.open_stored(Path(config.run.load_checkpoint_path))
+            config = adopt(config, dataclasses.asdict(stored.settings))
         dataset = OpenedDataset.open(config.data)
-        checkpoint = None if stored is None else stored.checkpoint
-        changes = data_settings(config, dataset, checkpoint, ignore_fingerprint=ignores)
+        trained = None
+        if stored is not None:
+            trained = stored.checkpoint
+        elif config.run.mode == "train":
+            trained = kind.training_data(config.model)
+        changes = data_settings(config, dataset, trained, ignore_fingerprint=ignores)
         config = adopt(config, changes)
         sequences = dataset.sequences(config.data, config.run.seed)
         if stored is not None:
@@ -113,7 +164,7 @@ class CountedRecipe:
                 self._save(CheckpointFolder(folder), model, best)
             log.record((), self._test(model, baselines))
 
-    def _save(self, folder: CheckpointFolder, model: ItemToItem[Any], best: float) -> None:
+    def _save(self, folder: CheckpointFolder, model: FittedModel, best: float) -> None:
         state = {
             MODEL: self.kind.name,
             NUM_ITEMS: model.num_items,
@@ -122,7 +173,9 @@ class CountedRecipe:
         }
         config = dataclasses.replace(self.config, model=model.settings).to_dict()
         with folder.held(_FOLDER):
-            path = folder.save(0, {GROUP: model.tensors()}, state, config, is_best=True)
+            tensors = model.tensors()
+            groups = {GROUP: tensors} if tensors else {}
+            path = folder.save(0, groups, state, config, is_best=True, add=model.add_files)
         self.print_line(f"Saved {path}")
 
     def test(self, baselines: Mapping[str, Baseline]) -> None:
@@ -143,7 +196,7 @@ class CountedRecipe:
             log.begin(self.config.to_dict())
             yield log
 
-    def _loaded(self) -> ItemToItem[Any]:
+    def _loaded(self) -> RatingsModel:
         assert self.stored is not None
         return self.stored.open_model()
 
@@ -151,7 +204,7 @@ class CountedRecipe:
     def _negatives(self) -> Negatives:
         return negatives_of_targets(self.sequences, self.config, self.print_line)
 
-    def rank(self, model: ItemToItem[Any], split: Split) -> SplitRanks:
+    def rank(self, model: RatingsModel, split: Split) -> SplitRanks:
         """Ranks the targets of a split."""
         return rank_on_host(
             *(model, self.sequences, split, self._negatives),
@@ -159,7 +212,7 @@ class CountedRecipe:
             list_length=self.config.lists.top_k if split == "test" else 0,
         )
 
-    def _test(self, model: ItemToItem[Any], baselines: Mapping[str, Baseline]) -> dict[str, Any]:
+    def _test(self, model: RatingsModel, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
         ranked, files = self.rank(model, "test"), self.config.evaluation
         write_files(files, self.dataset, self.sequences, ranked, self.print_line)
         chosen = {n: baselines[n] for n in files.baselines if n != self.kind.name}

@@ -29,6 +29,11 @@ class MatrixScores:
     def _entries(self, row: npt.NDArray[np.int64], item: npt.NDArray[np.int64]) -> Any:
         return np.asarray(self.scores[row, item - 1])
 
+    def dense(self) -> Tensor:
+        """Returns [B, I] scores of all items."""
+        scores = self.scores
+        return torch.from_numpy(scores if isinstance(scores, np.ndarray) else scores.toarray())
+
     def scores_of(self, items: Tensor) -> Tensor:
         """Scores given candidates of each history; [B, K] float64."""
         rows = np.repeat(np.arange(len(items)), items.shape[1])

@@ -3,7 +3,6 @@
 
 import contextlib
 import fcntl
-import functools
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +201,18 @@ class CheckpointFolder:
         *,
         shards: Mapping[str, RowShard] | None = None,
         processes: Processes = ALONE,
+        add: Callable[[Path], None] = lambda _: None,
     ) -> Path:
-        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
+        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`.
+
+        `add` may write further files to the folder before it is installed.
+        """
         path = self.folder / f"step_{step:09d}"
-        install = functools.partial(self._install, is_best=is_best)
+
+        def install(new: Path, path: Path) -> None:
+            add(new)
+            self._install(new, path, is_best=is_best)
+
         write_checkpoint(
             path, groups, state, config, shards=shards, processes=processes, install=install
         )

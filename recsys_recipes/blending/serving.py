@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployment of blends: exported, and opened by a server."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from recsys.errors import UserError
+from recsys.ratings.blend import Blend
+from recsys.ratings.export import RatingsExport, RatingsExportOptions
+from recsys.ratings.model import RatingsModel
+from recsys.ratings.served import ServedRatings
+from recsys.serve.manifest import Deployment, OutOfRange, Quantize
+from recsys.serve.served import ServedModel
+from recsys.serve.signature import Signature
+from recsys_recipes.blending.kind import BLEND
+from recsys_recipes.blending.stored import FIRST, SECOND, StoredBlend
+from recsys_recipes.models import MODELS, model_of
+
+
+class ServedBlend(ServedRatings):
+    """A loaded version of a blend."""
+
+    kind = BLEND.name
+
+    @classmethod
+    def build(
+        cls, deployment: Deployment, weights: dict[str, Tensor], device: torch.device
+    ) -> Blend:
+        """Builds both models around deployed weights, without a copy."""
+
+        def member(name: str) -> RatingsModel:
+            values = deployment.model[name]
+            own = {
+                key.removeprefix(f"{name}."): tensor
+                for key, tensor in weights.items()
+                if key.startswith(f"{name}.")
+            }
+            of_member = dataclasses.replace(deployment, kind=values["kind"], model=values["values"])
+            return served_class(values["kind"]).build(of_member, own, device)
+
+        return Blend(member(FIRST), member(SECOND), deployment.model["weight"])
+
+
+def served_class(kind: str) -> type[ServedRatings]:
+    """Returns the class that serves a model of ratings."""
+    served = MODELS[kind].served
+    assert served is not None
+    return served()
+
+
+class BlendExport(RatingsExport):
+    """A blend to deploy.
+
+    Args:
+        path: a checkpoint, or the folder of a run.
+        options: what requests and answers hold.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or of another model or dataset.
+        UserError: see `RatingsExport`.
+    """
+
+    kind: str = BLEND.name
+    served_class: ClassVar[type[ServedModel]] = ServedBlend
+    model_file: ClassVar[Path] = Path(__file__).with_name("triton_model.py")
+
+    def __init__(self, path: Path, options: RatingsExportOptions) -> None:
+        self._stored = StoredBlend.open(path)
+        plain = RatingsExportOptions(top_k=options.top_k)
+        self._members: Mapping[str, RatingsExport] = {
+            name: MODELS[model_of(member.path).name].export_ratings(member.path, plain)
+            for name, member in ((FIRST, self._stored.first), (SECOND, self._stored.second))
+        }
+        super().__init__(self._stored, options)
+
+    @property
+    def history_length(self) -> int:
+        """Items of a history that either model reads at most."""
+        return max(member.history_length for member in self._members.values())
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:
+        """Returns names, types and shapes of inputs and outputs.
+
+        Raises:
+            UserError: the model is to be exported as a network.
+        """
+        if fixed_shapes:
+            raise self._refusal()
+        return super().signature(fixed_shapes=False)
+
+    def _refusal(self) -> UserError:
+        return UserError(
+            "`format`: a blend is no network that could be exported; use `backend` python "
+            "`format` eager",
+            settings=("format", "backend"),
+        )
+
+    def network_values(self) -> dict[str, Any]:
+        """Returns the settings that rebuild both models, and the weight."""
+        values: dict[str, Any] = {
+            name: {"kind": member.kind, "values": member.network_values()}
+            for name, member in self._members.items()
+        }
+        return values | {"num_items": self.num_items, "weight": self._stored.settings.weight}
+
+    def weights(self, quantize: Quantize) -> dict[str, Tensor]:
+        """Returns the tensors of both models.
+
+        Raises:
+            UserError: `quantize` is not `none`.
+        """
+        return {
+            f"{name}.{key}": tensor
+            for name, member in self._members.items()
+            for key, tensor in member.weights(quantize).items()
+        }
+
+    def portable_network(
+        self,
+        weights: dict[str, Tensor],  # noqa: ARG002  (there is no network)
+        out_of_range: OutOfRange,  # noqa: ARG002
+    ) -> nn.Module:
+        """Refuses: there is no network."""
+        raise self._refusal()

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model and a counted one, added: chosen by validation, saved, asked and deployed."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.model.weights import OpenedCheckpoint
+from recsys.data.sequences.files import read_sequences
+from recsys.models.baselines import COUNTED_BASELINES, fit_baseline
+from recsys.ratings.blend import Blend
+from recsys.ratings.data.split import known_items, targets_of, true_items
+from recsys.ratings.ranking.evaluate import rank_on_host
+from recsys.ratings.ranking.metrics import ranking_metrics
+from recsys.ratings.scorer import history_item_pairs
+from recsys.train.checkpoint import CheckpointError
+from recsys_recipes import counted
+from recsys_recipes.blending.serving import ServedBlend
+from recsys_recipes.blending.stored import StoredBlend
+from recsys_recipes.models import MODELS, model_of
+from recsys_recipes.serving import deploy
+from tests import harness
+from tests.bert4rec.conftest import make_program, make_sequences, raw_id, write_dataset
+from tests.harness import assert_tells, refusal
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sequences")
+    write_dataset(root, make_sequences())
+    return root
+
+
+@pytest.fixture(scope="module")
+def bert4rec(dataset, tmp_path_factory):
+    """A run of BERT4Rec that has hardly learnt anything."""
+    folder = tmp_path_factory.mktemp("bert4rec")
+    flags = (f"--dataset_path={dataset}", f"--export_root={folder / 'run'}", "--baselines=")
+    make_program(folder)(*flags, "--max_steps=3", "--objective=causal")
+    return folder / "run"
+
+
+def run(*flags, status=0):
+    assert counted.main(["counted", "blend", *map(str, flags)]) == status
+
+
+@pytest.fixture(scope="module")
+def blended(dataset, bert4rec, tmp_path_factory):
+    """The folder of a blend, and its log."""
+    folder = tmp_path_factory.mktemp("blend")
+    flags = (f"--dataset_path={dataset}", f"--checkpoint={bert4rec}", "--baselines=")
+    run(*flags, f"--export_root={folder / 'run'}", f"--log_path={folder / 'log'}")
+    return folder / "run", folder / "log"
+
+
+def ndcg(model, sequences, split):
+    ranks = rank_on_host(model, sequences, split, {}).ranks["full"]
+    return ranking_metrics(ranks, (10,))["ndcg@10"]
+
+
+def plain_scores(model, histories):
+    """Returns the standardised scores of each history, one after the other."""
+    rows = []
+    with torch.inference_mode():
+        for history in histories:
+            items = torch.arange(1, model.num_items + 1)[None]
+            row = model.scorer([history]).scores_of(items)[0].double().numpy()
+            rows.append((row - row.mean()) / row.std())
+    return np.stack(rows)
+
+
+def test_validation_chooses_the_second_model_and_its_weight(dataset, bert4rec, blended):
+    sequences, stored = read_sequences(dataset), StoredBlend.open(blended[0])
+    first = OpenedCheckpoint.open(bert4rec).open_model()
+    gains = {}
+    for name in COUNTED_BASELINES:
+        second = fit_baseline(name, sequences)
+        for weight in np.arange(11) / 10:
+            gains[name, weight] = ndcg(Blend(first, second, weight), sequences, "validation")
+    chosen = stored.settings.blend_with, stored.settings.weight
+    assert gains[chosen] == max(gains.values())
+    assert gains[chosen] > ndcg(first, sequences, "validation") + 0.05
+    assert harness.read_log(blended[1])[-2]["data"]["full_ndcg@10"] == gains[chosen]
+
+
+def test_scores_are_sums_of_standardised_ones(dataset, bert4rec, blended):
+    sequences, blend = read_sequences(dataset), StoredBlend.open(blended[0]).open_model()
+    histories = known_items(sequences, "test", np.arange(9))
+    first, second = (plain_scores(m, histories) for m in (blend.first, blend.second))
+    expected = (1 - blend.weight) * first + blend.weight * second
+    with torch.inference_mode():
+        found = blend.scorer(histories).dense().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    of_first = OpenedCheckpoint.open(bert4rec).open_model()
+    np.testing.assert_allclose(first, plain_scores(of_first, histories), rtol=0, atol=1e-9)
+
+
+def test_a_checkpoint_is_tested_and_asked_as_it_was(dataset, blended, tmp_path, capsys):
+    folder, log = blended
+    again, common = (
+        tmp_path / "log",
+        (f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}"),
+    )
+    run("--mode=test", *common, "--baselines=", f"--log_path={again}")
+    before, after = (harness.read_log(each)[-1]["data"] for each in (log, again))
+    assert after == before
+    assert model_of(folder) is MODELS["blend"]
+    capsys.readouterr()
+    run("--mode=recommend", *common, "--recommend_users=user-1", "--output_format=json")
+    (answer,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert answer["user"] == "user-1"
+    assert len(answer["items"]) == 10
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["numbers", "raw ids"])
+def test_served_answers_are_the_lists_of_the_checkpoint(dataset, blended, tmp_path, raw):
+    models, folder = tmp_path / "models", blended[0]
+    flags = [f"--raw_ids={dataset}"] if raw else []
+    command = (f"--checkpoint={folder}", f"--repository={models}", "--top_k=5", *flags)
+    assert harness.call(deploy, *command) == 0
+    served, sequences = ServedBlend.open(models / "blend" / "1", CPU), read_sequences(dataset)
+    rows = np.arange(len(targets_of(sequences, "test")))
+    histories = known_items(sequences, "test", rows)
+    with torch.inference_mode():
+        scorer = StoredBlend.open(folder).open_model().scorer(histories)
+    best, scores = scorer.top(5, *history_item_pairs(histories, CPU))
+    for row, history in enumerate(histories):
+        sent = np.array([[raw_id(i).encode() for i in history]], object) if raw else history[None]
+        answer = served.respond({"history": sent})
+        expected = best[row].tolist()
+        assert answer["items"][0].tolist() == (
+            [raw_id(i).encode() for i in expected] if raw else expected
+        )
+        np.testing.assert_allclose(answer["scores"][0], scores[row].numpy(), rtol=0, atol=1e-5)
+
+
+def test_a_weight_and_a_model_may_be_given(dataset, bert4rec, tmp_path):
+    common = (f"--dataset_path={dataset}", f"--checkpoint={bert4rec}", "--baselines=")
+    run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
+        "--blend_with=item_knn", "--weight=0.25")  # fmt: skip
+    settings = StoredBlend.open(tmp_path / "run").settings
+    assert (settings.blend_with, settings.weight) == ("item_knn", 0.25)
+
+
+def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path, capsys):
+    common = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
+    for flags, facts in (
+        ((), ["--checkpoint"]),
+        ((f"--checkpoint={tmp_path / 'none'}",), [tmp_path / "none"]),
+        ((f"--checkpoint={bert4rec}", "--blend_with=other"), ["--blend_with", "markov", "other"]),
+        ((f"--checkpoint={bert4rec}", "--weight=2"), ["--weight", "2"]),
+    ):
+        run(*common, *flags, f"--log_path={tmp_path / 'log'}", status=2)
+        assert_tells(capsys.readouterr().err, *facts)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_model_within_is_named(blended, tmp_path):
+    (folder,) = blended[0].glob("step_*")
+    copy = tmp_path / folder.name
+    harness.run("cp", "-r", folder, copy)
+    file = copy / "second" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with refusal(kind=CheckpointError, path=file):
+        StoredBlend.open(copy).open_model()
+
+
+def test_targets_are_ranked_without_what_was_seen(dataset, blended):
+    sequences = read_sequences(dataset)
+    blend = StoredBlend.open(blended[0]).open_model()
+    ranks = rank_on_host(blend, sequences, "test", {}).ranks
+    truth = true_items(sequences, "test")
+    for row in range(0, len(truth), 7):
+        (history,) = known_items(sequences, "test", np.array([row]))
+        scores = blend.scorer([history]).dense().numpy()[0]
+        others = np.delete(np.arange(len(scores)), [truth[row] - 1])
+        ahead = set((others[scores[others] >= scores[truth[row] - 1]] + 1).tolist())
+        assert ranks["full_with_seen"][row] == len(ahead)
+        assert ranks["full"][row] == len(ahead - set(history.tolist()))
