@@ -14,19 +14,26 @@ pyarrow.
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from absl import flags
 
+from bert4rec.scripts import flags as bert4rec_flags
 from bert4rec.scripts import main as bert4rec_main
-from bert4rec.scripts.flags import config_from_flags, define_flags
 from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
 from recsys.errors import UserError
-from recsys.program import new_flags
+from recsys.program import new_flags, print_line
+from recsys_recipes import counted
+from recsys_recipes.blending.kind import KINDS
 from recsys_recipes.from_python import file_of, parsed_flags
+from recsys_recipes.models import MODELS, model_of
+
+if TYPE_CHECKING:
+    from recsys.ratings.config import ListConfig
+    from recsys.ratings.recommend import Recommender
 
 __all__ = ["prepare", "recommend", "train"]
 
@@ -48,19 +55,25 @@ def prepare(table: Any, output: str | Path, **settings: Any) -> Path:
         return pipeline.prepare(command.job_from_flags(MOVIELENS, values))
 
 
-def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
-    """Trains a BERT4Rec; returns the folder of its checkpoints.
+def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **settings: Any) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
 
     Args:
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
-        **settings: of `recsys-recipes train bert4rec`, such as `config` or `max_steps`.
+        model: a word after `recsys-recipes train`, of the models of ratings.
+        **settings: of that command, such as `config` or `max_steps`, `neighbours` of `item_knn`, or
+            `checkpoint` of `blend`.
 
     Raises:
         UserError: a setting or the dataset is refused.
     """
     folders = {"dataset_path": dataset, "export_root": run, "log_path": Path(run) / "log.json"}
-    bert4rec_main.run(_parsed(mode="train", **{**folders, **settings}))
+    given = {"mode": "train", **folders, **settings}
+    if model in KINDS:
+        counted.run(_parsed(model, **given), model)
+    else:
+        bert4rec_main.run(_parsed(model, **given))
     return Path(run)
 
 
@@ -72,7 +85,7 @@ def recommend(
     Args:
         histories: raw item ids of each, oldest first.
         dataset: the dataset of the training.
-        run: folder of the checkpoints.
+        run: folder of the checkpoints, of any model of ratings.
         **settings: of `recsys-recipes recommend`, such as `top_k`.
 
     Returns:
@@ -82,16 +95,17 @@ def recommend(
     Raises:
         UserError: a setting is refused.
     """
-    from bert4rec.train.recommend import open_recommender
     from recsys.ratings.recommend import recommend as recommend_lines
 
+    model = model_of(Path(run)).name
     files = {"dataset_path": dataset, "load_checkpoint_path": run}
-    values = _parsed(mode="recommend", **{**files, **settings})
-    config, answers = config_from_flags(values), list[dict[str, Any]]()
+    values = _parsed(model, mode="recommend", **{**files, **settings})
+    recommender, lists, batch_size = _opened(model, values)
+    answers: list[dict[str, Any]] = []
     recommend_lines(
-        open_recommender(config),
-        config.lists,
-        config.data.test_batch_size,
+        recommender,
+        lists,
+        batch_size,
         (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
         "histories",
         lambda text: answers.extend(map(json.loads, text.splitlines())),
@@ -99,6 +113,20 @@ def recommend(
     columns = {name: [answer.get(name) for answer in answers] for name in ("items", "scores")}
     schema = {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float32())}
     return pa.table(columns, pa.schema(schema))
+
+
+def _opened(model: str, values: flags.FlagValues) -> "tuple[Recommender, ListConfig, int]":
+    """Opens a model; returns it, the settings of lists, and the histories to score at a time."""
+    if model in KINDS:
+        from recsys.ratings.counted.run import CountedRecipe
+
+        of_counted = counted.config_from_flags(values, model)
+        recipe = CountedRecipe.open(KINDS[model], of_counted, print_line)
+        return recipe.recommender(), of_counted.lists, of_counted.run.test_batch_size
+    from bert4rec.train.recommend import open_recommender
+
+    config = bert4rec_flags.config_from_flags(values)
+    return open_recommender(config), config.lists, config.data.test_batch_size
 
 
 def _raw_id(item: object) -> str:
@@ -111,7 +139,13 @@ def _raw_id(item: object) -> str:
     return str(int(number))
 
 
-def _parsed(**settings: Any) -> flags.FlagValues:
+def _parsed(model: str, **settings: Any) -> flags.FlagValues:
+    of_ratings = [name for name, spec in MODELS.items() if spec.data == "ratings"]
+    if model not in of_ratings:
+        raise UserError(f"model {model!r} must be {' or '.join(of_ratings)}")
     values = new_flags()
-    define_flags(values)
+    if model in KINDS:
+        counted.define_flags(values, model)
+    else:
+        bert4rec_flags.define_flags(values)
     return parsed_flags(values, **settings)

@@ -73,8 +73,8 @@ class ServingSettings:
     max_batch_size: int = setting(
         4096,
         "Most rows of an execution; 0: any number, of one request alone; by default 4096, of "
-        "BERT4Rec 256",
-        default_text="4096, of BERT4Rec 256",
+        "models of ratings 256",
+        default_text="4096, of models of ratings 256",
     )
     dynamic_batching: bool = setting(True, "Let the server combine requests to batches")
     max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")

@@ -53,7 +53,9 @@ class DeploySettings:
     """
 
     repository: Path = setting(REQUIRED, "Folder of the model repository; made if it is missing")
-    name: str | None = setting(None, "Name of the model; by default dlrm or bert4rec")
+    name: str | None = setting(
+        None, "Name of the model on the server; by default that of its kind, such as dlrm"
+    )
     version: int | None = setting(None, "Its version; by default the one after the latest")
     serving: ServingSettings = dataclasses.field(default_factory=ServingSettings)
     out_of_range: OutOfRange = setting(

@@ -48,7 +48,7 @@ class Deployment:
     """A version of a model.
 
     Attributes:
-        kind: `dlrm` or `bert4rec`.
+        kind: name of the model, such as `dlrm`.
         checkpoint: name of the checkpoint's folder.
         step: training steps of the checkpoint; None if it was not recorded.
         signature: names, types and shapes of inputs and outputs.

@@ -105,7 +105,7 @@ class Signature:
 
     @property
     def recommends(self) -> bool:
-        """True for models that return items, as BERT4Rec does."""
+        """True for models of ratings, which return items."""
         return self.outputs[0].dtype != "float32"
 
     @classmethod
@@ -132,7 +132,7 @@ PROBABILITY, LOGIT = "probability", "logit"
 def clicks_signature(
     num_numerical: int, num_categorical: int, num_list_slots: int = 0
 ) -> Signature:
-    """Returns the signature of a DLRM, which may lack numerical or categorical features.
+    """Returns the signature of a model of clicks, which may lack numerical or categorical features.
 
     Args:
         num_numerical: M.
@@ -201,7 +201,7 @@ ITEMS, SCORES, TITLES = "items", "scores", "titles"
 def ratings_signature(
     top_k: int, history_length: int = -1, *, raw_ids: bool = False, titles: bool = False
 ) -> Signature:
-    """Returns the signature of a BERT4Rec.
+    """Returns the signature of a model of ratings.
 
     Args:
         top_k: K.

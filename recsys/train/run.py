@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run of any model: train, test or measure inference.
 
-Models differ in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
+Models differ in their recipes, see `recsys.train.recipe`.
 """
 
 import contextlib

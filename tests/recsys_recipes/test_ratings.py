@@ -31,6 +31,8 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
     for wrong in (1.5, 1e17, float("nan")):
         with harness.refusal(wrong):
             ratings.recommend([[1, wrong]], dataset, run, top_k=3, base_device="cpu")
+    with harness.refusal("'top'"):
+        ratings.recommend([[1]], dataset, run, top=3)
     (tmp_path / "histories").write_text("1 50 110\nnone\n260\n")
     done = harness.forked(
         *("-m", "recsys_recipes", "recommend", f"--dataset_path={dataset}", "--top_k=3"),
@@ -42,10 +44,17 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
     assert [answer.get("scores") for answer in answers] == [
         scores and pytest.approx(scores, rel=1e-5) for scores in lists["scores"].to_pylist()
     ]
+    quiet = {"baselines": []}
+    knn = ratings.train(dataset, tmp_path / "knn", "item_knn", neighbours=20, **quiet)
+    blend = ratings.train(dataset, tmp_path / "blend", "blend", checkpoint=run, **quiet)
+    for other in (knn, blend):
+        found = ratings.recommend(histories, dataset, other, top_k=3)
+        assert [len(items or ()) for items in found["items"].to_pylist()] == [3, 0, 3]
+        assert found != lists
 
 
 def test_what_is_wrong_raises_errors_that_name_it(tmp_path):
     with harness.refusal("__arrow_c_stream__", "dict"):
         ratings.prepare({"user": [1]}, tmp_path / "data")
-    with harness.refusal("'top'"):
-        ratings.recommend([[1]], tmp_path, tmp_path, top=3)
+    with harness.refusal("'dlrm'", "item_knn"):
+        ratings.train(tmp_path, tmp_path / "run", "dlrm")

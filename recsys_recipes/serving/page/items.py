@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a BERT4Rec: a history and what follows it."""
+"""The page of a model of ratings: a history and what follows it."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from recsys_recipes.serving.page import table
 
 
 def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
-    """Returns the page of a BERT4Rec, with the titles of a dataset and one of its users, if any."""
+    """Returns the page of such a model, with the titles and a user of a dataset, if any."""
     form, names = endpoint.signature.inputs[0], dict[str, str]()
     if dataset is not None:
         ids: list[str] = read_item_map(dataset).raw.to_pylist()
