@@ -158,6 +158,12 @@ def _export_blend(path: Path, options: "RatingsExportOptions") -> "RatingsExport
     return BlendExport(path, options)
 
 
+def _served_blend() -> "type[ServedRatings]":
+    from recsys_recipes.blending.serving import ServedBlend
+
+    return ServedBlend
+
+
 def _open_blend(checkpoint: Path) -> "StoredModel":
     from recsys_recipes.blending.stored import StoredBlend
 
@@ -204,6 +210,7 @@ _SPECS = (
         most_rows=256,
         of_ratings=_export_blend,
         open_stored=_open_blend,
+        served=_served_blend,
     ),
 )
 

@@ -75,12 +75,20 @@ class TrainedBlend:
 
     def add_files(self, folder: Path) -> None:
         """Writes the checkpoints of both models."""
-        first = self.first.checkpoint
-        weights = {GROUP: first.tensors(GROUP)}
-        write_checkpoint(folder / FIRST, weights, first.state, first.config)
+        _copy(self.first, folder / FIRST)
         state = {MODEL: self.second.name, NUM_ITEMS: self.second.num_items}
         config = dataclasses.asdict(self.second.settings)
         write_checkpoint(folder / SECOND, {GROUP: self.second.tensors()}, state, config)
+
+
+def _copy(stored: StoredModel, folder: Path) -> None:
+    """Copies what a model is used by; a blend has the folders of its models."""
+    checkpoint = stored.checkpoint
+    own = {GROUP: checkpoint.tensors(GROUP)} if GROUP in checkpoint.groups() else {}
+    write_checkpoint(folder, own, checkpoint.state, checkpoint.config)
+    if isinstance(stored, StoredBlend):
+        _copy(stored.first, folder / FIRST)
+        _copy(stored.second, folder / SECOND)
 
 
 def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:

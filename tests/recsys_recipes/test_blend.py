@@ -138,6 +138,21 @@ def test_served_answers_are_the_lists_of_the_checkpoint(dataset, blended, tmp_pa
         np.testing.assert_allclose(answer["scores"][0], scores[row].numpy(), rtol=0, atol=1e-5)
 
 
+def test_a_blend_may_be_blended_once_more(dataset, blended, tmp_path):
+    common = (f"--dataset_path={dataset}", f"--checkpoint={blended[0]}", "--baselines=")
+    run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
+        "--blend_with=ease", "--weight=0.5")  # fmt: skip
+    command = (f"--checkpoint={tmp_path / 'run'}", f"--repository={tmp_path / 'models'}")
+    assert harness.call(deploy, *command) == 0
+    served = ServedBlend.open(tmp_path / "models" / "blend" / "1", CPU)
+    stored = StoredBlend.open(tmp_path / "run")
+    history = np.array([3, 4, 5])
+    best, _ = stored.open_model().scorer([history]).top(10, *history_item_pairs([history], CPU))
+    assert served.respond({"history": history[None]})["items"].tolist() == best.tolist()
+    first, second = (StoredBlend.open(each).settings for each in (stored.first.path, blended[0]))
+    assert first == second
+
+
 def test_a_weight_and_a_model_may_be_given(dataset, bert4rec, tmp_path):
     common = (f"--dataset_path={dataset}", f"--checkpoint={bert4rec}", "--baselines=")
     run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
