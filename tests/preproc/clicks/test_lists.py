@@ -299,11 +299,14 @@ def test_tables_of_bags_are_trained_as_dense_ones(rule, l2):
     optimizer = RowwiseOptimizer(tables, rule, 0.0, l2=l2)
     before = stored.clone()
     optimizer.step(optimizer.gradients(), torch.tensor(0.5))
-    update = whole.grad + l2 * before.double()
+    update, terms = whole.grad + l2 * before.double(), whole.grad.abs() + l2 * before.double().abs()
     if rule == "rowwise_adagrad":
-        update = update / (update.square().mean(1, keepdim=True).sqrt() + 1e-10)
+        mean = update.square().mean(1, keepdim=True).sqrt() + 1e-8
+        # Where gradient and decay cancel, the division makes their rounding as large.
+        update, terms = update / mean, terms / mean
     expected_rows = before.double() - 0.5 * torch.where(update.any(1, keepdim=True), update, 0)
-    torch.testing.assert_close(stored.double(), expected_rows, rtol=1e-5, atol=1e-6)
+    rounding = 8 * torch.finfo(torch.float32).eps * terms.amax(1, keepdim=True)
+    assert ((stored.double() - expected_rows).abs() <= 1e-6 + rounding).all()
 
 
 @pytest.fixture(scope="module")
