@@ -19,7 +19,9 @@ PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # `make test` runs the tests that are not of the release tier; `make test-release` makes it `release`.
 TIER ?= not release
 ELSEWHERE := fake_cuda or merlin or triton_server or wheel
-SUITE := -q --durations=20 -rfE
+# Tests draw the same numbers and run in the same order each time; another seed draws others.
+SEED ?= 1
+SUITE := -q --durations=20 -rfE --randomly-seed=$(SEED)
 
 # Added to .venv on demand. TorchRec comes without its needs: they would bring a CUDA build of FBGEMM
 # over the CPU one.
