@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
-from recsys.ratings.counted.model import HistorySettings, ItemToItem
+from recsys.ratings.counted.model import OF_TRAINING, HistorySettings, ItemToItem
 from recsys.ratings.data.interactions import Matrix, met_items
 from recsys.resources import memory_limits
 from recsys.settings import setting
@@ -24,12 +24,15 @@ class EaseSettings(HistorySettings):
     """Settings of the regression."""
 
     last_items: int = setting(
-        0, "Items at the end of a history that count; 0 counts all, each of them once"
+        0,
+        "Items at the end of a history that count; 0 counts all, each of them once",
+        used_with=OF_TRAINING,
     )
     ridge: float | None = setting(
         None,
         "Lambda, which is added to the number of users of an item; by default the best of "
         f"{', '.join(f'{ridge:g}' for ridge in RIDGES)} by NDCG@10 of the validation targets",
+        used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from recsys.data.sequences.histories import Sequences
-from recsys.ratings.counted.model import HistorySettings, ItemToItem
+from recsys.ratings.counted.model import OF_TRAINING, HistorySettings, ItemToItem
 from recsys.ratings.data.interactions import met_items
 from recsys.settings import require_not_negative, require_positive, setting
 
@@ -21,8 +21,12 @@ _BLOCK = 1 << 22
 class ItemKnnSettings(HistorySettings):
     """Settings of the neighbours."""
 
-    neighbours: int = setting(100, "Nearest items of each item that are kept")
-    shrinkage: float = setting(10, "Added below a cosine, which lowers those of few users")
+    neighbours: int = setting(
+        100, "Nearest items of each item that are kept", used_with=OF_TRAINING
+    )
+    shrinkage: float = setting(
+        10, "Added below a cosine, which lowers those of few users", used_with=OF_TRAINING
+    )
 
     def __post_init__(self) -> None:
         """Refuses items without neighbours."""

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from recsys.data.sequences.histories import Sequences
-from recsys.ratings.counted.model import HistorySettings, ItemToItem
+from recsys.ratings.counted.model import OF_TRAINING, HistorySettings, ItemToItem
 from recsys.ratings.data.interactions import followers
 from recsys.settings import require_not_negative, require_positive, setting
 
@@ -20,12 +20,18 @@ from recsys.settings import require_not_negative, require_positive, setting
 class MarkovSettings(HistorySettings):
     """Settings of the chain."""
 
-    window: int = setting(10, "Items after each item that count, near ones more")
+    window: int = setting(
+        10, "Items after each item that count, near ones more", used_with=OF_TRAINING
+    )
     first_power: float = setting(
-        0.25, "Power of the total of the first item that a weight is divided by"
+        0.25,
+        "Power of the total of the first item that a weight is divided by",
+        used_with=OF_TRAINING,
     )
     next_power: float = setting(
-        0.1, "Power of the total of the following item that a weight is divided by"
+        0.1,
+        "Power of the total of the following item that a weight is divided by",
+        used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:

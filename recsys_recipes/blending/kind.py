@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED, COUNTED_BASELINES
+from recsys.ratings.counted.model import OF_TRAINING
 from recsys.settings import setting
 
 if TYPE_CHECKING:
-    from recsys.train.checkpoint import Checkpoint
+    from recsys.ratings.model import StoredModel
     from recsys_recipes.blending.stored import StoredBlend, TrainedBlend
 
 
@@ -23,17 +24,19 @@ class BlendSettings:
     checkpoint: str = setting(
         "",
         "Checkpoint, or folder of a run, of the first model, which is trained on the same dataset",
-        used_with={"mode": ("train",)},
+        used_with=OF_TRAINING,
     )
     blend_with: str = setting(
         "auto",
         f"Second model: {' | '.join(COUNTED_BASELINES)}; auto takes the best by the validation "
         "targets",
+        used_with=OF_TRAINING,
     )
     weight: float | None = setting(
         None,
         "Weight of the second model, between 0 and 1; by default the tenth with the best NDCG@10 "
         "of the validation targets",
+        used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:
@@ -54,8 +57,8 @@ class BlendKind:
     name, title = "blend", "Blend"
     settings_class = BlendSettings
 
-    def training_data(self, settings: BlendSettings) -> "Checkpoint":
-        """Returns the checkpoint whose split the blend repeats.
+    def begins_with(self, settings: BlendSettings) -> "StoredModel":
+        """Returns the first model.
 
         Raises:
             UserError: it is not named, or damaged.
@@ -67,7 +70,7 @@ class BlendKind:
                 "`checkpoint` is needed: the run of the model to blend with a counted one",
                 setting="checkpoint",
             )
-        return stored_ratings(Path(settings.checkpoint)).checkpoint
+        return stored_ratings(Path(settings.checkpoint))
 
     def fit(self, sequences: Sequences, settings: BlendSettings) -> "TrainedBlend":
         """Counts the second model, and chooses it and its weight."""

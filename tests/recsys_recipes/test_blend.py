@@ -22,7 +22,13 @@ from recsys_recipes.blending.stored import StoredBlend
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
 from tests import harness
-from tests.bert4rec.conftest import make_program, make_sequences, raw_id, write_dataset
+from tests.bert4rec.conftest import (
+    make_program,
+    make_sequences,
+    raw_id,
+    write_dataset,
+    write_other_dataset,
+)
 from tests.harness import assert_tells, refusal
 
 CPU = torch.device("cpu")
@@ -163,11 +169,13 @@ def test_a_weight_and_a_model_may_be_given(dataset, bert4rec, tmp_path):
 
 def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path, capsys):
     common = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
+    other = write_other_dataset(tmp_path / "other")
     for flags, facts in (
         ((), ["--checkpoint"]),
         ((f"--checkpoint={tmp_path / 'none'}",), [tmp_path / "none"]),
         ((f"--checkpoint={bert4rec}", "--blend_with=other"), ["--blend_with", "markov", "other"]),
         ((f"--checkpoint={bert4rec}", "--weight=2"), ["--weight", "2"]),
+        ((f"--checkpoint={bert4rec}", f"--dataset_path={other}"), ["--dataset_path", other]),
     ):
         run(*common, *flags, f"--log_path={tmp_path / 'log'}", status=2)
         assert_tells(capsys.readouterr().err, *facts)

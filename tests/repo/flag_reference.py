@@ -20,10 +20,10 @@ from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
-from recsys.models.baselines import COUNTED
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
 from recsys_recipes import counted, doctor, tune
+from recsys_recipes.blending.kind import KINDS
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
 
@@ -130,7 +130,7 @@ def programs():
                 f"python -m recsys_recipes.counted {name}",
                 defined(functools.partial(counted.define_flags, name=name)),
             )
-            for name in COUNTED
+            for name in KINDS
         ),
         Program("python -m preproc.clicks", criteo_flags, clicks.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),

@@ -245,7 +245,8 @@ def test_a_ratio_names_its_direction_and_agrees_with_its_row(file):
 RECORDS = "benchmark/results/"
 SOURCES = {
     BERT4REC: (
-        12,
+        13,
+        "docs/log.md",
         "tests/bert4rec/test_configs.py",
         f"{RECORDS}bert4rec_objectives.jsonl",
         f"{RECORDS}bert4rec_quality.jsonl",

@@ -17,10 +17,10 @@ from preproc import movielens
 from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import SECTIONS as CLICKS
 from preproc.ratings.job import SECTIONS as RATINGS
-from recsys.models.baselines import COUNTED
 from recsys.ratings.counted.config import config_class
 from recsys.settings import Not, Sections, declared, joined, without_none
 from recsys_recipes import counted
+from recsys_recipes.blending.kind import KINDS
 from recsys_recipes.serving import ask
 from tests import harness
 
@@ -46,7 +46,7 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
             config_class(model.settings_class).sections,
             (),
         )
-        for name, model in COUNTED.items()
+        for name, model in KINDS.items()
     },
     "clicks": (functools.partial(of_main, clicks), CLICKS, PREPARE),
     "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),

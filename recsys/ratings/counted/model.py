@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
     from recsys.ratings.counted.scores import MatrixScores
     from recsys.ratings.counted.stored import StoredItemToItem
+    from recsys.ratings.model import StoredModel
     from recsys.ratings.scorer import Histories
-    from recsys.train.checkpoint import Checkpoint
+
+OF_TRAINING = {"mode": ("train",)}
+"""A checkpoint keeps the settings of its model."""
 
 _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 """Names of the tensors of a matrix."""
@@ -36,12 +39,14 @@ class HistorySettings:
     """How much each item of a history counts."""
 
     last_items: int = setting(
-        20, "Items at the end of a history that count; 0 counts all, each of them once"
+        20,
+        "Items at the end of a history that count; 0 counts all, each of them once",
+        used_with=OF_TRAINING,
     )
     decay: float = setting(
         0.7,
         "How much an item counts, as a fraction of the one after it",
-        used_with={"last_items": Not(0)},
+        used_with={**OF_TRAINING, "last_items": Not(0)},
     )
 
     def __post_init__(self) -> None:
@@ -148,8 +153,8 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         """Adds nothing to the folder of a checkpoint: `tensors` are all."""
 
     @classmethod
-    def training_data(cls, settings: SettingsT) -> "Checkpoint | None":  # noqa: ARG003
-        """Returns None: no other model's split is to be repeated."""
+    def begins_with(cls, settings: SettingsT) -> "StoredModel | None":  # noqa: ARG003
+        """Returns None: the histories are all that is counted."""
         return None
 
     @classmethod

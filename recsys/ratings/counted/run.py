@@ -24,7 +24,7 @@ from recsys.ratings.ranking.metrics import flat_metrics, metrics_of
 from recsys.ratings.ranking.negatives import negatives_of_targets
 from recsys.ratings.ranking.report import Baseline, check_result_files, report_test, write_files
 from recsys.ratings.recommend import Recommender
-from recsys.train.checkpoint import MODEL, Checkpoint
+from recsys.train.checkpoint import MODEL
 from recsys.train.optimizers.precision import Precision
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import ALONE, set_threads
@@ -72,8 +72,8 @@ class Kind(Protocol):
     def settings_class(self) -> type:
         """The class of its settings."""
 
-    def training_data(self, settings: Any) -> Checkpoint | None:
-        """Returns the checkpoint whose split is to be repeated, if there is one."""
+    def begins_with(self, settings: Any) -> StoredModel | None:
+        """Returns the model that the fit begins with, if there is one: of the same data."""
 
     def fit(self, sequences: Sequences, settings: Any) -> FittedModel:
         """Fits the model to the items to train on."""
@@ -115,17 +115,16 @@ class CountedRecipe:
             stored = kind.open_stored(Path(config.run.load_checkpoint_path))
             config = adopt(config, dataclasses.asdict(stored.settings))
         dataset = OpenedDataset.open(config.data)
-        trained = None
-        if stored is not None:
-            trained = stored.checkpoint
-        elif config.run.mode == "train":
-            trained = kind.training_data(config.model)
-        changes = data_settings(config, dataset, trained, ignore_fingerprint=ignores)
+        known: StoredModel | None = stored
+        if config.run.mode == "train":
+            known = kind.begins_with(config.model)
+        checkpoint = None if known is None else known.checkpoint
+        changes = data_settings(config, dataset, checkpoint, ignore_fingerprint=ignores)
         config = adopt(config, changes)
         sequences = dataset.sequences(config.data, config.run.seed)
-        if stored is not None:
+        if known is not None:
             dataset.check_model(
-                *(stored.path, stored.origin, sequences.num_items), ignore_fingerprint=ignores
+                *(known.path, known.origin, sequences.num_items), ignore_fingerprint=ignores
             )
         return cls(
             kind=kind,
