@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts, tests or asks a model that needs no training by steps.
+"""Fits, tests and queries models that are computed from counts, without gradient steps.
 
     python -m recsys_recipes.counted item_knn --dataset_path data/ml-1m --export_root data/knn
 
-The model is the first word. It is counted on the CPU, tested beside the other baselines, and used
-as any model of ratings: `--mode recommend` takes histories, `recsys-recipes deploy` its checkpoint.
+The first word names the model. A run fits it on the CPU and compares it with the other baselines.
+`--mode recommend` answers histories, and `recsys-recipes deploy` takes the checkpoint.
 """
 
 import sys

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED
+from recsys.ratings.config import RatingsExportOptions
 from recsys.settings import joined
 
 if TYPE_CHECKING:
-    from recsys.ratings.export import RatingsExport, RatingsExportOptions
+    from recsys.ratings.export import RatingsExport
     from recsys.ratings.model import StoredModel
     from recsys.ratings.served import ServedRatings
     from recsys.serve.checkpoint_export import CheckpointExport
@@ -33,20 +34,14 @@ class ExportOptions:
         dataset: folder of the training dataset of clicks.
         dataset_type: its type.
         raw: take raw rows of clicks too.
-        raw_ids: folder of the training dataset of ratings, to take and give raw ids.
-        top_k: items of an answer.
-        titles: give the titles of items too.
-        ignore_fingerprint: compare only sizes with the dataset of the training.
+        ratings: what a model of ratings takes and gives.
     """
 
     checkpoint: Path
     dataset: str | None = None
     dataset_type: str = "split"
     raw: bool = False
-    raw_ids: Path | None = None
-    top_k: int = 10
-    titles: bool = False
-    ignore_fingerprint: bool = False
+    ratings: RatingsExportOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,17 +82,9 @@ class ModelSpec:
         """
         if self.of_clicks is not None:
             return self.of_clicks(options)
-        from recsys.ratings.export import RatingsExportOptions
+        return self.export_ratings(options.checkpoint, options.ratings)
 
-        chosen = RatingsExportOptions(
-            top_k=options.top_k,
-            raw_ids=options.raw_ids,
-            titles=options.titles,
-            ignore_fingerprint=options.ignore_fingerprint,
-        )
-        return self.export_ratings(options.checkpoint, chosen)
-
-    def export_ratings(self, path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+    def export_ratings(self, path: Path, options: RatingsExportOptions) -> "RatingsExport":
         """Opens a checkpoint of a model of ratings, to deploy it; see `export`."""
         assert self.of_ratings is not None, "a model of ratings"
         return self.of_ratings(path, options)
@@ -122,7 +109,7 @@ def _export_dlrm(options: ExportOptions) -> "CheckpointExport":
     return DlrmExport(options.checkpoint)
 
 
-def _export_bert4rec(path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+def _export_bert4rec(path: Path, options: RatingsExportOptions) -> "RatingsExport":
     from bert4rec.serve.export import Bert4RecExport
 
     return Bert4RecExport(path, options)
@@ -140,7 +127,7 @@ def _served_bert4rec() -> "type[ServedRatings]":
     return ServedBert4Rec
 
 
-def _export_counted(name: str, path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+def _export_counted(name: str, path: Path, options: RatingsExportOptions) -> "RatingsExport":
     from recsys.models.serving import CountedExport
 
     return CountedExport(COUNTED[name], path, options)
@@ -152,7 +139,7 @@ def _served_counted() -> "type[ServedRatings]":
     return ServedItemToItem
 
 
-def _export_blend(path: Path, options: "RatingsExportOptions") -> "RatingsExport":
+def _export_blend(path: Path, options: RatingsExportOptions) -> "RatingsExport":
     from recsys_recipes.blending.serving import BlendExport
 
     return BlendExport(path, options)
@@ -236,8 +223,8 @@ def model_of(checkpoint: Path) -> ModelSpec:
     name = str(opened.state.get(MODEL, ""))
     if name not in MODELS:
         file = opened.path / MANIFEST_FILE
-        of = f"names the model {name!r}" if name else "names no model"
-        raise CheckpointError(f"{file}: {of}, known are {joined(MODELS)}", path=file)
+        of = f"is of the model {name!r}" if name else "does not say of which model it is"
+        raise CheckpointError(f"{file}: {of}; the models are {joined(MODELS)}", path=file)
     return MODELS[name]
 
 

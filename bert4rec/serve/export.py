@@ -17,7 +17,8 @@ from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.served import ServedBert4Rec
 from recsys.errors import UserError
-from recsys.ratings.export import RatingsExport, RatingsExportOptions
+from recsys.ratings.config import RatingsExportOptions
+from recsys.ratings.export import RatingsExport
 from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 

@@ -45,4 +45,4 @@ def open_recommender(config: Bert4RecConfig) -> Recommender:
     loaded.load_into(network)
     model = TrainedBert4Rec.of(network, causal=config.objective.objective == "causal")
     read = lambda: dataset.sequences(config.data, config.run.seed)  # noqa: E731
-    return Recommender.of(dataset, read, model, machine.precision, catalogue)
+    return Recommender(dataset, read, model, machine.precision, catalogue)

@@ -51,7 +51,6 @@ class Ease(ItemToItem[EaseSettings]):
     __slots__ = ()
     name = "ease"
     title = "EASE"
-    summary = "A linear model of all items of a history, in closed form"
     settings_class = EaseSettings
 
     @classmethod

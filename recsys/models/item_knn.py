@@ -45,7 +45,6 @@ class ItemKnn(ItemToItem[ItemKnnSettings]):
     __slots__ = ()
     name = "item_knn"
     title = "ItemKNN"
-    summary = "The nearest neighbours of the items of a history, by their users"
     settings_class = ItemKnnSettings
 
     @classmethod

@@ -53,7 +53,6 @@ class Markov(ItemToItem[MarkovSettings]):
     __slots__ = ()
     name = "markov"
     title = "Markov chain"
-    summary = "What follows each item of a history, and how near"
     settings_class = MarkovSettings
 
     @classmethod

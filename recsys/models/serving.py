@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED
+from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.counted.model import ItemToItem
 from recsys.ratings.counted.stored import StoredItemToItem
-from recsys.ratings.export import RatingsExport, RatingsExportOptions
+from recsys.ratings.export import PlainRatingsExport
 from recsys.ratings.served import ServedRatings
-from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
+from recsys.serve.manifest import Deployment, DeploymentError, Quantize
 from recsys.serve.served import ServedModel
-from recsys.serve.signature import Signature
 from recsys.settings import section_from_dict
 
 _SHOWN_LENGTH = 50
@@ -56,7 +56,7 @@ def of_kind(name: str) -> type[ItemToItem[Any]]:
     return COUNTED[name]
 
 
-class CountedExport(RatingsExport):
+class CountedExport(PlainRatingsExport):
     """A counted model to deploy.
 
     Args:
@@ -85,23 +85,6 @@ class CountedExport(RatingsExport):
         length: int = self._stored.settings.last_items
         return length or _SHOWN_LENGTH
 
-    def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns names, types and shapes of inputs and outputs.
-
-        Raises:
-            UserError: the model is to be exported as a network.
-        """
-        if fixed_shapes:
-            raise self._refusal()
-        return super().signature(fixed_shapes=False)
-
-    def _refusal(self) -> UserError:
-        return UserError(
-            f"`format`: {self.kind} is no network that could be exported; use `backend` python "
-            "`format` eager",
-            settings=("format", "backend"),
-        )
-
     def network_values(self) -> dict[str, Any]:
         """Returns the settings that rebuild the model."""
         settings = dataclasses.asdict(self._stored.settings)
@@ -121,11 +104,3 @@ class CountedExport(RatingsExport):
         model = self.model
         assert isinstance(model, ItemToItem)
         return model.tensors()
-
-    def portable_network(
-        self,
-        weights: dict[str, Tensor],  # noqa: ARG002  (there is no network)
-        out_of_range: OutOfRange,  # noqa: ARG002
-    ) -> nn.Module:
-        """Refuses: there is no network."""
-        raise self._refusal()

@@ -66,14 +66,10 @@ class Blend:
         return MatrixScores((1 - self.weight) * first + self.weight * second)
 
 
-def batch_size_of(num_items: int) -> int:
-    """Returns how many histories are scored at a time."""
-    return max(min(256, _SCORES // num_items), 1)
-
-
 def _batches(sequences: Sequences) -> Iterator[npt.NDArray[np.int64]]:
     """Yields the numbers of the validation targets, some at a time."""
-    size, count = batch_size_of(sequences.num_items), len(targets_of(sequences, "validation"))
+    size = max(min(256, _SCORES // sequences.num_items), 1)
+    count = len(targets_of(sequences, "validation"))
     for begin in range(0, count, size):
         yield np.arange(begin, min(begin + size, count))
 

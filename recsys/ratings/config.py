@@ -155,3 +155,20 @@ class ListConfig:
                 settings=("recommend_users", "recommend_input"),
             )
         require_positive(self, "top_k")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RatingsExportOptions:
+    """What a deployment of a model of ratings takes and gives.
+
+    Attributes:
+        top_k: K, the items of an answer.
+        raw_ids: folder of the training dataset, to serve raw ids; None serves item numbers.
+        titles: answer with the titles of the items too, which the dataset must have.
+        ignore_fingerprint: compare the number of items alone with the dataset's.
+    """
+
+    top_k: int
+    raw_ids: Path | None = None
+    titles: bool = False
+    ignore_fingerprint: bool = False

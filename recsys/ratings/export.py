@@ -2,7 +2,6 @@
 """Export of a checkpoint of a model of ratings for deployment."""
 
 import abc
-import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
+from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.item_names import ItemNames
 from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.scorer import history_item_pairs, largest_difference
 from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
 from recsys.serve.client.requests import Arrays
+from recsys.serve.manifest import OutOfRange
 from recsys.serve.signature import (
     EXCLUDE_SEEN,
     HISTORY,
@@ -32,23 +34,6 @@ from recsys.serve.signature import (
 from recsys.train.origin import Origin
 
 _ROWS_PER_REQUEST = 16
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RatingsExportOptions:
-    """What a deployment of a model of ratings takes and gives.
-
-    Attributes:
-        top_k: K, the items of an answer.
-        raw_ids: folder of the training dataset, to serve raw ids; None serves item numbers.
-        titles: answer with the titles of the items too, which the dataset must have.
-        ignore_fingerprint: compare the number of items alone with the dataset's.
-    """
-
-    top_k: int
-    raw_ids: Path | None = None
-    titles: bool = False
-    ignore_fingerprint: bool = False
 
 
 class RatingsExport(CheckpointExport):
@@ -186,3 +171,39 @@ class RatingsExport(CheckpointExport):
             scorer = self.model.scorer(histories)
             differences.append(largest_difference(scorer, items, scores, *seen))
         return float(np.max(differences))  # NaN if one of them is
+
+
+class PlainRatingsExport(RatingsExport):
+    """A model that is not one network, so that no exporter can write it.
+
+    It is served as it is, by the Python backend.
+    """
+
+    def _cannot_export(self) -> UserError:
+        return UserError(
+            f"`format`: {self.kind} is not a network, so it cannot be exported; use `backend` "
+            "python `format` eager",
+            settings=("format", "backend"),
+        )
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:
+        """Returns names, types and shapes of inputs and outputs.
+
+        Raises:
+            UserError: the model is to be exported.
+        """
+        if fixed_shapes:
+            raise self._cannot_export()
+        return super().signature(fixed_shapes=False)
+
+    def portable_network(
+        self,
+        weights: dict[str, Tensor],  # noqa: ARG002  (refused)
+        out_of_range: OutOfRange,  # noqa: ARG002
+    ) -> nn.Module:
+        """Refuses, as `signature` does before it.
+
+        Raises:
+            UserError: always.
+        """
+        raise self._cannot_export()

@@ -53,7 +53,6 @@ class Recommender:
         model: the model.
         precision: precision of the forward pass.
         catalogue: raw ids and titles of the items.
-        numbers: raw id -> item number.
     """
 
     dataset: OpenedDataset
@@ -61,20 +60,6 @@ class Recommender:
     model: RatingsModel
     precision: Precision
     catalogue: Catalogue
-    numbers: dict[str, int]
-
-    @classmethod
-    def of(
-        cls,
-        dataset: OpenedDataset,
-        sequences: Callable[[], Sequences],
-        model: RatingsModel,
-        precision: Precision,
-        catalogue: Catalogue,
-    ) -> "Recommender":
-        """Returns the recommender of a model and the catalogue of its dataset."""
-        numbers = {raw_id: number for number, raw_id in enumerate(catalogue.raw_ids, 1)}
-        return cls(dataset, sequences, model, precision, catalogue, numbers)
 
     @torch.inference_mode()
     def top(
@@ -161,7 +146,7 @@ def recommend(
     succeeded = total = 0
     users = settings.recommend_users
     sources: Iterator[tuple[int | str, list[int] | str]] = (
-        _of_users(recommender, users) if users else _read(lines, where, recommender.numbers)
+        _of_users(recommender, users) if users else _read(lines, where, recommender.catalogue)
     )
     while batch := list(itertools.islice(sources, batch_size)):
         known = [(source, history) for source, history in batch if isinstance(history, list)]
@@ -211,9 +196,10 @@ def _of_users(recommender: Recommender, chosen: str) -> Iterator[tuple[str, list
 
 
 def _read(
-    lines: Iterable[bytes], where: str, numbers: dict[str, int]
+    lines: Iterable[bytes], where: str, catalogue: Catalogue
 ) -> Iterator[tuple[int, list[int] | str]]:
     """Yields (line number, its known items or an error); logs unknown ids."""
+    numbers = {raw_id: number for number, raw_id in enumerate(catalogue.raw_ids, 1)}
     for number, line in enumerate(lines, 1):
         try:
             words = _words(line, numbers)

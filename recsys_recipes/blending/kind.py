@@ -52,7 +52,7 @@ class BlendSettings:
 
 
 class BlendKind:
-    """The kind of model that a blend is."""
+    """Fits and opens blends; see `recsys.ratings.counted.run.Kind`."""
 
     name, title = "blend", "Blend"
     settings_class = BlendSettings

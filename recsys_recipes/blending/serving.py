@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from recsys.errors import UserError
 from recsys.ratings.blend import Blend
-from recsys.ratings.export import RatingsExport, RatingsExportOptions
+from recsys.ratings.config import RatingsExportOptions
+from recsys.ratings.export import PlainRatingsExport, RatingsExport
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.served import ServedRatings
-from recsys.serve.manifest import Deployment, OutOfRange, Quantize
+from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
-from recsys.serve.signature import Signature
 from recsys_recipes.blending.kind import BLEND
 from recsys_recipes.blending.stored import FIRST, SECOND, StoredBlend
 from recsys_recipes.models import MODELS, model_of
@@ -53,7 +52,7 @@ def served_class(kind: str) -> type[ServedRatings]:
     return served()
 
 
-class BlendExport(RatingsExport):
+class BlendExport(PlainRatingsExport):
     """A blend to deploy.
 
     Args:
@@ -83,23 +82,6 @@ class BlendExport(RatingsExport):
         """Items of a history that either model reads at most."""
         return max(member.history_length for member in self._members.values())
 
-    def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns names, types and shapes of inputs and outputs.
-
-        Raises:
-            UserError: the model is to be exported as a network.
-        """
-        if fixed_shapes:
-            raise self._refusal()
-        return super().signature(fixed_shapes=False)
-
-    def _refusal(self) -> UserError:
-        return UserError(
-            "`format`: a blend is no network that could be exported; use `backend` python "
-            "`format` eager",
-            settings=("format", "backend"),
-        )
-
     def network_values(self) -> dict[str, Any]:
         """Returns the settings that rebuild both models, and the weight."""
         values: dict[str, Any] = {
@@ -119,11 +101,3 @@ class BlendExport(RatingsExport):
             for name, member in self._members.items()
             for key, tensor in member.weights(quantize).items()
         }
-
-    def portable_network(
-        self,
-        weights: dict[str, Tensor],  # noqa: ARG002  (there is no network)
-        out_of_range: OutOfRange,  # noqa: ARG002
-    ) -> nn.Module:
-        """Refuses: there is no network."""
-        raise self._refusal()

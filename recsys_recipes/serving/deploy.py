@@ -27,6 +27,7 @@ from recsys import program
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import refuse_unused, values_from_flags
+from recsys.ratings.config import RatingsExportOptions
 from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.manifest import Deployment, DeploymentError
@@ -97,10 +98,12 @@ class DeployerOptions:
             dataset=self.dataset,
             dataset_type=self.dataset_type,
             raw=self.raw,
-            raw_ids=self.raw_ids,
-            top_k=self.top_k,
-            titles=self.titles,
-            ignore_fingerprint=self.ignore_fingerprint,
+            ratings=RatingsExportOptions(
+                top_k=self.top_k,
+                raw_ids=self.raw_ids,
+                titles=self.titles,
+                ignore_fingerprint=self.ignore_fingerprint,
+            ),
         )
 
     @property

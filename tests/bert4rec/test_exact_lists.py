@@ -13,7 +13,7 @@ from bert4rec.model.scoring import pack_items, scorer_for
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.train.recommend import open_recommender
 from cuda_ext import reference
-from recsys.ratings.export import RatingsExportOptions
+from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.scorer import history_item_pairs, largest_difference
 from recsys.serve.deploy import DeploySettings, deploy
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint

@@ -16,7 +16,7 @@ from bert4rec.model.weights import NUM_ITEMS as NUM_ITEMS_KEY
 from bert4rec.serve.export import Bert4RecExport
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.titles import write_titles
-from recsys.ratings.export import RatingsExportOptions
+from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.scorer import LOWEST_SCORE
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings

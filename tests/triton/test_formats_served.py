@@ -13,7 +13,7 @@ import pytest
 
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
-from recsys.ratings.export import RatingsExportOptions
+from recsys.ratings.config import RatingsExportOptions
 from recsys.serve.client.connection import EndpointError
 from recsys.serve.server.probe import Prober
 from tests import harness

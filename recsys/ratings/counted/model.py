@@ -86,7 +86,6 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         matrix: [I, I] float64, dense or sparse; entries of a sparse one are at least 0.
         name: of the model.
         title: of the model, in sentences.
-        summary: what it is, in a line.
         settings_class: class of its settings, whose fields are its flags.
     """
 
@@ -94,7 +93,6 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
     matrix: Matrix
     name: ClassVar[str]
     title: ClassVar[str]
-    summary: ClassVar[str]
     settings_class: ClassVar[type[HistorySettings]]
 
     @classmethod
@@ -114,7 +112,7 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
 
     @property
     def device(self) -> "torch.device":
-        """The host."""
+        """The CPU: NumPy and SciPy compute the scores."""
         import torch
 
         return torch.device("cpu")

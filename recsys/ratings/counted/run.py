@@ -222,6 +222,6 @@ class CountedRecipe:
         """Loads the model with the catalogue of its dataset."""
         catalogue = Catalogue.of(self.dataset, self.config.data)
         precision = Precision(device_type="cpu")
-        return Recommender.of(
+        return Recommender(
             self.dataset, lambda: self.sequences, self._loaded(), precision, catalogue
         )

@@ -12,9 +12,9 @@ from bert4rec.scripts import main as bert4rec
 from recsys.data.sequences.files import read_sequences
 from recsys.models.baselines import BASELINES, COUNTED
 from recsys.models.serving import CountedExport, ServedItemToItem
+from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.counted.stored import StoredItemToItem
 from recsys.ratings.data.split import known_items, targets_of, true_items
-from recsys.ratings.export import RatingsExportOptions
 from recsys.ratings.ranking.evaluate import rank_on_host
 from recsys.ratings.scorer import history_item_pairs
 from recsys.serve.client.requests import BadRequestError
