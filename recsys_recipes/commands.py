@@ -7,6 +7,8 @@ Flags are those that the programs declare. Only the ten that open the help are c
 import dataclasses
 from collections.abc import Mapping
 
+from recsys.models.registry import FITTED
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
@@ -59,31 +61,22 @@ _RECOMMEND_FLAGS = (
     "dataset_path load_checkpoint_path recommend_users recommend_input top_k output_format "
     "num_threads test_batch_size ignore_fingerprint"
 )
-_COUNTED = {
-    "markov": (
-        "What follows each item of a history, and how near",
-        "window first_power next_power last_items decay",
-    ),
-    "item_knn": (
-        "The nearest neighbours of the items of a history, by their users",
-        "neighbours shrinkage last_items decay",
-    ),
-    "ease": ("A linear model of all items of a history, in closed form", "ridge last_items decay"),
-    "blend": ("A trained model and the best of these, added", "checkpoint blend_with weight"),
+_FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()} | {
+    "blend": ("A trained model and the best of these, added", "checkpoint blend_with weight")
 }
 """Models of ratings that need no training by steps: what they are, and their settings."""
 
 
-def _counted(mode: str, usage: str, flags: str) -> dict[str, Program]:
+def _fitted(mode: str, usage: str, flags: str) -> dict[str, Program]:
     return {
         name: Program(
-            "recsys_recipes.counted",
-            f"{summary}" if mode == "train" else f"With {name}",
+            "recsys_recipes.fitted",
+            summary if mode == "train" else f"With {name}",
             usage,
             f"{flags} {settings}" if mode == "train" else flags,
             arguments=(name, f"--mode={mode}"),
         )
-        for name, (summary, settings) in _COUNTED.items()
+        for name, (summary, settings) in _FITTED.items()
     }
 
 
@@ -179,7 +172,7 @@ COMMANDS: Mapping[str, Command] = {
                 "emb_dim patience",
                 arguments=("--mode=train",),
             ),
-            **_counted(
+            **_fitted(
                 "train",
                 "--dataset_path data/ml-1m --export_root data/ml-1m-run",
                 "dataset_path export_root baselines ranks_file top_k",
@@ -226,7 +219,7 @@ COMMANDS: Mapping[str, Command] = {
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
             ),
-            **_counted(
+            **_fitted(
                 "test",
                 "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
                 "dataset_path load_checkpoint_path baselines ranks_file lists_file top_k log_path "
@@ -252,7 +245,7 @@ COMMANDS: Mapping[str, Command] = {
                 f"{_RECOMMEND_FLAGS} base_device",
                 arguments=("--mode=recommend",),
             ),
-            **_counted("recommend", _RECOMMEND, _RECOMMEND_FLAGS),
+            **_fitted("recommend", _RECOMMEND, _RECOMMEND_FLAGS),
         },
         default="bert4rec",
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.errors import UserError
-from recsys.models.baselines import COUNTED
+from recsys.models.registry import FITTED
 from recsys.ratings.config import RatingsExportOptions
 from recsys.settings import joined
 
@@ -127,16 +127,20 @@ def _served_bert4rec() -> "type[ServedRatings]":
     return ServedBert4Rec
 
 
-def _export_counted(name: str, path: Path, options: RatingsExportOptions) -> "RatingsExport":
-    from recsys.models.serving import CountedExport
+def _export_fitted(name: str, path: Path, options: RatingsExportOptions) -> "RatingsExport":
+    from recsys.models.serving import FittedExport
 
-    return CountedExport(COUNTED[name], path, options)
+    return FittedExport(FITTED[name].load(), path, options)
 
 
-def _served_counted() -> "type[ServedRatings]":
-    from recsys.models.serving import ServedItemToItem
+def _open_fitted(name: str, checkpoint: Path) -> "StoredModel":
+    return FITTED[name].load().open_stored(checkpoint)
 
-    return ServedItemToItem
+
+def _served_fitted() -> "type[ServedRatings]":
+    from recsys.models.serving import ServedFitted
+
+    return ServedFitted
 
 
 def _export_blend(path: Path, options: RatingsExportOptions) -> "RatingsExport":
@@ -184,11 +188,11 @@ _SPECS = (
             title=model.title,
             data="ratings",
             most_rows=256,
-            of_ratings=functools.partial(_export_counted, name),
-            open_stored=model.open_stored,
-            served=_served_counted,
+            of_ratings=functools.partial(_export_fitted, name),
+            open_stored=functools.partial(_open_fitted, name),
+            served=_served_fitted,
         )
-        for name, model in COUNTED.items()
+        for name, model in FITTED.items()
     ),
     ModelSpec(
         name="blend",

@@ -26,8 +26,8 @@ from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
 from recsys.errors import UserError
 from recsys.program import new_flags, print_line
-from recsys_recipes import counted
-from recsys_recipes.blending.kind import KINDS
+from recsys_recipes import fitted
+from recsys_recipes.blending.kind import KINDS, kind_of
 from recsys_recipes.from_python import file_of, parsed_flags
 from recsys_recipes.models import MODELS, model_of
 
@@ -71,7 +71,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
     folders = {"dataset_path": dataset, "export_root": run, "log_path": Path(run) / "log.json"}
     given = {"mode": "train", **folders, **settings}
     if model in KINDS:
-        counted.run(_parsed(model, **given), model)
+        fitted.run(_parsed(model, **given), model)
     else:
         bert4rec_main.run(_parsed(model, **given))
     return Path(run)
@@ -118,11 +118,11 @@ def recommend(
 def _opened(model: str, values: flags.FlagValues) -> "tuple[Recommender, ListConfig, int]":
     """Opens a model; returns it, the settings of lists, and the histories to score at a time."""
     if model in KINDS:
-        from recsys.ratings.counted.run import CountedRecipe
+        from recsys.ratings.fitted.run import FittedRecipe
 
-        of_counted = counted.config_from_flags(values, model)
-        recipe = CountedRecipe.open(KINDS[model], of_counted, print_line)
-        return recipe.recommender(), of_counted.lists, of_counted.run.test_batch_size
+        of_fitted = fitted.config_from_flags(values, model)
+        recipe = FittedRecipe.open(kind_of(model), of_fitted, print_line)
+        return recipe.recommender(), of_fitted.lists, of_fitted.run.test_batch_size
     from bert4rec.train.recommend import open_recommender
 
     config = bert4rec_flags.config_from_flags(values)
@@ -145,7 +145,7 @@ def _parsed(model: str, **settings: Any) -> flags.FlagValues:
         raise UserError(f"model {model!r} must be {' or '.join(of_ratings)}")
     values = new_flags()
     if model in KINDS:
-        counted.define_flags(values, model)
+        fitted.define_flags(values, model)
     else:
         bert4rec_flags.define_flags(values)
     return parsed_flags(values, **settings)

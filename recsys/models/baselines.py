@@ -1,40 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models by name, and the baselines that a test compares with."""
+"""The baselines that a test compares with."""
 
 import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from recsys.data.sequences.histories import Sequences
-from recsys.models.ease import Ease, EaseSettings
-from recsys.models.item_knn import ItemKnn
-from recsys.models.markov import Markov
-from recsys.ratings.counted.model import ItemToItem
+from recsys.models.registry import FITTED
+from recsys.ratings.fitted.model import FittedModel
 
 if TYPE_CHECKING:
     from recsys.ratings.ranking.report import Baseline
 
-COUNTED: Mapping[str, type[ItemToItem[Any]]] = {
-    model.name: model for model in (Markov, ItemKnn, Ease)
+COUNTED_BASELINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "markov": ("markov", {}),
+    "item_knn": ("item_knn", {}),
+    "ease": ("ease", {}),
+    "ease_recent": ("ease", {"ridge": 500.0, "last_items": 20}),
 }
-"""Models that are fitted by counting."""
+"""Baselines that are counted from the histories, by name: the model, and its settings."""
 
 
-COUNTED_BASELINES: Mapping[str, tuple[type[ItemToItem[Any]], Any]] = {
-    **{name: (model, model.settings_class()) for name, model in COUNTED.items()},
-    "ease_recent": (Ease, EaseSettings(ridge=500.0, last_items=20)),
-}
-"""Counted baselines by name, with their settings."""
-
-
-def fit_baseline(name: str, sequences: Sequences) -> ItemToItem[Any]:
+def fit_baseline(name: str, sequences: Sequences) -> FittedModel[Any]:
     """Fits a counted baseline by its name.
 
     Raises:
         UserError: it needs more memory than there is.
     """
-    model, settings = COUNTED_BASELINES[name]
-    return model.fit(sequences, settings)
+    of_model, settings = COUNTED_BASELINES[name]
+    model = FITTED[of_model].load()
+    return model.fit(sequences, model.settings_class(**settings))
 
 
 BASELINES: "Mapping[str, Baseline]" = {

@@ -9,8 +9,9 @@ import numpy as np
 from scipy import sparse
 
 from recsys.data.sequences.histories import Sequences
-from recsys.ratings.counted.model import OF_TRAINING, HistorySettings, ItemToItem
 from recsys.ratings.data.interactions import met_items
+from recsys.ratings.fitted.item_to_item import HistorySettings, ItemToItem
+from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.settings import require_not_negative, require_positive, setting
 
 _BLOCK = 1 << 22

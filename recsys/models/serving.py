@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of counted models: exported, and opened by a server."""
+"""Deployment of fitted models: exported, and opened by a server."""
 
 import dataclasses
 from pathlib import Path
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from recsys.errors import UserError
-from recsys.models.baselines import COUNTED
+from recsys.models.registry import FITTED
 from recsys.ratings.config import RatingsExportOptions
-from recsys.ratings.counted.model import ItemToItem
-from recsys.ratings.counted.stored import StoredItemToItem
 from recsys.ratings.export import PlainRatingsExport
+from recsys.ratings.fitted.model import FittedModel
+from recsys.ratings.fitted.stored import StoredFitted
 from recsys.ratings.served import ServedRatings
 from recsys.serve.manifest import Deployment, DeploymentError, Quantize
 from recsys.serve.served import ServedModel
@@ -23,8 +23,8 @@ _SHOWN_LENGTH = 50
 """Items of the histories that a deployment is tried with, where the model reads any number."""
 
 
-class ServedItemToItem(ServedRatings):
-    """A loaded version of a counted model, of the kind that its `deployment.json` names."""
+class ServedFitted(ServedRatings):
+    """A loaded version of a fitted model, of the kind that its `deployment.json` names."""
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -37,27 +37,27 @@ class ServedItemToItem(ServedRatings):
         cls,
         deployment: Deployment,
         weights: dict[str, Tensor],
-        device: torch.device,  # noqa: ARG003  (counted models score on the host)
-    ) -> ItemToItem[Any]:
+        device: torch.device,  # noqa: ARG003  (fitted models score on the host)
+    ) -> FittedModel[Any]:
         """Builds the model around deployed tensors, without a copy."""
         kind, values = of_kind(deployment.kind), deployment.model
-        settings = section_from_dict(kind.settings_class, values["settings"])
+        settings: Any = section_from_dict(kind.settings_class, values["settings"])
         return kind.of_tensors(weights, settings, values["num_items"])
 
 
-def of_kind(name: str) -> type[ItemToItem[Any]]:
-    """Returns the class of a counted model.
+def of_kind(name: str) -> type[FittedModel[Any]]:
+    """Returns the class of a fitted model.
 
     Raises:
         DeploymentError: there is no such model.
     """
-    if name not in COUNTED:
-        raise DeploymentError(f"{name} is none of the models {', '.join(COUNTED)}")
-    return COUNTED[name]
+    if name not in FITTED:
+        raise DeploymentError(f"{name} is none of the models {', '.join(FITTED)}")
+    return FITTED[name].load()
 
 
-class CountedExport(PlainRatingsExport):
-    """A counted model to deploy.
+class FittedExport(PlainRatingsExport):
+    """A fitted model to deploy.
 
     Args:
         kind: class of the model.
@@ -69,21 +69,20 @@ class CountedExport(PlainRatingsExport):
         UserError: see `RatingsExport`.
     """
 
-    served_class: ClassVar[type[ServedModel]] = ServedItemToItem
+    served_class: ClassVar[type[ServedModel]] = ServedFitted
     model_file: ClassVar[Path] = Path(__file__).with_name("triton_model.py")
 
     def __init__(
-        self, kind: type[ItemToItem[Any]], path: Path, options: RatingsExportOptions
+        self, kind: type[FittedModel[Any]], path: Path, options: RatingsExportOptions
     ) -> None:
         self.kind = kind.name
-        self._stored = StoredItemToItem.open(path, kind)
+        self._stored = StoredFitted.open(path, kind)
         super().__init__(self._stored, options)
 
     @property
     def history_length(self) -> int:
         """Items of a history that count at most, or that a model of all items is tried with."""
-        length: int = self._stored.settings.last_items
-        return length or _SHOWN_LENGTH
+        return self._stored.kind.history_length(self._stored.settings) or _SHOWN_LENGTH
 
     def network_values(self) -> dict[str, Any]:
         """Returns the settings that rebuild the model."""
@@ -91,7 +90,7 @@ class CountedExport(PlainRatingsExport):
         return {"settings": settings, "num_items": self.num_items}
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
-        """Returns the tensors of the matrix.
+        """Returns the tensors of the model.
 
         Raises:
             UserError: `quantize` is not `none`.
@@ -102,5 +101,5 @@ class CountedExport(PlainRatingsExport):
                 setting="quantize",
             )
         model = self.model
-        assert isinstance(model, ItemToItem)
+        assert isinstance(model, FittedModel)
         return model.tensors()

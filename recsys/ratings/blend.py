@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from recsys.data.sequences.histories import Sequences
-from recsys.ratings.counted.scores import MatrixScores
 from recsys.ratings.data.split import known_items, targets_of, true_items
+from recsys.ratings.fitted.scores import MatrixScores
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.ranking.evaluate import seen_pairs
 from recsys.ratings.ranking.metrics import ranking_metrics

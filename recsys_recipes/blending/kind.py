@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a blend is chosen: its settings, and what the program of counted models needs of it."""
+"""How a blend is chosen: its settings, and what the program of fitted models needs of it."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
-from recsys.models.baselines import COUNTED, COUNTED_BASELINES
-from recsys.ratings.counted.model import OF_TRAINING
+from recsys.models.baselines import COUNTED_BASELINES
+from recsys.models.registry import FITTED
+from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.settings import setting
 
 if TYPE_CHECKING:
+    from recsys.ratings.fitted.run import Kind
     from recsys.ratings.model import StoredModel
     from recsys_recipes.blending.stored import StoredBlend, TrainedBlend
 
@@ -52,7 +53,7 @@ class BlendSettings:
 
 
 class BlendKind:
-    """Fits and opens blends; see `recsys.ratings.counted.run.Kind`."""
+    """Fits and opens blends; see `recsys.ratings.fitted.run.Kind`."""
 
     name, title = "blend", "Blend"
     settings_class = BlendSettings
@@ -86,5 +87,10 @@ class BlendKind:
 
 
 BLEND = BlendKind()
-KINDS: Mapping[str, Any] = {**COUNTED, BLEND.name: BLEND}
-"""Models without a training by steps, by name."""
+KINDS = (*FITTED, BLEND.name)
+"""Models without a training by steps."""
+
+
+def kind_of(name: str) -> "Kind":
+    """Returns one of `KINDS` by its name."""
+    return BLEND if name == BLEND.name else FITTED[name].load()

@@ -12,8 +12,8 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED_BASELINES, fit_baseline
 from recsys.ratings.blend import WEIGHTS, Blend, validate_blends
-from recsys.ratings.counted.model import ItemToItem
-from recsys.ratings.counted.stored import GROUP, NUM_ITEMS
+from recsys.ratings.fitted.model import FittedModel
+from recsys.ratings.fitted.stored import GROUP, NUM_ITEMS
 from recsys.ratings.model import StoredModel
 from recsys.ratings.scorer import Histories, Scorer
 from recsys.train.checkpoint import MODEL, Checkpoint, read_checkpoint
@@ -43,7 +43,7 @@ class TrainedBlend:
     settings: BlendSettings
     blend: Blend
     first: StoredModel
-    second: ItemToItem[Any]
+    second: FittedModel[Any]
     validated: tuple[float, float]
 
     @property
@@ -100,7 +100,7 @@ def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
     first = stored_ratings(Path(settings.checkpoint))
     is_auto = settings.blend_with == "auto"
     names = [*COUNTED_BASELINES] if is_auto else [settings.blend_with]
-    others: dict[str, ItemToItem[Any]] = {}
+    others: dict[str, FittedModel[Any]] = {}
     for name in names:
         try:
             others[name] = fit_baseline(name, sequences)

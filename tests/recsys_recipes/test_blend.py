@@ -16,7 +16,7 @@ from recsys.ratings.ranking.evaluate import rank_on_host
 from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.ratings.scorer import history_item_pairs
 from recsys.train.checkpoint import CheckpointError
-from recsys_recipes import counted
+from recsys_recipes import fitted
 from recsys_recipes.blending.serving import ServedBlend
 from recsys_recipes.blending.stored import StoredBlend
 from recsys_recipes.models import MODELS, model_of
@@ -51,7 +51,7 @@ def bert4rec(dataset, tmp_path_factory):
 
 
 def run(*flags, status=0):
-    assert counted.main(["counted", "blend", *map(str, flags)]) == status
+    assert fitted.main(["counted", "blend", *map(str, flags)]) == status
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
-from recsys_recipes import counted, doctor, tune
+from recsys_recipes import doctor, fitted, tune
 from recsys_recipes.blending.kind import KINDS
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
@@ -127,8 +127,8 @@ def programs():
         ),
         *(
             Program(
-                f"python -m recsys_recipes.counted {name}",
-                defined(functools.partial(counted.define_flags, name=name)),
+                f"python -m recsys_recipes.fitted {name}",
+                defined(functools.partial(fitted.define_flags, name=name)),
             )
             for name in KINDS
         ),

@@ -17,10 +17,10 @@ from preproc import movielens
 from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import SECTIONS as CLICKS
 from preproc.ratings.job import SECTIONS as RATINGS
-from recsys.ratings.counted.config import config_class
+from recsys.ratings.fitted.config import config_class
 from recsys.settings import Not, Sections, declared, joined, without_none
-from recsys_recipes import counted
-from recsys_recipes.blending.kind import KINDS
+from recsys_recipes import fitted
+from recsys_recipes.blending.kind import KINDS, kind_of
 from recsys_recipes.serving import ask
 from tests import harness
 
@@ -30,9 +30,9 @@ def of_main(program: typing.Any, *arguments: str) -> int:
     return program.main(["program", *arguments])
 
 
-def of_counted(name: str, *arguments: str) -> int:
-    """Runs the program of a counted model."""
-    return counted.main(["program", name, *arguments])
+def of_fitted(name: str, *arguments: str) -> int:
+    """Runs the program of a fitted model."""
+    return fitted.main(["program", name, *arguments])
 
 
 PREPARE = ("--input=log", "--output=made")
@@ -42,11 +42,11 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
     "bert4rec": (functools.partial(harness.call, bert4rec_main), BERT4REC, ()),
     **{
         name: (
-            functools.partial(of_counted, name),
-            config_class(model.settings_class).sections,
+            functools.partial(of_fitted, name),
+            config_class(kind_of(name).settings_class).sections,
             (),
         )
-        for name, model in KINDS.items()
+        for name in KINDS
     },
     "clicks": (functools.partial(of_main, clicks), CLICKS, PREPARE),
     "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),

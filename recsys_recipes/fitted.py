@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits, tests and queries models that are computed from counts, without gradient steps.
+"""Fits, tests and queries models that need no training by steps.
 
-    python -m recsys_recipes.counted item_knn --dataset_path data/ml-1m --export_root data/knn
+    python -m recsys_recipes.fitted item_knn --dataset_path data/ml-1m --export_root data/knn
 
 The first word names the model. A run fits it on the CPU and compares it with the other baselines.
 `--mode recommend` answers histories, and `recsys-recipes deploy` takes the checkpoint.
@@ -17,23 +17,23 @@ from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
-from recsys.ratings.counted.config import CountedConfig, config_class
-from recsys_recipes.blending.kind import KINDS
+from recsys.ratings.fitted.config import FittedConfig, config_class
+from recsys_recipes.blending.kind import KINDS, kind_of
 
 
 def define_flags(flag_values: flags.FlagValues, name: str) -> None:
     """Defines the flags of a model."""
-    sections = config_class(KINDS[name].settings_class).sections
+    sections = config_class(kind_of(name).settings_class).sections
     settings_flags.define_flags(flag_values, sections, omit=("split",))
 
 
-def config_from_flags(flag_values: flags.FlagValues, name: str) -> CountedConfig:
+def config_from_flags(flag_values: flags.FlagValues, name: str) -> FittedConfig:
     """Builds the config from parsed flags.
 
     Raises:
         UserError: a value is refused, or does nothing.
     """
-    config = config_class(KINDS[name].settings_class)
+    config = config_class(kind_of(name).settings_class)
     values, explicit = settings_flags.values_from_flags(flag_values, config.sections)
     settings_flags.refuse_unused(flag_values, values, config.sections)
     return config.from_dict(values, frozenset(explicit))
@@ -43,24 +43,24 @@ def run(flag_values: flags.FlagValues, name: str) -> None:
     """Runs the `mode` of the flags."""
     config = config_from_flags(flag_values, name)
     config.require_inputs()
-    execute(KINDS[name], config)
+    execute(kind_of(name), config)
 
 
-def execute(kind: Any, config: CountedConfig) -> None:
+def execute(kind: Any, config: FittedConfig) -> None:
     """Runs the mode of a config."""
-    from recsys.ratings.counted.run import CountedRecipe
+    from recsys.ratings.fitted.run import FittedRecipe
     from recsys.ratings.recommend import recommend_named
 
     print_line, mode = program.print_with_flags, config.run.mode
     if mode == "recommend":
         recommend_named(
-            lambda: CountedRecipe.open(kind, config, print_line).recommender(),
+            lambda: FittedRecipe.open(kind, config, print_line).recommender(),
             config.lists,
             config.run.test_batch_size,
             program.print_line,
         )
         return
-    recipe = CountedRecipe.open(kind, config, print_line)
+    recipe = FittedRecipe.open(kind, config, print_line)
     (recipe.train if mode == "train" else recipe.test)(BASELINES)
 
 

@@ -7,28 +7,22 @@ torch is imported where it is needed: their flags are defined without it.
 import abc
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from scipy import sparse
 
-from recsys.data.sequences.histories import Sequences, numbered
+from recsys.data.sequences.histories import numbered
 from recsys.errors import UserError
 from recsys.ratings.data.interactions import Matrix
+from recsys.ratings.fitted.model import OF_TRAINING, FittedModel
 from recsys.settings import Not, declared, require_not_negative, setting
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from recsys.ratings.counted.scores import MatrixScores
-    from recsys.ratings.counted.stored import StoredItemToItem
-    from recsys.ratings.model import StoredModel
+    from recsys.ratings.fitted.scores import MatrixScores
     from recsys.ratings.scorer import Histories
-
-OF_TRAINING = {"mode": ("train",)}
-"""A checkpoint keeps the settings of its model."""
 
 _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 """Names of the tensors of a matrix."""
@@ -78,31 +72,16 @@ SettingsT = TypeVar("SettingsT", bound=HistorySettings)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ItemToItem(abc.ABC, Generic[SettingsT]):
-    """A matrix from item to item; see `RatingsModel`.
+class ItemToItem(FittedModel[SettingsT], abc.ABC):
+    """A matrix from item to item.
 
     Attributes:
-        settings: of the model; what it chose itself is filled in.
+        settings: of the model; what `fit` chose is filled in.
         matrix: [I, I] float64, dense or sparse; entries of a sparse one are at least 0.
-        name: of the model.
-        title: of the model, in sentences.
-        settings_class: class of its settings, whose fields are its flags.
     """
 
     settings: SettingsT
     matrix: Matrix
-    name: ClassVar[str]
-    title: ClassVar[str]
-    settings_class: ClassVar[type[HistorySettings]]
-
-    @classmethod
-    @abc.abstractmethod
-    def fit(cls, sequences: Sequences, settings: SettingsT) -> Self:
-        """Counts the items to train on.
-
-        Raises:
-            UserError: it needs more memory than there is.
-        """
 
     @property
     def num_items(self) -> int:
@@ -110,16 +89,9 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
         count: int = self.matrix.shape[0]
         return count
 
-    @property
-    def device(self) -> "torch.device":
-        """The CPU: NumPy and SciPy compute the scores."""
-        import torch
-
-        return torch.device("cpu")
-
     def scorer(self, histories: "Histories") -> "MatrixScores":
         """Scores all items after each history."""
-        from recsys.ratings.counted.scores import MatrixScores
+        from recsys.ratings.fitted.scores import MatrixScores
 
         return MatrixScores(self.settings.weights_of(histories, self.num_items) @ self.matrix)
 
@@ -147,24 +119,10 @@ class ItemToItem(abc.ABC, Generic[SettingsT]):
             for name, array, kind in zip(_SPARSE, arrays, kinds, strict=True)
         }
 
-    def add_files(self, folder: Path) -> None:
-        """Adds nothing to the folder of a checkpoint: `tensors` are all."""
-
     @classmethod
-    def begins_with(cls, settings: SettingsT) -> "StoredModel | None":  # noqa: ARG003
-        """Returns None: the histories are all that is counted."""
-        return None
-
-    @classmethod
-    def open_stored(cls, path: Path) -> "StoredItemToItem":
-        """Opens a checkpoint, or the folder of a run.
-
-        Raises:
-            CheckpointError: it is missing, damaged or of another model.
-        """
-        from recsys.ratings.counted.stored import StoredItemToItem
-
-        return StoredItemToItem.open(path, cls)
+    def history_length(cls, settings: SettingsT) -> int:
+        """Returns the items of a history that count at most; 0 where all do."""
+        return settings.last_items
 
     @classmethod
     def of_tensors(cls, tensors: "Mapping[str, Tensor]", settings: Any, num_items: int) -> Self:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A counted model on a real server: its answers are the lists of the offline test."""
+"""A fitted model on a real server: its answers are the lists of the offline test."""
 
 import json
 import re
 
 import pytest
 
-from recsys_recipes import counted
+from recsys_recipes import fitted
 from tests.bert4rec.conftest import NUM_USERS, raw_id
 from tests.harness import assert_tells
 from tests.triton.conftest import title
@@ -19,7 +19,7 @@ def knn(server, ratings, tmp_path_factory):
     """The run of an ItemKNN; it is served with item numbers, and by raw ids and titles."""
     folder = tmp_path_factory.mktemp("item_knn")
     flags = [f"--dataset_path={ratings}", f"--export_root={folder / 'run'}", "--baselines="]
-    assert counted.main(["counted", "item_knn", *flags, f"--log_path={folder / 'log'}"]) == 0
+    assert fitted.main(["fitted", "item_knn", *flags, f"--log_path={folder / 'log'}"]) == 0
     server.serve("knn", folder / "run")
     server.serve("named_knn", folder / "run", f"--raw_ids={ratings}", "--titles")
     return folder / "run"

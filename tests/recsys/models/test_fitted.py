@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are counted: trained, tested, asked and deployed by their programs."""
+"""Models that are fitted: trained, tested, asked and deployed by their programs."""
 
 import json
 
@@ -10,16 +10,17 @@ import torch
 
 from bert4rec.scripts import main as bert4rec
 from recsys.data.sequences.files import read_sequences
-from recsys.models.baselines import BASELINES, COUNTED
-from recsys.models.serving import CountedExport, ServedItemToItem
+from recsys.models.baselines import BASELINES
+from recsys.models.registry import FITTED
+from recsys.models.serving import FittedExport, ServedFitted
 from recsys.ratings.config import RatingsExportOptions
-from recsys.ratings.counted.stored import StoredItemToItem
 from recsys.ratings.data.split import known_items, targets_of, true_items
+from recsys.ratings.fitted.stored import StoredFitted
 from recsys.ratings.ranking.evaluate import rank_on_host
 from recsys.ratings.scorer import history_item_pairs
 from recsys.serve.client.requests import BadRequestError
 from recsys.train.checkpoint import CheckpointError
-from recsys_recipes import counted
+from recsys_recipes import fitted
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
 from tests import harness
@@ -39,10 +40,10 @@ def dataset(tmp_path_factory):
 
 
 def run(name, *flags, status=0):
-    assert counted.main(["counted", name, *map(str, flags)]) == status
+    assert fitted.main(["fitted", name, *map(str, flags)]) == status
 
 
-@pytest.fixture(scope="module", params=COUNTED)
+@pytest.fixture(scope="module", params=FITTED)
 def trained(request, dataset, tmp_path_factory):
     """A model's name, the folder of its run, and its log."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -82,8 +83,7 @@ def test_a_checkpoint_is_tested_as_it_was(trained, dataset, tmp_path):
 
 def of_plain_sort(model, history, count):
     """Returns the best unseen items of a history and their scores, by the whole row of scores."""
-    scores = model.settings.weights_of([history], NUM_ITEMS) @ model.matrix
-    row = np.asarray(scores if isinstance(scores, np.ndarray) else scores.toarray())[0]
+    row = model.scorer([history]).dense()[0].numpy().copy()
     row[history - 1] = -np.inf
     order = sorted(range(NUM_ITEMS), key=lambda item: (-row[item], item))[:count]
     return [item + 1 for item in order], row[order].astype(np.float32)
@@ -91,7 +91,7 @@ def of_plain_sort(model, history, count):
 
 def test_lists_have_the_best_unseen_items(trained):
     name, folder, _ = trained
-    model = StoredItemToItem.open(folder, COUNTED[name]).open_model()
+    model = StoredFitted.open(folder, FITTED[name].load()).open_model()
     histories = [np.array(h) for h in ([3], [5, 6, 7], [40, 1, 40, 2], list(range(1, NUM_ITEMS)))]
     best, scores = model.scorer(histories).top(TOP_K, *history_item_pairs(histories, CPU))
     for history, items, values in zip(histories, best.tolist(), scores.numpy(), strict=True):
@@ -126,11 +126,11 @@ def test_served_answers_are_the_lists_of_the_checkpoint(trained, dataset, tmp_pa
     flags = [f"--raw_ids={dataset}"] if raw else []
     command = (f"--checkpoint={folder}", f"--repository={models}", f"--top_k={TOP_K}", *flags)
     assert harness.call(deploy, *command) == 0
-    served = ServedItemToItem.open(models / name / "1", CPU)
+    served = ServedFitted.open(models / name / "1", CPU)
     sequences = read_sequences(dataset)
     rows = np.arange(len(targets_of(sequences, "test")))
     histories = known_items(sequences, "test", rows)
-    offline = StoredItemToItem.open(folder, COUNTED[name]).open_model().scorer(histories)
+    offline = StoredFitted.open(folder, FITTED[name].load()).open_model().scorer(histories)
     best, scores = offline.top(TOP_K, *history_item_pairs(histories, CPU))
     for row, history in enumerate(histories):
         sent = np.array([[raw_id(i).encode() for i in history]], object) if raw else history[None]
@@ -160,9 +160,9 @@ def test_what_a_matrix_cannot_do_is_refused(trained, dataset, tmp_path, capsys):
 
 def test_a_checkpoint_of_another_model_is_named(trained, dataset, tmp_path, capsys):
     name, folder, _ = trained
-    other = next(each for each in COUNTED if each != name)
+    other = next(each for each in FITTED if each != name)
     with refusal(name, path=folder / "step_000000000", kind=CheckpointError):
-        CountedExport(COUNTED[other], folder, RatingsExportOptions(top_k=3))
+        FittedExport(FITTED[other].load(), folder, RatingsExportOptions(top_k=3))
     flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}", "--mode=test")
     assert harness.call(bert4rec, *flags, f"--log_path={tmp_path / 'log'}") == 2
     assert_tells(capsys.readouterr().err, folder / "step_000000000", name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a run with a counted model."""
+"""Settings of a run with a fitted model."""
 
 import dataclasses
 from pathlib import Path
@@ -20,11 +20,11 @@ from recsys.train.origin import ignore_fingerprint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CountedRun:
+class FittedRun:
     """Task, files and threads of a run."""
 
     mode: Literal["train", "test", "recommend"] = setting(
-        "train", "Count and test, test a checkpoint, or recommend with one"
+        "train", "Fit and test, test a checkpoint, or recommend with one"
     )
     export_root: str = setting(
         "", "Folder of the checkpoint; empty saves none", used_with={"mode": ("train",)}
@@ -57,13 +57,13 @@ class CountedRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CountedConfig(SettingsOfRun):
-    """All settings of a run with a counted model; a subclass names those of the model."""
+class FittedConfig(SettingsOfRun):
+    """All settings of a run with a fitted model; a subclass names those of the model."""
 
     model: Any
     data: HistoriesConfig = dataclasses.field(default_factory=HistoriesConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    run: CountedRun = dataclasses.field(default_factory=CountedRun)
+    run: FittedRun = dataclasses.field(default_factory=FittedRun)
     lists: ListConfig = dataclasses.field(default_factory=ListConfig)
 
     @property
@@ -82,7 +82,7 @@ class CountedConfig(SettingsOfRun):
             require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
 
 
-def config_class(model_settings: type) -> type[CountedConfig]:
+def config_class(model_settings: type) -> type[FittedConfig]:
     """Returns the class of all settings of a run with a model.
 
     Args:
@@ -92,11 +92,11 @@ def config_class(model_settings: type) -> type[CountedConfig]:
         model_settings: "model",
         HistoriesConfig: "data",
         EvaluationConfig: "evaluation",
-        CountedRun: "run",
+        FittedRun: "run",
         ListConfig: "lists",
     }
 
-    class Whole(CountedConfig):
+    class Whole(FittedConfig):
         __slots__ = ()
 
     Whole.sections = sections

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of counted models."""
+"""Checkpoints of fitted models."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-from recsys.ratings.counted.model import ItemToItem
+from recsys.ratings.fitted.model import FittedModel
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from recsys.train.origin import Origin
 
@@ -16,8 +16,8 @@ NUM_ITEMS = "num_items"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StoredItemToItem:
-    """A checkpoint of a counted model; see `StoredModel`.
+class StoredFitted:
+    """A checkpoint of a fitted model; see `StoredModel`.
 
     Attributes:
         checkpoint: the checkpoint of any model.
@@ -26,11 +26,11 @@ class StoredItemToItem:
     """
 
     checkpoint: Checkpoint
-    kind: type[ItemToItem[Any]]
+    kind: type[FittedModel[Any]]
     settings: Any
 
     @classmethod
-    def open(cls, path: Path, kind: type[ItemToItem[Any]]) -> "StoredItemToItem":
+    def open(cls, path: Path, kind: type[FittedModel[Any]]) -> "StoredFitted":
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
@@ -61,18 +61,19 @@ class StoredItemToItem:
         """The training dataset."""
         return Origin.of_checkpoint({"items": self.num_items}, self.checkpoint.state)
 
-    def open_model(self) -> ItemToItem[Any]:
-        """Reads the matrix.
+    def open_model(self) -> FittedModel[Any]:
+        """Reads the tensors.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or is no such matrix.
+            CheckpointError: a file is missing or damaged, or its tensors are others.
         """
         tensors = self.checkpoint.tensors(GROUP)
         try:
             model = self.kind.of_tensors(tensors, self.settings, self.num_items)
         except (KeyError, ValueError) as error:
             raise CheckpointError(
-                f"{self.path}: its tensors are no matrix of {self.num_items} items: {error}",
+                f"{self.path}: its tensors are not those of {self.kind.title} for "
+                f"{self.num_items} items: {error}",
                 path=self.path,
             ) from error
         return model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts a model, tests it and recommends with it."""
+"""Fits a model, tests it and recommends with it."""
 
 import contextlib
 import dataclasses
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from recsys.data.sequences.histories import Sequences
 from recsys.ratings.answers import Catalogue
-from recsys.ratings.counted.config import CountedConfig
-from recsys.ratings.counted.stored import GROUP, NUM_ITEMS
 from recsys.ratings.data.opened import OpenedDataset
 from recsys.ratings.data.resolve import data_settings
 from recsys.ratings.data.split import Split, count_users
+from recsys.ratings.fitted.config import FittedConfig
+from recsys.ratings.fitted.stored import GROUP, NUM_ITEMS
 from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.ranking.evaluate import Negatives, SplitRanks, host_machine, rank_on_host
 from recsys.ratings.ranking.metrics import flat_metrics, metrics_of
@@ -35,8 +35,8 @@ from recsys.train.saving.run_folder import CheckpointFolder, check_writable
 _FOLDER = "export_root"
 
 
-class FittedModel(RatingsModel, Protocol):
-    """A model that was fitted, with what its checkpoint holds."""
+class Fitted(RatingsModel, Protocol):
+    """A fitted model, with what its checkpoint holds."""
 
     @property
     def settings(self) -> Any:
@@ -75,7 +75,7 @@ class Kind(Protocol):
     def begins_with(self, settings: Any) -> StoredModel | None:
         """Returns the model that the fit begins with, if there is one: of the same data."""
 
-    def fit(self, sequences: Sequences, settings: Any) -> FittedModel:
+    def fit(self, sequences: Sequences, settings: Any) -> Fitted:
         """Fits the model to the items to train on."""
 
     def open_stored(self, path: Path) -> StoredFit:
@@ -83,8 +83,8 @@ class Kind(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CountedRecipe:
-    """A counted model, its settings and its data.
+class FittedRecipe:
+    """A fitted model, its settings and its data.
 
     Attributes:
         kind: kind of the model.
@@ -96,14 +96,14 @@ class CountedRecipe:
     """
 
     kind: Kind
-    config: CountedConfig
+    config: FittedConfig
     dataset: OpenedDataset
     sequences: Sequences
     stored: StoredFit | None
     print_line: PrintLine
 
     @classmethod
-    def open(cls, kind: Kind, config: CountedConfig, print_line: PrintLine) -> "CountedRecipe":
+    def open(cls, kind: Kind, config: FittedConfig, print_line: PrintLine) -> "FittedRecipe":
         """Completes the settings, and opens histories and checkpoint.
 
         Raises:
@@ -136,7 +136,7 @@ class CountedRecipe:
         )
 
     def train(self, baselines: Mapping[str, Baseline]) -> None:
-        """Counts the model, saves and tests it.
+        """Fits the model, saves and tests it.
 
         Raises:
             UserError: a file cannot be written, or there is too little memory.
@@ -151,7 +151,7 @@ class CountedRecipe:
             started = time.perf_counter()
             model = self.kind.fit(self.sequences, self.config.model)
             elapsed = time.perf_counter() - started
-            self.print_line(f"{self.kind.title}, counted in {elapsed:,.1f} s: {model}")
+            self.print_line(f"{self.kind.title}, fitted in {elapsed:,.1f} s: {model}")
             metrics = metrics_of(self.rank(model, "validation").ranks)
             values = flat_metrics(metrics)
             best = metrics["full"]["ndcg@10"]
@@ -163,7 +163,7 @@ class CountedRecipe:
                 self._save(CheckpointFolder(folder), model, best)
             log.record((), self._test(model, baselines))
 
-    def _save(self, folder: CheckpointFolder, model: FittedModel, best: float) -> None:
+    def _save(self, folder: CheckpointFolder, model: Fitted, best: float) -> None:
         state = {
             MODEL: self.kind.name,
             NUM_ITEMS: model.num_items,

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of ratings that are fitted in one call: an entry each.
+
+A module is imported when its model is used: SciPy takes a tenth of a second, torch takes seconds.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recsys.ratings.fitted.model import FittedModel
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A model.
+
+    Attributes:
+        module: module that has its class.
+        class_name: a `FittedModel`.
+        title: in sentences.
+        summary: what it is, for the help.
+        flags: its own settings that the help shows first, with spaces between.
+    """
+
+    module: str
+    class_name: str
+    title: str
+    summary: str
+    flags: str
+
+    def load(self) -> "type[FittedModel[Any]]":
+        """Imports the class."""
+        found: type[FittedModel[Any]] = getattr(
+            importlib.import_module(self.module), self.class_name
+        )
+        return found
+
+
+FITTED: Mapping[str, Entry] = {
+    "markov": Entry(
+        "recsys.models.markov",
+        "Markov",
+        "Markov chain",
+        "What follows each item of a history, and how near",
+        "window first_power next_power last_items decay",
+    ),
+    "item_knn": Entry(
+        "recsys.models.item_knn",
+        "ItemKnn",
+        "ItemKNN",
+        "The nearest neighbours of the items of a history, by their users",
+        "neighbours shrinkage last_items decay",
+    ),
+    "ease": Entry(
+        "recsys.models.ease",
+        "Ease",
+        "EASE",
+        "A linear model of all items of a history, in closed form",
+        "ridge last_items decay",
+    ),
+}
+"""Name -> model."""

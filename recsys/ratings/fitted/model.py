@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of ratings that are fitted in one call, and kept as tensors.
+
+torch is imported where it is needed: their flags are defined without it.
+"""
+
+import abc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
+
+from recsys.data.sequences.histories import Sequences
+from recsys.settings import declared
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from recsys.ratings.fitted.stored import StoredFitted
+    from recsys.ratings.model import StoredModel
+    from recsys.ratings.scorer import Histories, Scorer
+
+OF_TRAINING = {"mode": ("train",)}
+"""`used_with` of a model's own settings: a checkpoint keeps them."""
+
+SettingsT = TypeVar("SettingsT")
+
+
+class FittedModel(abc.ABC, Generic[SettingsT]):
+    """A model of ratings that `fit` returns; see `RatingsModel`.
+
+    Attributes:
+        settings: of the model; what `fit` chose is filled in.
+        name: word after `train`; in checkpoints, deployments and servers.
+        title: in sentences.
+        settings_class: dataclass of its settings, whose fields are its flags.
+    """
+
+    __slots__ = ()
+    settings: SettingsT
+    name: ClassVar[str]
+    title: ClassVar[str]
+    settings_class: ClassVar[type]
+
+    @classmethod
+    @abc.abstractmethod
+    def fit(cls, sequences: Sequences, settings: SettingsT) -> Self:
+        """Fits the model to the items of all histories but the validation and test targets.
+
+        Raises:
+            UserError: it needs more memory than there is.
+        """
+
+    @property
+    @abc.abstractmethod
+    def num_items(self) -> int:
+        """I, the items of the catalogue."""
+
+    @property
+    def device(self) -> "torch.device":
+        """Device of the scores: the CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    @abc.abstractmethod
+    def scorer(self, histories: "Histories") -> "Scorer":
+        """Scores all items after each history, of which none is empty."""
+
+    @abc.abstractmethod
+    def tensors(self) -> "dict[str, Tensor]":
+        """Returns what a checkpoint keeps, by name."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of_tensors(
+        cls, tensors: "Mapping[str, Tensor]", settings: SettingsT, num_items: int
+    ) -> Self:
+        """Builds the model around the result of `tensors`, without a copy.
+
+        Raises:
+            KeyError: a tensor is missing.
+            ValueError: a tensor has another shape.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def history_length(cls, settings: SettingsT) -> int:
+        """Returns the items of a history that count at most; 0 where all do."""
+
+    def __str__(self) -> str:
+        """Returns its settings for a line of the log."""
+        names = (field.name for field in declared(self.settings_class))
+        return ", ".join(f"{name} {getattr(self.settings, name)}" for name in names)
+
+    def add_files(self, folder: Path) -> None:
+        """Adds nothing to the folder of a checkpoint: `tensors` are all."""
+
+    @classmethod
+    def begins_with(cls, settings: SettingsT) -> "StoredModel | None":  # noqa: ARG003
+        """Returns None: the fit begins with no other model."""
+        return None
+
+    @classmethod
+    def open_stored(cls, path: Path) -> "StoredFitted":
+        """Opens a checkpoint, or the folder of a run.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model.
+        """
+        from recsys.ratings.fitted.stored import StoredFitted
+
+        return StoredFitted.open(path, cls)
