@@ -118,6 +118,7 @@ class Scaling(Case):
             users = max(4 * self.batch, 64)
             own = [
                 *(f"--max_steps={steps}", "--test_freq=1000000", "--dataset_name=random"),
+                "--baselines=",  # ease of many items takes longer than the steps
                 *(f"--random_item_count={self.items}", f"--random_user_count={users}"),
                 f"--random_size={users * MEAN_LENGTH}",
             ]
