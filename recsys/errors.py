@@ -6,8 +6,9 @@ knows that the user gave it as a flag, and spells it so: see `as_flags`. A key o
 error names with its line is no setting, and stays as the file has it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 _SHOWN_NAMES = 5
 
@@ -87,10 +88,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or of_torch
 
 
-def as_flags(message: str, settings: Iterable[str]) -> str:
-    """Spells settings of a message as flags: `--batch_size` for `batch_size`."""
+def as_flags(
+    message: str, settings: Iterable[str], names: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Spells settings of a message as flags: `--batch_size` for `batch_size`.
+
+    Args:
+        message: names settings in backquotes.
+        settings: those that are flags.
+        names: setting -> flag, where the names differ.
+    """
     for setting in settings:
-        message = message.replace(f"`{setting}`", f"--{setting}")
+        message = message.replace(f"`{setting}`", f"--{names.get(setting, setting)}")
     return message
 
 

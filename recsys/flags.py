@@ -300,7 +300,11 @@ def of_use(
 
 
 def command_of(
-    words: Sequence[str], values: Mapping[str, Any], sections: Sections, told: Collection[str]
+    words: Sequence[str],
+    values: Mapping[str, Any],
+    sections: Sections,
+    told: Collection[str],
+    names: Mapping[str, str],
 ) -> str:
     """Returns a command that gives settings by flags.
 
@@ -310,9 +314,10 @@ def command_of(
         sections: sections of the program's config.
         told: names of the settings to give; those without a value, and those that do nothing
             under the others, are left out.
+        names: setting -> flag, where the names differ.
     """
     flags_given = (
-        f"--{field.name}={_spelled(values[field.name])}"
+        f"--{names.get(field.name, field.name)}={_spelled(values[field.name])}"
         for field in itertools.chain.from_iterable(map(declared, sections))
         if field.name in told and values[field.name] is not None
         if not any(_hindrances(field, values))

@@ -7,10 +7,11 @@ import errno
 import io
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +28,9 @@ from recsys.errors import (
     as_flags,
     is_out_of_memory,
 )
+from recsys.flags import command_of as flags_command
 from recsys.flags import define_flags, help_text
+from recsys.settings import Sections
 
 _SIGNS_OF_A_BROWSER = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
@@ -67,7 +70,7 @@ _flags: set[str] = set()
 
 def with_flags(message: str) -> str:
     """Spells settings as flags of the program that runs; without one they stay."""
-    return as_flags(message, _flags)
+    return as_flags(message, _flags, _names())
 
 
 def print_with_flags(line: str) -> None:
@@ -83,7 +86,7 @@ def fail(message: str, settings: Iterable[str] | None = None) -> int:
         settings: names to spell as flags; None takes those of the program that runs.
     """
     print(
-        f"error: {as_flags(message, _flags if settings is None else settings)}",
+        f"error: {as_flags(message, _flags if settings is None else settings, _names())}",
         file=sys.stderr,
         flush=True,
     )
@@ -111,21 +114,77 @@ class Caller:
         module: the program in its own words, `python -m dataspec.verify`.
         name: the words of the command, `recsys-recipes verify`.
         opening: beginning of the help: what it does, a usual call.
-        most_used: flags that come next.
+        most_used: settings whose flags come next.
+        names: setting -> flag of the command, where the program's own flag has another name.
+        defaults: setting -> default of the command, where the program's own differs.
+        typed: all words that the user typed.
     """
 
     module: str
     name: str
     opening: str
     most_used: tuple[str, ...] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    typed: tuple[str, ...] = ()
 
 
 _callers: list[Caller] = []
 
 
 def called_by(caller: Caller) -> None:
-    """Shows the command as typed in help."""
+    """Shows the command as typed in help and messages, with its names of flags and its defaults."""
     _callers.append(caller)
+
+
+def _names() -> Mapping[str, str]:
+    """Returns setting -> flag of the command that runs the program, where the names differ."""
+    return _callers[-1].names if _callers else {}
+
+
+def setting_named(flag: str) -> str:
+    """Returns the setting of a flag of the command."""
+    return next((setting for setting, name in _names().items() if name == flag), flag)
+
+
+def _in_command(text: str) -> str:
+    """Spells the flags of a program's own text as the command does."""
+    for setting, name in _names().items():
+        text = re.sub(rf"(?<![\w-])--{setting}(?!\w)", f"--{name}", text)
+    return text
+
+
+def _message(error: Exception) -> str:
+    """Returns the message of an error, with the flags of the command."""
+    said, hint, suggested = str(error).partition("Did you mean: ")
+    if isinstance(error, flags.UnrecognizedFlagError) and hint:
+        flags_meant = suggested.removesuffix(" ?").split(", ")
+        said += hint + ", ".join(_names().get(flag, flag) for flag in flags_meant) + " ?"
+        return said
+    return _in_command(str(error))
+
+
+def _take_defaults(flag_values: flags.FlagValues) -> None:
+    """Gives flags the defaults of the command that runs the program."""
+    for caller in _callers:
+        for setting, default in caller.defaults.items():
+            flag_values.set_default(setting, default)
+
+
+def command_words(module: str) -> list[str]:
+    """Returns the words that start this program: those of the command, if one runs it.
+
+    Args:
+        module: module of the program, as in `python -m`.
+    """
+    return _callers[-1].name.split() if _callers else ["python", "-m", module]
+
+
+def command_of(
+    module: str, values: Mapping[str, Any], sections: Sections, told: Collection[str]
+) -> str:
+    """Returns a command that gives settings by flags; see `recsys.flags.command_of`."""
+    return flags_command(command_words(module), values, sections, told, _names())
 
 
 def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
@@ -138,9 +197,11 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
         if rest and rest[0].lstrip().startswith((caller.module, caller.name)):
             del rest[0]  # the opening has a usual call
         rest = [text.replace(caller.module, caller.name) for text in rest]
+    for setting, name in _names().items():
+        flag_values[setting].name = name
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
-    print_line("\n".join(texts))
+    print_line(_in_command("\n".join(texts)))
 
 
 def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:
@@ -184,6 +245,7 @@ def run_command(
         raise_interrupts()
         _flags.clear()
         _flags.update(flag_values)
+        _take_defaults(flag_values)
         extra = flag_values(argv)[1:]
         if flag_values.help:
             describe(flag_values)
@@ -202,7 +264,7 @@ def run_command(
         named = set(getattr(error, "settings", ()))
         if getattr(error, "line", None) is None:  # else a file, whose keys are not flags
             named |= _flags
-        fail(f"{error}{advice and '; '}{advice}", named)
+        fail(f"{_message(error)}{advice and '; '}{advice}", named)
         return getattr(error, "exit_code", INPUT_REFUSED)
     except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
         if _is_interrupt(error):
@@ -235,7 +297,7 @@ def print_how_to_continue(
     checkpoint_folder: Path | None,
     module: str,
     *,
-    folder_flag: str = "--save_checkpoint_path",
+    folder: str = "save_checkpoint_path",
 ) -> None:
     """Prints the command that continues a run after a signal.
 
@@ -244,13 +306,14 @@ def print_how_to_continue(
         step: steps that it has done.
         checkpoint_folder: folder of the checkpoints; None exits 130.
         module: module of the program, as in `python -m`.
-        folder_flag: flag that names the folder.
+        folder: setting that names the folder.
     """
     if not reason.startswith("SIG"):
         return
     stopped = f"{reason}: stopped after step {step}"
     if checkpoint_folder is None:
-        print(f"{stopped}; nothing is saved without {folder_flag}", file=sys.stderr)
+        unsaved = with_flags(f"{stopped}; nothing is saved without `{folder}`")
+        print(unsaved, file=sys.stderr)
         sys.exit(INTERRUPTED)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         print_line(
@@ -258,5 +321,6 @@ def print_how_to_continue(
         )
         return
     print_line(f"{stopped}. Continue with:")
-    arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--resume=true")]
-    print_line(shlex.join([sys.executable, "-m", module, *arguments, "--resume"]))
+    typed = _callers[-1].typed if _callers else [sys.executable, "-m", module, *sys.argv[1:]]
+    words = [word for word in typed if word not in ("--resume", "--resume=true")]
+    print_line(shlex.join([*words, "--resume"]))

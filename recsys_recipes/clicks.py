@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Own click logs from Python: from a table to predictions.
 
-    schema = clicks.infer(frame, "schema.yaml")     # read each line of it
-    dataset = clicks.prepare(frame, "data/clicks", schema=schema)
-    run = clicks.train(dataset, "data/run", preset="criteo_sample")
-    probabilities = clicks.predict(new, dataset, run)["probability"]
+    import recsys_recipes as rr
+
+    schema = rr.clicks.infer(frame, "schema.yaml")     # read each line of it
+    dataset = rr.clicks.prepare(frame, "data/clicks", schema=schema)
+    run = rr.clicks.train(dataset, "data/run")
+    auc = rr.clicks.test(dataset, run)["auc"]
+    probabilities = rr.clicks.predict(new, dataset, run)["probability"]
 
 Each function is a command of `recsys-recipes`, and its further settings are those of that command
 (docs/flags.md). A log is a path, or a table with `__arrow_c_stream__`: of pandas from 2.2, polars
@@ -13,9 +16,11 @@ or pyarrow.
 
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -26,9 +31,11 @@ from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
 from recsys.files.durable import write_whole_file
 from recsys.program import new_flags
-from recsys_recipes.from_python import file_of, parsed_flags
+from recsys.train.run_log import read_run_log
+from recsys_recipes.commands import COMMANDS, Program
+from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags, schema_file
 
-__all__ = ["infer", "predict", "prepare", "train"]
+__all__ = ["infer", "predict", "prepare", "test", "train"]
 
 
 def infer(log: Any, schema: str | Path) -> Path:
@@ -49,21 +56,30 @@ def infer(log: Any, schema: str | Path) -> Path:
     return Path(schema)
 
 
-def prepare(log: Any, output: str | Path, **settings: Any) -> Path:
+def prepare(
+    log: Any,
+    output: str | Path,
+    *,
+    schema: str | Path | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
     """Makes a dataset from a log; returns its folder.
 
     Args:
         log: a path or a table.
         output: the folder to make.
-        **settings: of `recsys-recipes prepare clicks`, such as `schema`, or `dictionaries` of a
-            dataset by whose ids new rows are read.
+        schema: YAML file of the columns, or its content; None reads Criteo's form.
+        **settings: of `recsys-recipes prepare clicks`, such as `dictionaries` of a dataset by whose
+            ids new rows are read.
 
     Raises:
         UserError: a setting or the log is refused; names the file, line and column.
     """
     source = log if isinstance(log, (str, Path)) else "-"
-    values = parsed_flags(clicks_program.define_flags(), input=source, output=output, **settings)
-    job = clicks_program.job_from_flags(values)
+    with schema_file(schema) as file:
+        given = settings if file is None else {"schema": file, **settings}
+        values = parsed_flags(clicks_program.define_flags(), input=source, output=output, **given)
+        job = clicks_program.job_from_flags(values)
     with file_of(log, job.named_files) as path:
         return pipeline.prepare(dataclasses.replace(job, input=path))
 
@@ -79,12 +95,32 @@ def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
     Raises:
         UserError: a setting or the dataset is refused.
     """
-    folder = {"dataset": dataset, "save_checkpoint_path": run}
-    _run_dlrm(**{"mode": "train", "log_path": Path(run) / "log.json", **folder, **settings})
+    files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
+    _run_dlrm(COMMANDS["train"].programs["dlrm"], **{"mode": "train", **files, **settings})
     return Path(run)
 
 
-def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> pa.Table:
+def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any]:
+    """Measures a trained model.
+
+    Args:
+        dataset: a dataset with labels, of the rules and ids of the training.
+        run: folder of the checkpoints.
+        **settings: of `recsys-recipes test dlrm`, such as `eval_split`.
+
+    Returns:
+        Name -> metric of the split, `auc` and `log_loss` among them, and those of the baselines.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+    with log_file(settings) as log:
+        files = {"dataset": dataset, "checkpoint": run, "log_path": log}
+        _run_dlrm(COMMANDS["test"].programs["dlrm"], **{"mode": "test", **settings, **files})
+        return dict(read_run_log(log)[-1]["data"])
+
+
+def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> Any:
     """Returns the click probabilities of new rows, whose label is not read.
 
     Args:
@@ -94,8 +130,9 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         **settings: of `recsys-recipes predict`.
 
     Returns:
-        A row for each row of the log that is not refused, in its order, with `probability` and
-        `logit`, and `line`: 2 is the first of a table.
+        For a frame of pandas one with the same index and `probability` and `logit`, NaN where a row
+        is refused. Otherwise a pyarrow table with a row for each one of the log that is not
+        refused, in its order, and also `line`: 2 is the first of a table.
 
     Raises:
         UserError: a setting or the log is refused.
@@ -103,12 +140,31 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
     with tempfile.TemporaryDirectory() as folder:
         rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"
         prepare(log, rows, dictionaries=dataset, unlabelled=True)
-        files = {"dataset": rows, "load_checkpoint_path": run, "predictions": predictions}
-        _run_dlrm(**{"mode": "predict", "log_path": Path(folder) / "log", **files, **settings})
-        return parquet.read_table(predictions)
+        files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
+        quiet = {"mode": "predict", "log_path": Path(folder) / "log"}
+        _run_dlrm(COMMANDS["predict"].programs[""], **{**quiet, **files, **settings})
+        table = parquet.read_table(predictions)
+    return _of_index(table, log.index) if _is_pandas(log) else table
 
 
-def _run_dlrm(**settings: Any) -> None:
+def _is_pandas(log: Any) -> bool:
+    return type(log).__module__.partition(".")[0] == "pandas"
+
+
+def _of_index(table: pa.Table, index: Any) -> Any:
+    """Returns the predictions of the rows of a frame, on its index."""
+    import pandas as pd  # whose frame it is
+
+    row = table["line"].to_numpy() - 2
+    columns = {}
+    for name in ("probability", "logit"):
+        columns[name] = np.full(len(index), np.nan, np.float32)
+        columns[name][row] = table[name].to_numpy()
+    return pd.DataFrame(columns, index=index)
+
+
+def _run_dlrm(program: Program, **settings: Any) -> None:
     values = new_flags()
     dlrm_flags.define_flags(values)
-    dlrm_main.run(parsed_flags(values, **settings))
+    with named_as_in(program):
+        dlrm_main.run(parsed_flags(values, program, **settings))

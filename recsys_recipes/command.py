@@ -7,8 +7,11 @@ import runpy
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from recsys.errors import UserError
 from recsys.program import Caller, called_by, fail, print_line
+from recsys.train.config import require_checkpoint
 from recsys_recipes import __version__
 from recsys_recipes.commands import COMMANDS, Command, Program
 
@@ -47,7 +50,8 @@ def choices(word: str, command: Command) -> str:
             default = " (if none is named)" if name == command.default else ""
             lines.append(f"  {name}: {program.summary}{default}")
         if most_used:
-            flags = " ".join(f"--{flag}" for flag in most_used)
+            first = next(iter(command.programs.values()))
+            flags = " ".join(f"--{first.flag(setting)}" for setting in most_used)
             lines.append(_wrapped(flags, " " * 6, " " * 6))
     return "\n".join(
         [*lines, "", f"All flags: {NAME} {word} {next(iter(command.programs))} --help"]
@@ -64,22 +68,49 @@ def _wrapped(text: str, first: str, others: str) -> str:
 def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> None:
     """Runs the program of some words as `python -m` would."""
     spelled = " ".join((NAME, *words))
-    if missing := _missing(program, arguments):
-        sys.exit(fail(f"{spelled} needs --{missing[0]}, a trained model ({spelled} --help)"))
+    own = _own_flags(program, spelled, arguments)
+    if missing := _missing(program, own):
+        flag = program.flag(missing[0])
+        sys.exit(fail(f"{spelled} needs --{flag}, a trained model ({spelled} --help)"))
     usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
-    opening = f"{program.summary}.\n\n{usage}"
-    module = f"python -m {program.module}"
-    called_by(Caller(module, spelled, opening, program.most_used))
-    sys.argv = [spelled, *program.arguments, *arguments]
+    caller = Caller(
+        module=f"python -m {program.module}",
+        name=spelled,
+        opening=f"{program.summary}.\n\n{usage}",
+        most_used=program.most_used,
+        names=program.names,
+        defaults=program.defaults,
+        typed=(NAME, *words, *arguments),
+    )
+    called_by(caller)
+    sys.argv = [spelled, *program.arguments, *own]
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
 
 
+def _own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with the program's own names of flags."""
+    settings = {flag: setting for setting, flag in program.names.items()}
+    own = []
+    for argument in arguments:
+        name, equals, value = argument.lstrip("-").partition("=")
+        if not argument.startswith("-"):
+            own.append(argument)
+        elif name in settings:
+            own.append(f"--{settings[name]}{equals}{value}")
+        elif name in program.names:
+            flag = program.names[name]
+            sys.exit(fail(f"{spelled} has no --{name}; say --{flag} ({spelled} --help)"))
+        else:
+            own.append(argument)
+    return own
+
+
 def _missing(program: Program, arguments: Sequence[str]) -> list[str]:
-    """Returns the flags that a program needs and nobody gave."""
+    """Returns the settings that a program needs and nobody gave."""
     names = {a.lstrip("-").partition("=")[0] for a in arguments if a.startswith("-")}
     if names & _MAY_GIVE:
         return []
-    return [flag for flag in program.needs if flag not in names]
+    return [setting for setting in program.needs if setting not in names]
 
 
 def main() -> int:
@@ -102,12 +133,33 @@ def main() -> int:
         if names[0] not in _HELP:
             return _refuse(f"there is no {names[0]!r} to {word}, only", command.programs, names[0])
         print_line(choices(word, command))
+    elif command.finds_model:
+        found = _model_of_checkpoint(word, arguments)
+        if found not in command.programs:
+            return _refuse(f"there is no {found!r} to {word}, only", command.programs)
+        run((word, found), command.programs[found], arguments)
     elif command.default is None:
         return _refuse(f"say what to {word}", command.programs)
     else:
         words = (word, command.default) if command.default else (word,)
         run(words, command.programs[command.default], arguments)
     return 0
+
+
+def _model_of_checkpoint(word: str, arguments: Sequence[str]) -> str:
+    """Returns the model of the checkpoint that the arguments name."""
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        name, equals, value = argument.partition("=")
+        if name in ("--checkpoint", "-checkpoint"):
+            path = Path(value if equals else following)
+            try:
+                require_checkpoint(path, "checkpoint")
+                from recsys_recipes.models import model_of  # with torch
+
+                return model_of(path).name
+            except UserError as error:
+                sys.exit(fail(str(error), error.settings))
+    sys.exit(fail(f"{NAME} {word} needs --checkpoint, a trained model ({NAME} {word} --help)"))
 
 
 def _refuse(problem: str, known: Iterable[str], typed: str = "") -> int:

@@ -6,6 +6,7 @@ Flags are those that the programs declare. Only the ten that open the help are c
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from recsys.models.registry import FITTED
 
@@ -16,9 +17,12 @@ class Program:
 
     Attributes:
         usage: arguments of a usual call.
-        flags: those that open its help, with spaces between; none for a program that has few.
-        arguments: put before those of the user.
-        needs: flags without which it would measure nothing of use.
+        flags: settings whose flags open its help, with spaces between; none for a program that has
+            few.
+        arguments: put before those of the user, in the program's own names.
+        needs: settings without which it would measure nothing of use.
+        names: setting -> flag of the command, where the program's own flag has another name.
+        defaults: setting -> default of the command, where the program's own differs.
     """
 
     module: str
@@ -27,11 +31,17 @@ class Program:
     flags: str = ""
     arguments: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def most_used(self) -> tuple[str, ...]:
         """The names of `flags`."""
         return tuple(self.flags.split())
+
+    def flag(self, setting: str) -> str:
+        """Returns the flag of a setting in the command."""
+        return self.names.get(setting, setting)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,28 +51,51 @@ class Command:
     Attributes:
         programs: second word -> program; the only key is empty where there is no second word.
         default: second word if there is none.
+        finds_model: without a second word the checkpoint tells the model.
     """
 
     summary: str
     programs: Mapping[str, Program]
     default: str | None = None
+    finds_model: bool = False
 
 
-def _single(module: str, summary: str, usage: str, flags: str = "", *arguments: str) -> Command:
-    return Command(summary, {"": Program(module, summary, usage, flags, arguments)}, default="")
+def _single(
+    module: str,
+    summary: str,
+    usage: str,
+    flags: str = "",
+    *arguments: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Command:
+    program = Program(module, summary, usage, flags, arguments, names=names)
+    return Command(summary, {"": program}, default="")
 
+
+_OF_FITTED = {
+    "dataset_path": "dataset",
+    "export_root": "output",
+    "load_checkpoint_path": "checkpoint",
+}
+_OF_BERT4REC = _OF_FITTED | {
+    "config": "preset",
+    "train_batch_size": "batch_size",
+    "num_epochs": "epochs",
+}
+_OF_DLRM = {"save_checkpoint_path": "output", "load_checkpoint_path": "checkpoint"}
+"""One name for a setting of all models; programs keep the names of those that they follow."""
 
 _RATINGS = (
     "input output format min_user_count min_item_count kcore min_rating split engine overwrite"
 )
 _DLRM, _BERT4REC = "dlrm.scripts.main", "bert4rec.scripts.main"
-_RECOMMEND = "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run --recommend_users all"
+_RECOMMEND = "--dataset data/ml-1m --checkpoint data/ml-1m-run --recommend_users all"
 _RECOMMEND_FLAGS = (
     "dataset_path load_checkpoint_path recommend_users recommend_input top_k output_format "
     "num_threads test_batch_size ignore_fingerprint"
 )
 _FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()} | {
-    "blend": ("A trained model and the best of these, added", "checkpoint blend_with weight")
+    "blend": ("A trained model and the best of these, added", "blend_of blend_with weight")
 }
 """Models of ratings that need no training by steps: what they are, and their settings."""
 
@@ -75,6 +108,7 @@ def _fitted(mode: str, usage: str, flags: str) -> dict[str, Program]:
             usage,
             f"{flags} {settings}" if mode == "train" else flags,
             arguments=(name, f"--mode={mode}"),
+            names=_OF_FITTED,
         )
         for name, (summary, settings) in _FITTED.items()
     }
@@ -158,23 +192,26 @@ COMMANDS: Mapping[str, Command] = {
             "dlrm": Program(
                 _DLRM,
                 "Clicks, on a dataset of prepare criteo or clicks",
-                "--dataset data/dlrm --preset small --eval_split validation "
-                "--save_checkpoint_path data/dlrm-run",
+                "--dataset data/dlrm --output data/dlrm-run",
                 "dataset preset save_checkpoint_path resume batch_size epochs lr optimizer "
                 "embedding_dim eval_split",
                 arguments=("--mode=train",),
+                names=_OF_DLRM,
+                defaults={"preset": "auto"},
             ),
             "bert4rec": Program(
                 _BERT4REC,
                 "The next item, on a dataset of prepare movielens or amazon",
-                "--dataset_path data/ml-1m --config fast --export_root data/ml-1m-run",
+                "--dataset data/ml-1m --output data/ml-1m-run",
                 "dataset_path config export_root resume train_batch_size num_epochs lr max_len "
                 "emb_dim patience",
                 arguments=("--mode=train",),
+                names=_OF_BERT4REC,
+                defaults={"config": "auto"},
             ),
             **_fitted(
                 "train",
-                "--dataset_path data/ml-1m --export_root data/ml-1m-run",
+                "--dataset data/ml-1m --output data/ml-1m-run",
                 "dataset_path export_root baselines ranks_file top_k",
             ),
         },
@@ -188,13 +225,15 @@ COMMANDS: Mapping[str, Command] = {
                 f"{_STUDY} --dataset data/dlrm --preset small --eval_split validation",
                 "study search trials",
                 arguments=("dlrm",),
+                names=_OF_DLRM,
             ),
             "bert4rec": Program(
                 "recsys_recipes.tune",
                 "Of BERT4Rec",
-                f"{_STUDY} --dataset_path data/ml-1m --config fast",
+                f"{_STUDY} --dataset data/ml-1m --preset fast",
                 "study search trials",
                 arguments=("bert4rec",),
+                names=_OF_BERT4REC,
             ),
         },
     ),
@@ -204,36 +243,40 @@ COMMANDS: Mapping[str, Command] = {
             "dlrm": Program(
                 _DLRM,
                 "AUC and log loss; --mode inference_benchmark for latency",
-                "--dataset data/dlrm --load_checkpoint_path data/dlrm-run",
+                "--dataset data/dlrm --checkpoint data/dlrm-run",
                 "dataset load_checkpoint_path eval_split dataset_type test_batch_size log_path "
                 "base_device mode num_threads inference_benchmark_batch_sizes",
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
+                names=_OF_DLRM,
             ),
             "bert4rec": Program(
                 _BERT4REC,
                 "Hit rate and NDCG among all items",
-                "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                "--dataset data/ml-1m --checkpoint data/ml-1m-run",
                 "dataset_path load_checkpoint_path test_batch_size ranks_file report log_path "
                 "base_device mode num_threads",
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
+                names=_OF_BERT4REC,
             ),
             **_fitted(
                 "test",
-                "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                "--dataset data/ml-1m --checkpoint data/ml-1m-run",
                 "dataset_path load_checkpoint_path baselines ranks_file lists_file top_k log_path "
                 "test_batch_size num_threads mode",
             ),
         },
+        finds_model=True,
     ),
     "predict": _single(
         _DLRM,
         "Click probabilities of the rows of a dataset, with a trained DLRM",
-        "--dataset data/new --load_checkpoint_path data/dlrm-run --predictions data/new.csv",
+        "--dataset data/new --checkpoint data/dlrm-run --predictions data/new.csv",
         "dataset load_checkpoint_path predictions eval_split dataset_type test_batch_size "
         "base_device num_threads ignore_fingerprint",
         "--mode=predict",
+        names=_OF_DLRM,
     ),
     "recommend": Command(
         "Recommend items for histories, with a trained model",
@@ -244,10 +287,11 @@ COMMANDS: Mapping[str, Command] = {
                 _RECOMMEND,
                 f"{_RECOMMEND_FLAGS} base_device",
                 arguments=("--mode=recommend",),
+                names=_OF_BERT4REC,
             ),
             **_fitted("recommend", _RECOMMEND, _RECOMMEND_FLAGS),
         },
-        default="bert4rec",
+        finds_model=True,
     ),
     "deploy": _single(
         "recsys_recipes.serving.deploy",

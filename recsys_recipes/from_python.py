@@ -3,35 +3,84 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
 from absl import flags
 from pyarrow import ipc
 
 from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
+from recsys_recipes.commands import Program
 
 
-def parsed_flags(values: flags.FlagValues, **settings: Any) -> flags.FlagValues:
+def parsed_flags(
+    values: flags.FlagValues, program: Program | None = None, **settings: Any
+) -> flags.FlagValues:
     """Returns the flags of a command with these values.
+
+    Args:
+        values: flags of the program, with the program's own names.
+        program: the command's names and defaults; None has those of the program itself.
+        **settings: in the names of the command.
 
     Raises:
         UserError: a flag is unknown, or has no such value.
     """
+    names = {} if program is None else program.names
+    own = {flag: setting for setting, flag in names.items()}
+    for setting, default in ({} if program is None else program.defaults).items():
+        values.set_default(setting, default)
     arguments = []
     for name, value in settings.items():
+        if name in names and name not in own:
+            raise UserError(f"there is no setting {name!r}; say {names[name]!r}")
         if isinstance(value, (list, tuple)):
             value = ",".join(map(str, value))
-        arguments.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+        given = str(value).lower() if isinstance(value, bool) else value
+        arguments.append(f"--{own.get(name, name)}={given}")
     try:
         values(["recsys_recipes", *arguments])
     except flags.Error as error:
         raise UserError(str(error)) from error
     return values
+
+
+@contextlib.contextmanager
+def named_as_in(program: Program) -> Iterator[None]:
+    """Names settings in errors as the command does."""
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+        for setting, name in program.names.items():
+            message = message.replace(f"`{setting}`", f"`{name}`")
+        error.args = (message,)
+        error.settings = tuple(program.names.get(name, name) for name in error.settings)
+        raise
+
+
+@contextlib.contextmanager
+def schema_file(schema: Any) -> Iterator[Any]:
+    """Keeps a schema that is a dictionary in a YAML file meanwhile; another one stays."""
+    if not isinstance(schema, Mapping):
+        yield schema
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "schema.yaml"
+        path.write_text(yaml.safe_dump(dict(schema), sort_keys=False, allow_unicode=True))
+        yield path
+
+
+@contextlib.contextmanager
+def log_file(settings: Mapping[str, Any]) -> Iterator[Path]:
+    """Yields the log of a run: the one of the settings, or one that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(settings.get("log_path", Path(folder) / "log.json"))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Own ratings from Python: from a table to recommendations.
 
+    import recsys_recipes as rr
+
     columns = "user=customer,item=sku,timestamp=at"
-    dataset = ratings.prepare(frame, "data/shop", columns=columns)
-    run = ratings.train(dataset, "data/run", config="fast", max_steps=2000)
-    lists = ratings.recommend([["B01", "B77"], ["B02"]], dataset, run, top_k=10)
+    dataset = rr.ratings.prepare(frame, "data/shop", columns=columns)
+    run = rr.ratings.train(dataset, "data/run")
+    hit_rate = rr.ratings.test(dataset, run)["test_full_hr@10"]
+    lists = rr.ratings.recommend([["B01", "B77"], ["B02"]], dataset, run, top_k=10)
 
 Each function is a command of `recsys-recipes`, and its further settings are those of that command
 (docs/flags.md). A table is a path, or has `__arrow_c_stream__`: of pandas from 2.2, polars or
@@ -26,16 +29,18 @@ from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
 from recsys.errors import UserError
 from recsys.program import new_flags, print_line
+from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
 from recsys_recipes.blending.kind import KINDS, kind_of
-from recsys_recipes.from_python import file_of, parsed_flags
+from recsys_recipes.commands import COMMANDS, Program
+from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags
 from recsys_recipes.models import MODELS, model_of
 
 if TYPE_CHECKING:
     from recsys.ratings.config import ListConfig
     from recsys.ratings.recommend import Recommender
 
-__all__ = ["prepare", "recommend", "train"]
+__all__ = ["prepare", "recommend", "test", "train"]
 
 
 def prepare(table: Any, output: str | Path, **settings: Any) -> Path:
@@ -62,19 +67,36 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
         model: a word after `recsys-recipes train`, of the models of ratings.
-        **settings: of that command, such as `config` or `max_steps`, `neighbours` of `item_knn`, or
-            `checkpoint` of `blend`.
+        **settings: of that command, such as `preset` or `max_steps`, `neighbours` of `item_knn`, or
+            `blend_of` of `blend`.
 
     Raises:
         UserError: a setting or the dataset is refused.
     """
-    folders = {"dataset_path": dataset, "export_root": run, "log_path": Path(run) / "log.json"}
-    given = {"mode": "train", **folders, **settings}
-    if model in KINDS:
-        fitted.run(_parsed(model, **given), model)
-    else:
-        bert4rec_main.run(_parsed(model, **given))
+    files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
+    _run("train", model, **{**files, **settings})
     return Path(run)
+
+
+def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any]:
+    """Measures a trained model by the last items of its users.
+
+    Args:
+        dataset: the dataset of the training.
+        run: folder of the checkpoints, of any model of ratings.
+        **settings: of `recsys-recipes test`, such as `baselines`.
+
+    Returns:
+        Name -> metric: `test_full_hr@10` and `test_full_ndcg@10` are those among all items; those
+        of the baselines and of lists follow.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+    with log_file(settings) as log:
+        files = {"dataset": dataset, "checkpoint": run, "log_path": log}
+        _run("test", model_of(Path(run)).name, **{**settings, **files})
+        return dict(read_run_log(log)[-1]["data"])
 
 
 def recommend(
@@ -98,18 +120,20 @@ def recommend(
     from recsys.ratings.recommend import recommend as recommend_lines
 
     model = model_of(Path(run)).name
-    files = {"dataset_path": dataset, "load_checkpoint_path": run}
-    values = _parsed(model, mode="recommend", **{**files, **settings})
-    recommender, lists, batch_size = _opened(model, values)
+    files = {"dataset": dataset, "checkpoint": run}
     answers: list[dict[str, Any]] = []
-    recommend_lines(
-        recommender,
-        lists,
-        batch_size,
-        (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
-        "histories",
-        lambda text: answers.extend(map(json.loads, text.splitlines())),
-    )
+    with named_as_in(_program("recommend", model)):
+        recommender, lists, batch_size = _opened(
+            model, _parsed("recommend", model, **{**files, **settings})
+        )
+        recommend_lines(
+            recommender,
+            lists,
+            batch_size,
+            (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
+            "histories",
+            lambda text: answers.extend(map(json.loads, text.splitlines())),
+        )
     columns = {name: [answer.get(name) for answer in answers] for name in ("items", "scores")}
     schema = {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float32())}
     return pa.table(columns, pa.schema(schema))
@@ -139,13 +163,27 @@ def _raw_id(item: object) -> str:
     return str(int(number))
 
 
-def _parsed(model: str, **settings: Any) -> flags.FlagValues:
+def _program(mode: str, model: str) -> Program:
+    """Returns the command of a model of ratings; `mode` is its first word."""
     of_ratings = [name for name, spec in MODELS.items() if spec.data == "ratings"]
     if model not in of_ratings:
         raise UserError(f"model {model!r} must be {' or '.join(of_ratings)}")
-    values = new_flags()
+    return COMMANDS[mode].programs[model]
+
+
+def _parsed(mode: str, model: str, **settings: Any) -> flags.FlagValues:
+    program, values = _program(mode, model), new_flags()
     if model in KINDS:
         fitted.define_flags(values, model)
     else:
         bert4rec_flags.define_flags(values)
-    return parsed_flags(values, **settings)
+    return parsed_flags(values, program, mode=mode, **settings)
+
+
+def _run(mode: str, model: str, **settings: Any) -> None:
+    with named_as_in(_program(mode, model)):
+        values = _parsed(mode, model, **settings)
+        if model in KINDS:
+            fitted.run(values, model)
+        else:
+            bert4rec_main.run(values)

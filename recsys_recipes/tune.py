@@ -28,7 +28,7 @@ from absl import flags
 
 from recsys.errors import DivergenceError, UserError
 from recsys.flags import values_from_flags
-from recsys.program import new_flags, print_line, run_command
+from recsys.program import new_flags, print_line, run_command, setting_named
 from recsys.settings import (
     REQUIRED,
     Sections,
@@ -75,7 +75,7 @@ def parse_search(texts: list[str]) -> Searched:
                 f"`search` {text}: must be NAME=LOW..HIGH or NAME=VALUE,VALUE,...", setting="search"
             )
         suggestion(values)
-        search.append((name, values))
+        search.append((setting_named(name), values))
     return tuple(search)
 
 

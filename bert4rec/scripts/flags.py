@@ -2,7 +2,7 @@
 """Flags of the BERT4Rec programs."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ def chosen_from_flags(
         UserError: see `config_from_flags`.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    _drop_default_preset(flag_values["config"], values)
     given, name = frozenset(explicit), flag_values["config"].value
     auto.budget_from_flags(flag_values, "config")
     if flag_values["distributed"].value is not None:
@@ -130,6 +131,13 @@ def chosen_from_flags(
     preset = Preset(settings, dict.fromkeys(settings, f"`config` {AUTO}"))
     with preset.fill(values, explicit).located():
         return chosen, Bert4RecConfig.from_dict(values, frozenset(explicit)), given
+
+
+def _drop_default_preset(preset: "flags.Flag[Any]", values: Mapping[str, Any]) -> None:
+    """Takes back auto, a command's default, from a run that takes the settings of a checkpoint."""
+    trains = values["mode"] not in ("test", "recommend", "inference_benchmark")
+    if not preset.present and (not trains or values["load_checkpoint_path"] is not None):
+        preset.value = None
 
 
 def refuse_unused(

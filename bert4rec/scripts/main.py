@@ -14,7 +14,6 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.scripts.flags import chosen_from_flags, define_flags, refuse_unused
 from recsys import program
 from recsys.auto import budget_from_flags
-from recsys.flags import command_of
 
 
 def run(flag_values: flags.FlagValues) -> None:
@@ -53,7 +52,7 @@ def run(flag_values: flags.FlagValues) -> None:
             result.state.step,
             config.checkpoint_folder,
             "bert4rec.scripts.main",
-            folder_flag="--export_root",
+            folder="export_root",
         )
 
 
@@ -72,8 +71,8 @@ def _auto(
         print_line(f"Auto: {line}")
     print_line("Auto: without the choice:")
     told = (config.explicit | {"max_steps"}) - {"mode", "resume"}
-    words = ("recsys-recipes", "train", "bert4rec")
-    print_line(command_of(words, config.to_dict(), config.sections, told))
+    values, sections = config.to_dict(), config.sections
+    print_line(program.command_of("bert4rec.scripts.main", values, sections, told))
     return config
 
 

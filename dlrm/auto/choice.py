@@ -11,7 +11,7 @@ from dlrm.auto.candidates import Candidate, Traits, candidates
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
 from recsys.auto import require_training
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import CLICKS_KIND, Manifest
+from recsys.data.manifest import CLICKS_KIND, LOG_KINDS, Manifest
 from recsys.settings import declared
 
 
@@ -56,18 +56,24 @@ _RESUMED = _SETTLED | {
 """Settings that auto chooses, without those that follow from dataset and machine."""
 
 
-def is_default(values: Mapping[str, Any], explicit: Collection[str]) -> bool:
+def is_default(values: Mapping[str, Any], explicit: Collection[str], *, any_kind: bool) -> bool:
     """Tells whether a run without `preset` takes auto.
 
     It does if it trains, on a dataset that a schema made, without a checkpoint to begin with, and
     no setting of the model or the optimizer but `seeds` is given.
+
+    Args:
+        values: every setting.
+        explicit: names of those that the user gave.
+        any_kind: datasets of Criteo's form take auto too.
     """
     if values["mode"] != "train" or values["load_checkpoint_path"] or _SETTLED & set(explicit):
         return False
     try:
-        return Manifest.load(Path(values["dataset"] or "")).kind == CLICKS_KIND
+        kind = Manifest.load(Path(values["dataset"] or "")).kind
     except DatasetError:
         return False
+    return kind in (LOG_KINDS if any_kind else (CLICKS_KIND,))
 
 
 def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:

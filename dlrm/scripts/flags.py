@@ -12,7 +12,7 @@ from dlrm.auto import choice
 from dlrm.auto.candidates import Candidate
 from dlrm.auto.choice import Choice, Contender
 from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
-from recsys import auto
+from recsys import auto, program
 from recsys import flags as settings_flags
 from recsys.auto import AUTO
 from recsys.presets import Preset, PresetFolder
@@ -68,11 +68,15 @@ class _TheirEnum(flags.EnumParser):
 
 
 def take_default_preset(flag_values: flags.FlagValues) -> None:
-    """Sets `preset` of a run that takes auto by default."""
-    if flag_values["preset"].value is None:
+    """Sets `preset` where none is given: auto, or none.
+
+    A command may have auto as its default, for a dataset of any kind.
+    """
+    preset = flag_values["preset"]
+    if not preset.present:
         values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-        if choice.is_default(values, explicit):
-            flag_values["preset"].value = AUTO
+        is_auto = choice.is_default(values, explicit, any_kind=preset.default == AUTO)
+        preset.value = AUTO if is_auto else None
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
@@ -164,7 +168,7 @@ def command_of(config: DlrmConfig, given: set[str]) -> str:
         if field.name in given or values[field.name] != _plain(field.default)
     }
     told &= config.explicit - {"mode", "resume"}
-    return settings_flags.command_of(("recsys-recipes", "train", "dlrm"), values, SECTIONS, told)
+    return program.command_of("dlrm.scripts.main", values, SECTIONS, told)
 
 
 def _plain(default: Any) -> Any:

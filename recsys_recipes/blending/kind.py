@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class BlendSettings:
     """Settings of a blend."""
 
-    checkpoint: str = setting(
+    blend_of: str = setting(
         "",
         "Checkpoint, or folder of a run, of the first model, which is trained on the same dataset",
         used_with=OF_TRAINING,
@@ -66,12 +66,12 @@ class BlendKind:
         """
         from recsys_recipes.models import stored_ratings
 
-        if not settings.checkpoint:
+        if not settings.blend_of:
             raise UserError(
-                "`checkpoint` is needed: the run of the model to blend with a counted one",
-                setting="checkpoint",
+                "`blend_of` is needed: the run of the model to blend with a fitted one",
+                setting="blend_of",
             )
-        return stored_ratings(Path(settings.checkpoint))
+        return stored_ratings(Path(settings.blend_of))
 
     def fit(self, sequences: Sequences, settings: BlendSettings) -> "TrainedBlend":
         """Counts the second model, and chooses it and its weight."""

@@ -97,7 +97,7 @@ def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
     Raises:
         UserError: the one that was named needs more memory than there is.
     """
-    first = stored_ratings(Path(settings.checkpoint))
+    first = stored_ratings(Path(settings.blend_of))
     is_auto = settings.blend_with == "auto"
     names = [*COUNTED_BASELINES] if is_auto else [settings.blend_with]
     others: dict[str, FittedModel[Any]] = {}

@@ -58,7 +58,7 @@ def run(*flags, status=0):
 def blended(dataset, bert4rec, tmp_path_factory):
     """The folder of a blend, and its log."""
     folder = tmp_path_factory.mktemp("blend")
-    flags = (f"--dataset_path={dataset}", f"--checkpoint={bert4rec}", "--baselines=")
+    flags = (f"--dataset_path={dataset}", f"--blend_of={bert4rec}", "--baselines=")
     run(*flags, f"--export_root={folder / 'run'}", f"--log_path={folder / 'log'}")
     return folder / "run", folder / "log"
 
@@ -145,7 +145,7 @@ def test_served_answers_are_the_lists_of_the_checkpoint(dataset, blended, tmp_pa
 
 
 def test_a_blend_may_be_blended_once_more(dataset, blended, tmp_path):
-    common = (f"--dataset_path={dataset}", f"--checkpoint={blended[0]}", "--baselines=")
+    common = (f"--dataset_path={dataset}", f"--blend_of={blended[0]}", "--baselines=")
     run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
         "--blend_with=ease", "--weight=0.5")  # fmt: skip
     command = (f"--checkpoint={tmp_path / 'run'}", f"--repository={tmp_path / 'models'}")
@@ -160,7 +160,7 @@ def test_a_blend_may_be_blended_once_more(dataset, blended, tmp_path):
 
 
 def test_a_weight_and_a_model_may_be_given(dataset, bert4rec, tmp_path):
-    common = (f"--dataset_path={dataset}", f"--checkpoint={bert4rec}", "--baselines=")
+    common = (f"--dataset_path={dataset}", f"--blend_of={bert4rec}", "--baselines=")
     run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
         "--blend_with=item_knn", "--weight=0.25")  # fmt: skip
     settings = StoredBlend.open(tmp_path / "run").settings
@@ -171,11 +171,11 @@ def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path,
     common = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
     other = write_other_dataset(tmp_path / "other")
     for flags, facts in (
-        ((), ["--checkpoint"]),
-        ((f"--checkpoint={tmp_path / 'none'}",), [tmp_path / "none"]),
-        ((f"--checkpoint={bert4rec}", "--blend_with=other"), ["--blend_with", "markov", "other"]),
-        ((f"--checkpoint={bert4rec}", "--weight=2"), ["--weight", "2"]),
-        ((f"--checkpoint={bert4rec}", f"--dataset_path={other}"), ["--dataset_path", other]),
+        ((), ["--blend_of"]),
+        ((f"--blend_of={tmp_path / 'none'}",), [tmp_path / "none"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=other"), ["--blend_with", "markov", "other"]),
+        ((f"--blend_of={bert4rec}", "--weight=2"), ["--weight", "2"]),
+        ((f"--blend_of={bert4rec}", f"--dataset_path={other}"), ["--dataset_path", other]),
     ):
         run(*common, *flags, f"--log_path={tmp_path / 'log'}", status=2)
         assert_tells(capsys.readouterr().err, *facts)

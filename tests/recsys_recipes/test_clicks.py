@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import csv
 
+import recsys_recipes as rr
 from recsys.errors import UserError
 from recsys_recipes import clicks
 from tests import harness
@@ -62,6 +63,42 @@ def test_what_is_wrong_raises_errors_that_name_it(log, tmp_path):
         clicks.prepare(log.drop_columns(["C1"]), tmp_path / "data", schema=schema)
     harness.assert_tells(str(refused.value), "'C1'")
     assert tempfile.gettempdir() not in str(refused.value)  # where the table was written
+
+
+SCHEMA = {
+    "label": {"column": "bought", "positive": ["1"], "negative": ["0"]},
+    "columns": [
+        {"name": "ad", "role": "categorical", "type": "string"},
+        {"name": "age", "role": "numerical", "type": "int"},
+    ],
+    "split": {"fractions": [0.6, 0.2, 0.2]},
+}
+
+
+def test_a_frame_gets_predictions_on_its_index_and_a_test_its_metrics(tmp_path):
+    """The schema is a dictionary; a row of the new frame is refused, and its labels repeat."""
+    import pandas as pd  # which Gradio brings
+
+    rows = 400
+    frame = pd.DataFrame({"ad": [f"a{i % 5}" for i in range(rows)], "age": range(rows)})
+    frame["bought"] = [int(i % 5 < 2) for i in range(rows)]
+    dataset = rr.clicks.prepare(frame, tmp_path / "data", schema=SCHEMA, **QUIET)
+    small = {"embedding_dim": 8, "bottom_mlp_sizes": [8], "top_mlp_sizes": [1], "batch_size": 40}
+    run = rr.clicks.train(
+        dataset, tmp_path / "run", **small, optimizer="adam", lr=0.03, epochs=20, warmup_steps=0,
+        eval_split="validation", best_by="log_loss", base_device="cpu", baselines=[]
+    )  # fmt: skip
+    metrics = rr.clicks.test(dataset, run, baselines=[])
+    assert metrics["auc"] > 0.95
+    assert metrics["num_rows"] == rows * 0.2
+    new = pd.concat([frame.drop(columns="bought").astype({"age": "str"})] * 30)
+    new.iloc[3, 1] = "x"
+    answers = rr.clicks.predict(new, dataset, run)
+    assert answers.index.equals(new.index)
+    assert answers["probability"].isna().to_numpy().nonzero()[0].tolist() == [3]
+    likely = answers["probability"].to_numpy() > 0.5
+    known = np.arange(len(new)) != 3
+    assert (likely == (np.arange(len(new)) % 5 < 2))[known].mean() > 0.95
 
 
 @needs("Polars")

@@ -115,17 +115,18 @@ def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here
     screen = first_screen(text)
     listed = re.findall(r"^  (?:-\w+,|--\[no\]\w+,)?--(?:\[no\])?(\w+)", text, re.MULTILINE)
     names = set(listed) - {"help"}
-    assert set(program.most_used) <= names
+    most_used = {program.flag(setting) for setting in program.most_used}
+    assert most_used <= names
+    assert not names & set(program.names).difference(program.names.values())
     shown = set(re.findall(r"--(?:\[no\])?(\w+)", screen)) & names
-    wanted = program.most_used or names
-    assert set(wanted) <= shown
+    assert (most_used or names) <= shown
     assert len(shown) >= min(10, len(names))
     assert words[0] != "test" or "--mode=test" in screen  # the mode that it has
     assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
 
 
 def test_messages_name_the_command_of_a_program(tmp_path):
-    done = recipes("train", "bert4rec", f"--dataset_path={tmp_path / 'none'}", status=2)
+    done = recipes("train", "bert4rec", f"--dataset={tmp_path / 'none'}", status=2)
     harness.assert_tells(done.stderr, tmp_path / "none", "`recsys-recipes prepare movielens`")
 
 
@@ -135,7 +136,7 @@ def test_a_command_of_several_programs_lists_them(word, here):
     assert first_screen(text) == text.rstrip("\n")
     for name, program in COMMANDS[word].programs.items():
         assert f"{name}: {program.summary}" in text
-        assert all(f"--{flag}" in text for flag in program.most_used)
+        assert all(f"--{program.flag(setting)}" in text for setting in program.most_used)
 
 
 @pytest.mark.parametrize(
@@ -149,14 +150,40 @@ def test_a_command_of_several_programs_lists_them(word, here):
         ("demo --rows=0", ["--rows", 1, 0]),
         ("prepare criteo --inputt=3", ["'inputt'", "input ?"]),
         ("verify", ["recsys-recipes verify DIR"]),
-        ("test dlrm --dataset=x", ["recsys-recipes test dlrm", "--load_checkpoint_path"]),
-        ("test bert4rec", ["recsys-recipes test bert4rec", "--load_checkpoint_path"]),
+        ("test dlrm --dataset=x", ["recsys-recipes test dlrm", "--checkpoint"]),
+        ("test bert4rec", ["recsys-recipes test bert4rec", "--checkpoint"]),
+        ("test --dataset=x", ["recsys-recipes test", "--checkpoint"]),
+        ("recommend", ["recsys-recipes recommend", "--checkpoint"]),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_choices(words, facts, here):
     code, out, err = here(*words.split())
     assert (code, out) == (2, "")
     harness.assert_tells(err, *facts)
+
+
+@pytest.mark.parametrize(("words", "program"), PROGRAMS)
+def test_a_setting_has_one_name_in_all_commands(words, program, here):
+    for setting, flag in program.names.items():
+        if setting not in program.names.values():
+            code, out, err = here(*words, f"--{setting}=x")
+            assert (code, out) == (2, "")
+            harness.assert_tells(err, f"--{flag}")
+
+
+def test_a_refusal_names_flags_as_the_command_has_them(here, tmp_path):
+    for words, facts in (
+        (["train", "bert4rec", f"--dataset={tmp_path}"], ["--dataset", tmp_path]),
+        (["train", "bert4rec", "--batch_size=0"], ["--batch_size"]),
+        (["train", "bert4rec", "--preset=nope"], ["--preset", "nope"]),
+        (["train", "item_knn", "--datset=x"], ["dataset_name, dataset"]),
+        (["train", "dlrm", "--resume", f"--dataset={tmp_path}"], ["--resume", "--output"]),
+        (["test", f"--checkpoint={tmp_path}"], [tmp_path]),
+    ):
+        code, _, err = here(*words)
+        assert code == 2
+        harness.assert_tells(err, *facts)
+        assert not re.search("dataset_path|export_root|save_checkpoint_path|--config", err)
 
 
 @pytest.mark.parametrize("words", [["train", "dlrm", "--split=test"], ["serve", "--epochs=3"]])
@@ -170,8 +197,9 @@ def test_a_flag_of_another_program_is_unknown(words):
 
 def test_the_command_trains_and_tests_a_model(tmp_path):
     log, run = f"--log_path={tmp_path / 'log'}", tmp_path / "run"
-    recipes("train", "dlrm", *TINY_DLRM, log, "--max_steps=2", f"--save_checkpoint_path={run}")
-    recipes("test", "dlrm", *TINY_DLRM, log, f"--load_checkpoint_path={run}")
+    recipes("train", "dlrm", *TINY_DLRM, log, "--max_steps=2", f"--output={run}")
+    recipes("test", "dlrm", *TINY_DLRM, log, f"--checkpoint={run}")
+    recipes("test", *TINY_DLRM, log, f"--checkpoint={run}")
     assert 0 < harness.read_log(tmp_path / "log")[-1]["data"]["auc"] < 1
 
 
@@ -232,7 +260,7 @@ def test_an_option_of_theirs_without_counterpart_is_refused(given, fact):
         translate(given.split())
 
 
-TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--load_checkpoint_path"
+TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -241,9 +269,10 @@ TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--load_checkpoint_
         ((*TRAIN, "--dataset={tmp}/none"), "--dataset"),
         ((*TRAIN, "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),
         (("predict", "--dataset={tmp}/none", "--predictions=x", f"{LOADED}=."), "--dataset"),
-        (("train", "bert4rec", "--dataset_path={tmp}"), "--dataset_path"),
+        (("train", "bert4rec", "--dataset={tmp}"), "--dataset"),
         (("deploy", "--checkpoint={tmp}/none", "--repository={tmp}/models"), "--checkpoint"),
-        (("recommend", "--dataset_path={tmp}", f"{LOADED}=."), "--dataset_path"),
+        (("recommend", "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),
+        (("recommend", "bert4rec", "--dataset={tmp}", f"{LOADED}=."), "--dataset"),
         (
             ("tune", "dlrm", "--eval_split=validation", "--dataset={tmp}/none", "--study={tmp}/s",
              "--search=lr=1..2"),

@@ -23,7 +23,7 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
     of_file = ratings.prepare(tmp_path / "ratings.csv", tmp_path / "file", progress="none")
     for path in of_file.rglob("*.parquet"):
         assert (dataset / path.relative_to(of_file)).read_bytes() == path.read_bytes()
-    settings = {"config": "fast", "max_steps": 15, "base_device": "cpu", "emb_dim": 32}
+    settings = {"preset": "fast", "max_steps": 15, "base_device": "cpu", "emb_dim": 32}
     run = ratings.train(dataset, tmp_path / "run", **settings)
     histories = [[1.0, np.float32(50), 110], ["no such item"], [260]]
     lists = ratings.recommend(histories, dataset, run, top_k=3, base_device="cpu")
@@ -35,8 +35,8 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
         ratings.recommend([[1]], dataset, run, top=3)
     (tmp_path / "histories").write_text("1 50 110\nnone\n260\n")
     done = harness.forked(
-        *("-m", "recsys_recipes", "recommend", f"--dataset_path={dataset}", "--top_k=3"),
-        *(f"--load_checkpoint_path={run}", f"--recommend_input={tmp_path / 'histories'}"),
+        *("-m", "recsys_recipes", "recommend", f"--dataset={dataset}", "--top_k=3"),
+        *(f"--checkpoint={run}", f"--recommend_input={tmp_path / 'histories'}"),
         *("--output_format=json", "--base_device=cpu"),
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -46,11 +46,13 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
     ]
     quiet = {"baselines": []}
     knn = ratings.train(dataset, tmp_path / "knn", "item_knn", neighbours=20, **quiet)
-    blend = ratings.train(dataset, tmp_path / "blend", "blend", checkpoint=run, **quiet)
+    blend = ratings.train(dataset, tmp_path / "blend", "blend", blend_of=run, **quiet)
     for other in (knn, blend):
         found = ratings.recommend(histories, dataset, other, top_k=3)
         assert [len(items or ()) for items in found["items"].to_pylist()] == [3, 0, 3]
         assert found != lists
+        metrics = ratings.test(dataset, other, baselines=[])
+        assert metrics == harness.read_log(other / "log.json")[-1]["data"]
 
 
 def test_what_is_wrong_raises_errors_that_name_it(tmp_path):
@@ -58,3 +60,8 @@ def test_what_is_wrong_raises_errors_that_name_it(tmp_path):
         ratings.prepare({"user": [1]}, tmp_path / "data")
     with harness.refusal("'dlrm'", "item_knn"):
         ratings.train(tmp_path, tmp_path / "run", "dlrm")
+    for name, meant in (("dataset_path", "dataset"), ("config", "preset")):
+        with harness.refusal(repr(name), repr(meant)):
+            ratings.train(tmp_path, tmp_path / "run", **{name: tmp_path})
+    with harness.refusal(tmp_path, settings=("dataset",)):
+        ratings.train(tmp_path, tmp_path / "run")
