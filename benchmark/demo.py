@@ -40,38 +40,38 @@ TRAINING_FLAGS = (
 )
 
 Steps = Sequence[tuple[str, str, str]]
-"""Title, module and flags of each command, with placeholders."""
+"""Title, words after `recsys-recipes` and flags of each command, with placeholders."""
 
 STEPS: Steps = (
     (
         "1. Raw logs: {rows:,} rows in 4 days",
-        "preproc.generate_criteo",
+        "generate criteo",
         "--output={folder}/raw --rows={rows} --days=4 --overwrite",
     ),
     (
         "2. Raw logs to a dataset (split binary)",
-        "preproc.clicks",
+        "prepare criteo",
         "--input={folder}/raw --output={folder}/dataset --overwrite",
     ),
-    ("3. Check the dataset", "dataspec.verify", "{folder}/dataset"),
+    ("3. Check the dataset", "verify", "{folder}/dataset"),
     (
         "4. Train DLRM",
-        "dlrm.scripts.main",
-        "--mode=train --dataset={folder}/dataset --save_checkpoint_path={folder}/checkpoint "
+        "train dlrm",
+        "--dataset={folder}/dataset --output={folder}/checkpoint "
         # Its company is the best that any model can reach.
         f"--log_path={{folder}}/train_log.json {TRAINING_FLAGS} --baselines=",
     ),
     (
         "5. Test the checkpoint (the model flags come from the checkpoint)",
-        "dlrm.scripts.main",
-        "--mode=test --dataset={folder}/dataset --load_checkpoint_path={folder}/checkpoint "
+        "test dlrm",
+        "--dataset={folder}/dataset --checkpoint={folder}/checkpoint "
         "--log_path={folder}/test_log.json --baselines= {report}",
     ),
     (
         "6. Latency of inference",
-        "dlrm.scripts.main",
+        "test dlrm",
         "--mode=inference_benchmark --dataset={folder}/dataset "
-        "--load_checkpoint_path={folder}/checkpoint --log_path={folder}/inference_log.json",
+        "--checkpoint={folder}/checkpoint --log_path={folder}/inference_log.json",
     ),
 )
 
@@ -94,23 +94,23 @@ class DemoOptions:
 SECTIONS: dict[type, str] = {DemoOptions: "demo"}
 
 
-def run_step(title: str, module: str, *arguments: str) -> None:
+def run_step(title: str, *words: str) -> None:
     """Prints a command and runs it in a process.
 
     Raises:
         SystemExit: the command failed.
     """
-    command = ["python", "-m", module, *arguments]
-    print(f"\n== {title}\n$ {shlex.join(command)}", flush=True)
+    command = shlex.join(["recsys-recipes", *words])
+    print(f"\n== {title}\n$ {command}", flush=True)
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, *command[1:]],
+        [sys.executable, "-m", "recsys_recipes", *words],
         check=False,
         preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
     )
     code = done.returncode
     if code:
-        raise SystemExit(f"demo: `{shlex.join(command)}` failed with exit code {code}")
+        raise SystemExit(f"demo: `{command}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
 
 
@@ -120,9 +120,9 @@ def run_steps(steps: Steps, **values: object) -> None:
     Raises:
         SystemExit: a step failed.
     """
-    for title, module, flags in steps:
+    for title, command, flags in steps:
         words = [word.format(**values) for word in flags.split()]
-        run_step(title.format(**values), module, *filter(None, words))
+        run_step(title.format(**values), *command.split(), *filter(None, words))
 
 
 def missed_goal(problem: str, size: int, default: int, unit: str) -> int:

@@ -31,34 +31,34 @@ SHOWN_HISTORIES = 5
 STEPS: Steps = (
     (
         "1. Raw ratings: {interactions:,} of 2,000 users",
-        "preproc.generate_ratings",
+        "generate ratings",
         "--output={folder}/ratings.csv --titles={folder}/movies.csv --users=2000 --items=400 "
         "--interactions={interactions} --overwrite",
     ),
     (
         "2. Ratings to a dataset of sequences",
-        "preproc.movielens",
+        "prepare movielens",
         "--input={folder}/ratings.csv --output={folder}/dataset --overwrite",
     ),
-    ("3. Check the dataset", "dataspec.verify", "{folder}/dataset"),
+    ("3. Check the dataset", "verify", "{folder}/dataset"),
     (
         "4. Train BERT4Rec",
-        "bert4rec.scripts.main",
-        "--dataset_path={folder}/dataset --export_root={folder}/checkpoint "
-        "--log_path={folder}/train_log.json --config=fast --max_len=50 --num_epochs=12 --lr=0.003 "
+        "train bert4rec",
+        "--dataset={folder}/dataset --output={folder}/checkpoint "
+        "--log_path={folder}/train_log.json --preset=fast --max_len=50 --epochs=12 --lr=0.003 "
         "--print_freq=50",
     ),
     (
         "5. Test the best checkpoint (the model flags come from the checkpoint)",
-        "bert4rec.scripts.main",
-        "--mode=test --dataset_path={folder}/dataset --load_checkpoint_path={folder}/checkpoint "
+        "test",
+        "--dataset={folder}/dataset --checkpoint={folder}/checkpoint "
         "--log_path={folder}/test_log.json",
     ),
     (
         f"6. Recommend for {SHOWN_HISTORIES} histories (the next rank often follows a rank)",
-        "bert4rec.scripts.main",
-        "--mode=recommend --dataset_path={folder}/dataset "
-        "--load_checkpoint_path={folder}/checkpoint --recommend_input={folder}/histories.txt "
+        "recommend",
+        "--dataset={folder}/dataset --checkpoint={folder}/checkpoint "
+        "--recommend_input={folder}/histories.txt "
         "--top_k=5 --output_format=table",
     ),
 )

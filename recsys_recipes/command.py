@@ -68,7 +68,7 @@ def _wrapped(text: str, first: str, others: str) -> str:
 def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> None:
     """Runs the program of some words as `python -m` would."""
     spelled = " ".join((NAME, *words))
-    own = _own_flags(program, spelled, arguments)
+    own = own_flags(program, spelled, arguments)
     if missing := _missing(program, own):
         flag = program.flag(missing[0])
         sys.exit(fail(f"{spelled} needs --{flag}, a trained model ({spelled} --help)"))
@@ -87,8 +87,14 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
 
 
-def _own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the program's own names of flags."""
+def own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with the program's own names of flags.
+
+    Args:
+        program: the program.
+        spelled: words of the command, for a refusal.
+        arguments: those of the user.
+    """
     settings = {flag: setting for setting, flag in program.names.items()}
     own = []
     for argument in arguments:

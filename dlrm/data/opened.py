@@ -72,10 +72,10 @@ class OpenedDataset:
             return cls(config, spec, manifest)
         if manifest is not None and manifest.kind == SEQUENCES_KIND:
             raise DatasetError(
-                f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
-                "bert4rec.scripts.main with `dataset_path`; DLRM takes click logs, of which python "
-                "-m preproc.clicks makes a dataset",
-                settings=("dataset", "dataset_path"),
+                f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it with "
+                "`recsys-recipes train bert4rec`; DLRM takes click logs, of which `recsys-recipes "
+                "prepare clicks` makes a dataset",
+                setting="dataset",
             )
         sizes, lines = config.num_embeddings_per_feature, list[str]()
         files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))

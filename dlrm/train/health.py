@@ -18,8 +18,8 @@ def metric_lines(metrics: ClickMetrics, split: str) -> list[str]:
             f"Normalised entropy {metrics.normalised_entropy:.4f} on the {split} split: its click "
             "rate, predicted for every row, would be better. The model was trained too little or "
             "too long, its `lr` is too high, or the rows of the split are unlike those of "
-            "training: compare the log losses of the evaluations, and the splits by python -m "
-            "dataspec.verify"
+            "training: compare the log losses of the evaluations, and the splits with "
+            "`recsys-recipes verify`"
         )
     if not _LEAST_CALIBRATION <= metrics.calibration <= _MOST_CALIBRATION and metrics.base_rate:
         lines.append(

@@ -45,8 +45,8 @@ def test_a_missed_goal_fails_unless_there_were_fewer_rows(capsys):
 
 
 def test_a_step_that_fails_ends_the_demo(capfd):
-    steps = (("Check {what}", "dataspec.verify", "--quick {what} {nothing}"),)
-    command = "python -m dataspec.verify --quick 'not there'"
+    steps = (("Check {what}", "verify", "--quick {what} {nothing}"),)
+    command = "recsys-recipes verify --quick 'not there'"
     with harness.refusal(command, 2, kind=SystemExit):
         demo.run_steps(steps, what="not there", nothing="")
     assert f"Check not there\n$ {command}\n" in capfd.readouterr().out
@@ -55,9 +55,9 @@ def test_a_step_that_fails_ends_the_demo(capfd):
 @pytest.mark.multiprocess
 def test_a_killed_demo_ends_its_training(tmp_path):
     code = "import sys; from benchmark.demo import run_step; run_step('Train', *sys.argv[1:])"
-    run = (f"--save_checkpoint_path={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}")
+    run = (f"--output={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}")
     endless = (*TINY_DLRM, *run, "--epochs=1000000", "--test_after=2000000", "--save_freq=1")
-    with harness.started("-c", code, "dlrm.scripts.main", *endless) as running:
+    with harness.started("-c", code, "train", "dlrm", *endless) as running:
         pointer = tmp_path / "run" / "latest.json"
         harness.wait_for(pointer.exists, "a checkpoint", process=running)
         running.kill()

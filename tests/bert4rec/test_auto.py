@@ -72,7 +72,7 @@ def choice(dataset, *flags):
 
 def command(capsys):
     """Returns the arguments of the command that was printed, without those of `QUIET`."""
-    begin, lines = "recsys-recipes train bert4rec", capsys.readouterr().out.splitlines()
+    begin, lines = "python -m bert4rec.scripts.main", capsys.readouterr().out.splitlines()
     line = next(line for line in lines if line.startswith(begin))
     return [word for word in shlex.split(line)[3:] if word not in QUIET]
 

@@ -112,7 +112,9 @@ def train(program, dataset, folder, *flags, **status):
 
 def command(program):
     """Returns the arguments of the command that was printed, without those of `QUIET`."""
-    line = next(x for x in program.stdout.splitlines() if x.startswith("recsys-recipes train dlrm"))
+    line = next(
+        x for x in program.stdout.splitlines() if x.startswith("python -m dlrm.scripts.main")
+    )
     return [word for word in shlex.split(line)[3:] if word not in QUIET]
 
 
@@ -218,7 +220,7 @@ def test_a_resumed_run_keeps_its_choice(program, frequent, tmp_path):
 
 def test_an_interrupted_race_leaves_nothing_and_begins_again(frequent, tmp_path):
     words = ("-m", "recsys_recipes", "train", "dlrm", f"--dataset={frequent}", *QUIET)
-    paths = (f"--save_checkpoint_path={tmp_path / 'run'}", f"--log_path={tmp_path / 'log.json'}")
+    paths = (f"--output={tmp_path / 'run'}", f"--log_path={tmp_path / 'log.json'}")
     # Epochs without an end, until the signal comes.
     endless = ("--epochs=1000000", "--patience=1000000", "--plateau_factor=1", "--preset=auto")
     with harness.started_forked(*words, *paths, *endless) as process:

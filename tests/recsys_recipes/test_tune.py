@@ -134,10 +134,21 @@ def test_the_choice_of_auto_is_tried_first(tune, tmp_path):
     assert first.system_attrs["fixed_params"]["dropout"] == "0.5"
 
 
+def test_a_command_searches_settings_by_its_own_names(words, tmp_path):
+    names = {"--dataset_path=": "--dataset=", "--train_batch_size=": "--batch_size="}
+    given = [functools.reduce(lambda w, n: w.replace(*n), names.items(), word) for word in words]
+    search = ("--search=batch_size=4,8", "--trials=1", "--finalists=0")
+    harness.forked("-m", "recsys_recipes", "tune", *given, *search)
+    (trial,) = of_study(tmp_path)["COMPLETE"]
+    (log,) = tmp_path.glob("*.json")
+    settings = harness.read_log(log)[0]["data"]
+    assert str(settings["train_batch_size"]) == trial.params["train_batch_size"]
+
+
 def test_a_killed_trial_begins_anew(words, tmp_path):
     search = "--search=lr=1e-4..1e-2", "--search=dropout=0.1..0.3"
     steps = ("--max_steps=1000000", "--test_freq=5", "--trials=2")
-    command = ("-m", "recsys_recipes", "tune", *words, *search, *steps)
+    command = ("-m", "recsys_recipes.tune", *words, *search, *steps)
     with harness.started_forked(*command) as process:
         log = tmp_path / "study.db.trial-0.json"
         harness.wait_for(lambda: "full_ndcg@10" in json.dumps(harness.read_log(log)), "a trial")

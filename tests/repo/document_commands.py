@@ -10,7 +10,12 @@ import shlex
 from benchmark import run
 from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
+from recsys.auto import AUTO
+from recsys.program import new_flags
 from recsys.train.config import Config
+from recsys_recipes import fitted, tune
+from recsys_recipes.command import own_flags
+from recsys_recipes.commands import COMMANDS
 from tests.harness import REPOSITORY
 from tests.repo.flag_reference import flags_of
 
@@ -40,6 +45,39 @@ def commands_of(text):
     return [command for command in commands if command]
 
 
+def check_command(words):
+    """Checks the words after `recsys-recipes`, as `check_program` those of a program."""
+    word, *rest = words
+    command = COMMANDS[word]
+    if "" in command.programs:
+        program = command.programs[""]
+    elif rest[:1] and rest[0] in command.programs:
+        program, rest = command.programs[rest[0]], rest[1:]
+    elif rest == ["--help"]:
+        return
+    else:  # of a command that finds the model in the checkpoint, any
+        assert command.default or "--checkpoint" in rest
+        program = command.programs[command.default or "bert4rec"]
+    check_program(program.module, [*program.arguments, *own_flags(program, word, rest)])
+
+
+OF_MODELS = ("recsys_recipes.fitted", "recsys_recipes.tune")
+"""Programs whose first word is a model."""
+
+
+def check_program_of_models(name, model, *words):
+    """Checks the flags of a program for a model."""
+    if name == "recsys_recipes.tune":
+        values = new_flags(tune.SECTIONS)
+        tune.TRAINED[model].flags.define_flags(values)
+    else:
+        values = new_flags()
+        fitted.define_flags(values, model)
+    assert values([name, *words])[1:] == []
+    if name == "recsys_recipes.fitted":
+        fitted.config_from_flags(values, model)
+
+
 def check_program(name, words):
     """Checks that a module is a program, that it has these flags, and that they make a job."""
     spec = importlib.util.find_spec(name)
@@ -55,6 +93,9 @@ def check_program(name, words):
         values = run.define_flags(list(itertools.takewhile(lambda w: not w.startswith("-"), words)))
     elif name in RATINGS:
         values = ratings.define_flags(RATINGS[name])
+    elif name in OF_MODELS:
+        check_program_of_models(name, *words)
+        return
     else:
         module = importlib.import_module(OF_FLAGS.get(name, name))
         if not {"SECTIONS", "define_flags"} & set(vars(module)):
@@ -65,6 +106,8 @@ def check_program(name, words):
         assert others == []
     if name in RATINGS:
         ratings.job_from_flags(RATINGS[name], values)
+    elif AUTO in (values.flag_values_dict().get(each) for each in ("preset", "config")):
+        return  # reads the dataset
     elif name.startswith(("bert4rec.", "dlrm.")):
         config = module.config_from_flags(values)
         if isinstance(config, Config):

@@ -41,6 +41,17 @@ Every flag of every program. `make golden` writes this page; a test fails when i
 A flag is given as `--name value` or `--name=value`, a boolean one as `--name` or `--noname`, a list
 with commas; `--flagfile` reads flags from a file. `recsys-recipes --help` tells which of its
 commands runs which program.
+
+The commands of `recsys-recipes` have one name for what programs name differently; there `train`
+takes `--preset auto` unless a preset is named.
+
+| Command | Programs |
+| --- | --- |
+| `--dataset` | `--dataset` of DLRM, `--dataset_path` of others |
+| `--output`, the folder of a run | `--save_checkpoint_path` of DLRM, `--export_root` of others |
+| `--checkpoint` | `--load_checkpoint_path` |
+| `--preset` | `--preset` of DLRM, `--config` of BERT4Rec |
+| `--batch_size`, `--epochs` | those of DLRM, `--train_batch_size` and `--num_epochs` of BERT4Rec |
 """
 
 

@@ -12,13 +12,24 @@ from benchmark import demo, report
 from benchmark.cases import criteo_sample
 from benchmark.record import RESULTS
 from dlrm.scripts import flags as dlrm
+from recsys_recipes.command import own_flags
+from recsys_recipes.commands import COMMANDS
 from tests.harness import REPOSITORY, forked, run
-from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, check_program, commands_of
+from tests.repo.document_commands import (
+    DOCUMENTS,
+    FENCE,
+    OF_SHELL,
+    check_command,
+    check_program,
+    commands_of,
+)
 from tests.repo.flag_reference import defined
 
 README = REPOSITORY / "README.md"
 CURRENT = [page for page in DOCUMENTS if page.name not in ("CHANGELOG.md", "log.md")]
 """Documents that describe the repository as it is."""
+
+TRAIN_DLRM = COMMANDS["train"].programs["dlrm"]
 
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 
@@ -42,9 +53,14 @@ def test_a_documented_command_can_be_run(command):
         words = words[1:]
     if words[:1] == ["make"]:
         run(*words, "--dry-run")
+    elif words[0] == "recsys-recipes" and words[1] != "--help":
+        check_command(words[1:])
     elif words[0] == "torchrun" and "-m" in words:
         program = words.index("-m") + 1
-        check_program(words[program], words[program + 1 :])
+        if words[program] == "recsys_recipes":
+            check_command(words[program + 1 :])
+        else:
+            check_program(words[program], words[program + 1 :])
     elif words[1:2] == ["-m"] and Path(words[0]).name == "python":
         check_program(words[2], words[3:])
     elif "/" in words[0]:
@@ -72,10 +88,10 @@ def training_settings(arguments):
 )
 def test_the_settings_that_are_measured_are_documented(measured):
     shown = [
-        training_settings(shlex.split(command)[3:])
+        training_settings(own_flags(TRAIN_DLRM, "train dlrm", shlex.split(command)[3:]))
         for document in (README, REPOSITORY / "docs" / "dlrm.md")
         for command in commands_of(document.read_text())
-        if command.startswith("python -m dlrm.scripts.main --mode train")
+        if command.startswith("recsys-recipes train dlrm")
     ]
     assert training_settings(["--dataset=x", *measured]) in shown
 
