@@ -65,12 +65,13 @@ STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
 # GCC would make calls of memcpy out of loops that copy a few vectors.
 KERNEL_FLAGS = ["-fno-tree-loop-distribute-patterns"]
 X86_FLAGS = {
-    "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "kernels_avx512.cpp": [
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": [
         *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
         "-mprefer-vector-width=512",
     ],
 }
+"""Instruction set -> flags of the sources that end in kernels_<instruction set>.cpp."""
 
 # Run whenever Python starts; without a word where the sources have gone since.
 STARTUP = (
@@ -257,9 +258,11 @@ class BuildSharedLibrary(build_ext):
     @staticmethod
     def flags_of(name):
         """Returns the flags that one source has and others have not."""
+        _, has_kernels, instruction_set = Path(name).stem.rpartition("kernels_")
+        if not has_kernels:
+            return []
         on_x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))
-        instruction_set = X86_FLAGS.get(name, []) if on_x86 else []
-        return [*instruction_set, *(KERNEL_FLAGS if name.startswith("kernels_") else [])]
+        return [*(X86_FLAGS.get(instruction_set, []) if on_x86 else []), *KERNEL_FLAGS]
 
     @staticmethod
     def require_toolkit():

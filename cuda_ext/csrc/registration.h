@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers ops through LibTorch's stable ABI: one binary serves torch 2.11 and later, with and
-// without CUDA. Each op's schema is beside its C++ entry, in the ops.cpp of its folder; the
-// meanings are in cuda_ext/reference.py, fake kernels and autograd in cuda_ext/ops.
+// without CUDA. Each op's schema is beside its C++ entry, in a file that ends in _op.cpp or
+// _ops.cpp; the meanings are in cuda_ext/reference.py, fake kernels and autograd in cuda_ext/ops.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

@@ -2,7 +2,7 @@
 // Checks of rows and bag offsets, which kernels on the CPU would follow out of the table.
 #pragma once
 
-#include "lookup/kernels.h"
+#include "lookup/lookup_arguments.h"
 #include "table_rows.h"
 #include "tensor_arguments.h"
 

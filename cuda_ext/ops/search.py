@@ -16,7 +16,7 @@ from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
 
 BLOCK_ROWS = 64
-"""Rows of a block of codes, as `csrc/search/kernels.h` has it."""
+"""Rows of a block of codes, as `csrc/search/top_rows_arguments.h` has it."""
 MOST_COLUMNS = 1024
 """Columns with which the sums of a scan fit 32 bits."""
 _ROWS_AT_ONCE = 1 << 12

@@ -209,7 +209,7 @@ def test_table_has_a_column_for_each_architecture():
 @needs("CUDA compiler")
 def test_lookup_kernels_compile_without_spills():
     text = compile_report.compile_source(
-        compile_report.CSRC / "lookup" / "cuda" / "launch.cu", ["90"]
+        compile_report.CSRC / "lookup" / "cuda" / "lookup_launch.cu", ["90"]
     )
     usages = compile_report.parse_usage(text)
     assert any(usage.kernel.startswith("gather_rows<") for usage in usages)

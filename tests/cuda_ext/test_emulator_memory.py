@@ -91,4 +91,5 @@ def test_planted_fault_is_noticed(tmp_path, name):
     source = mutated.read_text()
     assert text in source
     mutated.write_text(source.replace(text, replacement))
-    run_guarded(tmp_path, PurePath(file).with_name("launch.cu"), status=1)
+    launch = f"{PurePath(file).parts[0]}_launch.cu"
+    run_guarded(tmp_path, PurePath(file).with_name(launch), status=1)

@@ -20,8 +20,8 @@ DRIVERS = Path(__file__).with_name("native_drivers")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 FLAGS = ("-std=c++17", "-O0", "-g1", "-I.", "-pthread", "-Wno-psabi")
 INSTRUCTION_SETS = {
-    "kernels_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
-    "kernels_avx512.cpp": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
+    "serving_kernels_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
+    "serving_kernels_avx512.cpp": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
 }
 
 pytestmark = [

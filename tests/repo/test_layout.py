@@ -17,6 +17,7 @@ MAX_RECORD_BYTES = 500_000
 MAX_MODULES = 12
 REFUSED_NAMES = {"common", "commons", "helpers", "misc", "shared", "util", "utils"}
 MODELS = ("dlrm", "bert4rec")
+NATIVE_SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
 SOURCE_SUFFIXES = {".py", ".cpp", ".h", ".cu", ".sh"}
 
 # Spelled in parts, so that this file does not hold what it looks for.
@@ -79,6 +80,13 @@ def test_no_package_has_a_name_that_refuses_nothing():
         if REFUSED_NAMES & {path.stem, *path.relative_to(REPOSITORY).parts[:-1]}
     ]
     assert found == []
+
+
+def test_no_two_native_sources_share_a_name():
+    paths = [path.relative_to(REPOSITORY) for path in repository_files()]
+    names = Counter(p.name for p in paths if p.suffix in NATIVE_SUFFIXES and p.parts[0] != "tests")
+    assert len(names) > 100
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_folder_holds_more_modules_than_a_newcomer_reads_at_a_glance():

@@ -2,13 +2,14 @@
 // Every CPU kernel, for the instruction set that includes this; see vector.h.
 #pragma once
 
-#include "../attention/cpu/kernels.h"
-#include "../interaction/cpu/kernels.h"
+#include "../attention/cpu/head_attention.h"
+#include "../interaction/cpu/dot_interaction.h"
 #include "../lookup/cpu/gather.h"
 #include "../lookup/cpu/joint_rows.h"
-#include "../mlp/cpu/kernels.h"
-#include "../products/cpu/kernels.h"
-#include "../search/cpu/kernels.h"
+#include "../mlp/cpu/few_samples_layer.h"
+#include "../mlp/cpu/relu_backward.h"
+#include "../products/cpu/transposed_product.h"
+#include "../search/cpu/code_scan.h"
 #include "../update/cpu/chunks.h"
 #include "../update/cpu/unsorted_sgd.h"
 #include "kernel_table.h"

@@ -2,13 +2,13 @@
 // The CPU kernels of one instruction set, behind function pointers, and the choice among them.
 #pragma once
 
-#include "../attention/kernels.h"
-#include "../interaction/kernels.h"
-#include "../lookup/kernels.h"
-#include "../mlp/kernels.h"
-#include "../products/kernels.h"
-#include "../search/kernels.h"
-#include "../update/kernels.h"
+#include "../attention/attention_arguments.h"
+#include "../interaction/interaction_arguments.h"
+#include "../lookup/lookup_arguments.h"
+#include "../mlp/mlp_arguments.h"
+#include "../products/transposed_product_arguments.h"
+#include "../search/top_rows_arguments.h"
+#include "../update/update_arguments.h"
 
 namespace recsys::cpu {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels.h"
+#include "mlp_arguments.h"
 
 namespace recsys {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../host_device.h"
-#include "kernels.h"
+#include "update_arguments.h"
 
 namespace recsys {
 

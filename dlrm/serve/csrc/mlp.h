@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels.h"
+#include "serving_kernels.h"
 #include "weights_file.h"
 
 namespace recsys::serve {
@@ -63,7 +63,7 @@ class Mlp {
 
   void forward_few(int batch, const float* input, float* output, MlpScratch& scratch) const;
 
-  const Kernels& kernels_ = kernels();
+  const ServingKernels& kernels_ = kernels();
   std::vector<int64_t> sizes_;
   bool final_relu_;
   std::vector<float> rows_;  // as ops of few samples take them

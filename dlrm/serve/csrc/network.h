@@ -112,7 +112,7 @@ class Network {
   void read_rows(int64_t count, const int64_t* rows, float* vectors) const;
   void add_row(int64_t row, float factor, float* vector) const;
 
-  const Kernels& kernels_ = kernels();
+  const ServingKernels& kernels_ = kernels();
   WeightsFile file_;
   std::vector<float> constant_;  // in place of numbers, as in training; else empty
   int64_t dim_;

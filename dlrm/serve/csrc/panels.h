@@ -3,9 +3,9 @@
 #pragma once
 
 #include "cuda_ext/csrc/cpu/tiles.h"
-#include "cuda_ext/csrc/interaction/cpu/kernels.h"
-#include "cuda_ext/csrc/mlp/cpu/kernels.h"
-#include "kernels.h"
+#include "cuda_ext/csrc/interaction/cpu/dot_interaction.h"
+#include "cuda_ext/csrc/mlp/cpu/few_samples_layer.h"
+#include "serving_kernels.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
@@ -62,7 +62,7 @@ inline void transpose_matrix(const float* from, int num_rows, int num_columns, i
   }
 }
 
-constexpr serve::Kernels serving_kernels(const char* name) {
+constexpr serve::ServingKernels serving_kernels(const char* name) {
   return {name, kTileRows, panel_layer, transpose_matrix, layer_range, interaction_forward_range};
 }
 

@@ -5,7 +5,7 @@
 #include "../../cpu/prefetch_queue.h"
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../interaction_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../../cuda/intrinsics.cuh"
-#include "../kernels.h"
+#include "../interaction_arguments.h"
 
 namespace recsys::kernels {
 

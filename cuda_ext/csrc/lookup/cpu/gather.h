@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cpu/weighted_sum.h"
-#include "../kernels.h"
+#include "../lookup_arguments.h"
 #include "joint_rows.h"
 
 namespace recsys::cpu::RECSYS_ISA {

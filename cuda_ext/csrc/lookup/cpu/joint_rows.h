@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../lookup_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"
-#include "../kernels.h"
+#include "../lookup_arguments.h"
 
 namespace recsys::kernels {
 

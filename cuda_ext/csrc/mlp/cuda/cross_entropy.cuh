@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../kernels.h"
+#include "../mlp_arguments.h"
 #include "block_sums.cuh"
 
 namespace recsys::kernels {

@@ -2,7 +2,7 @@
 // A linear layer with one output: each pass reads the activations once.
 #pragma once
 
-#include "../kernels.h"
+#include "../mlp_arguments.h"
 #include "block_sums.cuh"
 
 namespace recsys::kernels {

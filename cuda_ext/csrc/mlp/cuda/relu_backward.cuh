@@ -2,7 +2,7 @@
 // Gradient of a ReLU's input and its sums over the samples, in one pass.
 #pragma once
 
-#include "../kernels.h"
+#include "../mlp_arguments.h"
 #include "block_sums.cuh"
 
 namespace recsys::kernels {

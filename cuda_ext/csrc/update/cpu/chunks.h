@@ -11,7 +11,7 @@
 
 #include "../../cpu/weighted_sum.h"
 #include "../../lookup/cpu/joint_rows.h"
-#include "../kernels.h"
+#include "../update_arguments.h"
 #include "apply_rule.h"
 
 namespace recsys::cpu::RECSYS_ISA {

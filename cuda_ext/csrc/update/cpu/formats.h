@@ -4,8 +4,8 @@
 #pragma once
 
 #include "../../cpu/weighted_sum.h"
-#include "../kernels.h"
 #include "../stochastic_rounding.h"
+#include "../update_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

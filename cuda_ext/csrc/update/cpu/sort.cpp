@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "../../cpu/parallel.h"
-#include "../kernels.h"
+#include "../update_arguments.h"
 
 namespace recsys::cpu {
 namespace {

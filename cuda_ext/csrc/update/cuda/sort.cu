@@ -2,7 +2,7 @@
 // Stable sort of the looked-up rows: CUB's radix sort on the device, the standard library's in the
 // emulator. Only this file includes CUB, which takes longer to compile than all kernels together.
 #include "../../cuda/dispatch.cuh"
-#include "../kernels.h"
+#include "../update_arguments.h"
 
 #ifdef RECSYS_EMULATOR
 #include <algorithm>

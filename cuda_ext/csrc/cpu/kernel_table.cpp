@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernel_table.h"
+
 #include <atomic>
 
 #include "choose.h"
-#include "kernel_table.h"
 
 namespace recsys::cpu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../attention_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

@@ -8,7 +8,7 @@
 
 namespace recsys::serve {
 
-const Kernels avx2_kernels = cpu::avx2::serving_kernels("avx2");
+const ServingKernels avx2_kernels = cpu::avx2::serving_kernels("avx2");
 
 }  // namespace recsys::serve
 #endif

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of the dot interaction: shapes are checked and outputs made here, on every backend.
-#include "../ops.h"
-
 #include <tuple>
 
+#include "../ops.h"
 #include "../registration.h"
 #include "../row_checks.h"
 #include "../run_kernel.h"
-#include "kernels.h"
+#include "interaction_arguments.h"
 
 namespace recsys {
 namespace {

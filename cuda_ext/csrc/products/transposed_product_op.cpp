@@ -3,7 +3,7 @@
 #include "../block_sums.h"
 #include "../registration.h"
 #include "../tensor_arguments.h"
-#include "kernels.h"
+#include "transposed_product_arguments.h"
 
 namespace recsys {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cuda_ext/csrc/interaction/kernels.h"
-#include "cuda_ext/csrc/mlp/kernels.h"
+#include "cuda_ext/csrc/interaction/interaction_arguments.h"
+#include "cuda_ext/csrc/mlp/mlp_arguments.h"
 
 namespace recsys::serve {
 
@@ -24,7 +24,7 @@ struct PanelArguments {
   bool relu;
 };
 
-struct Kernels {
+struct ServingKernels {
   const char* name;
   int panel_rows;  // outputs that a panel has
   void (*panels)(const PanelArguments& arguments);
@@ -35,13 +35,13 @@ struct Kernels {
   void (*interaction)(const InteractionArguments& arguments, int64_t begin, int64_t end);
 };
 
-extern const Kernels portable_kernels;
+extern const ServingKernels portable_kernels;
 #if defined(__x86_64__)
-extern const Kernels avx2_kernels;
-extern const Kernels avx512_kernels;
+extern const ServingKernels avx2_kernels;
+extern const ServingKernels avx512_kernels;
 #endif
 
 // Returns the best kernels this CPU runs, or those that RECSYS_CPU_KERNELS names.
-const Kernels& kernels();
+const ServingKernels& kernels();
 
 }  // namespace recsys::serve

@@ -5,7 +5,7 @@
 #include "../block_sums.h"
 #include "../registration.h"
 #include "../run_kernel.h"
-#include "kernels.h"
+#include "mlp_arguments.h"
 
 namespace recsys {
 namespace {

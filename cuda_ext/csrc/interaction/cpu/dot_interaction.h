@@ -8,7 +8,7 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../interaction_arguments.h"
 #include "rows.h"
 
 namespace recsys::cpu::RECSYS_ISA {

@@ -4,7 +4,7 @@
 
 #include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../transposed_product_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

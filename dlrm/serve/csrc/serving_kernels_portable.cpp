@@ -6,6 +6,6 @@
 
 namespace recsys::serve {
 
-const Kernels portable_kernels = cpu::portable::serving_kernels("portable");
+const ServingKernels portable_kernels = cpu::portable::serving_kernels("portable");
 
 }  // namespace recsys::serve

@@ -2,7 +2,6 @@
 // torch op of a whole DLRM on few samples, on the CPU: one call instead of one for each of its
 // parts.
 #include "../ops.h"
-
 #include "../registration.h"
 
 namespace recsys {

@@ -10,8 +10,8 @@
 #include "../registration.h"
 #include "../row_checks.h"
 #include "../run_kernel.h"
-#include "kernels.h"
 #include "rules.h"
+#include "update_arguments.h"
 
 namespace recsys {
 namespace {

@@ -2,10 +2,9 @@
 // torch op of an MLP on few samples, on the CPU: a call for all layers.
 #ifndef RECSYS_EMULATOR
 #include "../ops.h"
-
 #include "../registration.h"
-#include "kernels.h"
 #include "layers.h"
+#include "mlp_arguments.h"
 
 namespace recsys {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the row update and its sort: their arguments, for CPU and CUDA.
 //
-// What holds for all kernels is said in interaction/kernels.h.
+// What holds for all kernels is said in interaction/interaction_arguments.h.
 //
 // A table of R rows of D columns.
 #pragma once

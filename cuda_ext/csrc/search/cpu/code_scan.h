@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cpu/vector.h"
-#include "../kernels.h"
+#include "../top_rows_arguments.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

@@ -5,7 +5,7 @@
 
 #include "../registration.h"
 #include "../tensor_arguments.h"
-#include "kernels.h"
+#include "top_rows_arguments.h"
 
 namespace recsys {
 namespace {

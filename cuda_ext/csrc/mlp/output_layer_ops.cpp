@@ -6,7 +6,7 @@
 
 #include "../registration.h"
 #include "../run_kernel.h"
-#include "kernels.h"
+#include "mlp_arguments.h"
 
 namespace recsys {
 namespace {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of the embedding lookup: shapes are checked and outputs made here, on every backend.
-#include "../ops.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "../ops.h"
 #include "../registration.h"
 #include "../row_checks.h"
 #include "../run_kernel.h"
-#include "kernels.h"
+#include "lookup_arguments.h"
 
 namespace recsys {
 namespace {

@@ -8,7 +8,7 @@
 
 namespace recsys::serve {
 
-const Kernels avx512_kernels = cpu::avx512::serving_kernels("avx512");
+const ServingKernels avx512_kernels = cpu::avx512::serving_kernels("avx512");
 
 }  // namespace recsys::serve
 #endif
