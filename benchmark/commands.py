@@ -42,7 +42,7 @@ class FailedRunError(UserError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
+class RecordedMetric:
     """A metric of a run.
 
     Attributes:
@@ -83,7 +83,7 @@ class CommandCase(Case):
     title: str
     description: str
     run: str
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, RecordedMetric]
     prepare: tuple[str, ...] = ()
     processes: int = 1
     timeout_s: float = 1800.0
@@ -222,7 +222,7 @@ def read_command_case(path: Path, beside: Path | None = None) -> CommandCase:
                 content[name] = tuple(content[name])
         return CommandCase(
             title=path.stem,
-            metrics={name: Metric(**values) for name, values in metrics.items()},
+            metrics={name: RecordedMetric(**values) for name, values in metrics.items()},
             beside=beside,
             **content,
         )

@@ -61,7 +61,7 @@ class Predictions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Comparison:
+class MetricComparison:
     """A metric of two models.
 
     Attributes:
@@ -78,7 +78,7 @@ class Comparison:
 
 def compare(
     first: Predictions, seconds: Sequence[Predictions], num_rows: int, samples: int, seed: int
-) -> list[Comparison]:
+) -> list[MetricComparison]:
     """Compares AUC and log loss of N rows by a paired bootstrap."""
     generator = np.random.default_rng(seed)
     metrics = (Predictions.auc, Predictions.log_loss)
@@ -93,7 +93,7 @@ def compare(
     once = np.ones(num_rows, np.int64)
     low, high = np.nanquantile(differences, (0.025, 0.975), axis=0)
     return [
-        Comparison(name, metric(first, once), mean(metric, once), low[i], high[i])
+        MetricComparison(name, metric(first, once), mean(metric, once), low[i], high[i])
         for i, (name, metric) in enumerate(zip(("AUC", "log loss"), metrics, strict=True))
     ]
 
@@ -121,17 +121,17 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CompareSettings:
+class ComparePredictionsSettings:
     """Settings of this program."""
 
     samples: int = setting(1000, "Draws of rows")
     seed: int = setting(0, "Seed of the draws")
 
 
-SECTIONS = {CompareSettings: "options"}
+SECTIONS = {ComparePredictionsSettings: "options"}
 
 
-def run(settings: CompareSettings, files: list[str]) -> int:
+def run(settings: ComparePredictionsSettings, files: list[str]) -> int:
     """Prints the comparison of two models; returns the exit status."""
     if len(files) < 2:
         raise UserError("name a file of the first model, and one or more of the second")

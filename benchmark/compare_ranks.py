@@ -45,7 +45,7 @@ _NAMES = ", ".join(f"{name}@K" for name in GAINS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CompareSettings:
+class CompareRanksSettings:
     """Settings of this program."""
 
     metrics: tuple[str, ...] = setting(("hr@10", "ndcg@10"), f"Metrics to compare: {_NAMES} or mrr")
@@ -63,7 +63,7 @@ class CompareSettings:
         require_positive(self, "exchanges")
 
 
-SECTIONS = {CompareSettings: "options"}
+SECTIONS = {CompareRanksSettings: "options"}
 
 
 def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -> pa.Table:
@@ -188,7 +188,7 @@ def holm(probabilities: Sequence[float]) -> npt.NDArray[np.float64]:
     return corrected.clip(max=1)
 
 
-def run(settings: CompareSettings, models: list[str]) -> int:
+def run(settings: CompareRanksSettings, models: list[str]) -> int:
     """Prints every model beside the first; returns the exit status."""
     if len(models) < 2:
         raise UserError("name the ranks of two models or more")

@@ -65,7 +65,7 @@ STEPS: Steps = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DemoOptions:
+class Bert4RecDemoOptions:
     """Settings of this program."""
 
     folder: Path = setting(Path("demo/bert4rec"), "Folder of everything that is written")
@@ -79,7 +79,7 @@ class DemoOptions:
         require_positive(self, "interactions")
 
 
-SECTIONS: dict[type, str] = {DemoOptions: "demo"}
+SECTIONS: dict[type, str] = {Bert4RecDemoOptions: "demo"}
 
 
 def write_histories(dataset: Path, file: Path, count: int) -> None:
@@ -89,7 +89,7 @@ def write_histories(dataset: Path, file: Path, count: int) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
-def run_demo(options: DemoOptions) -> dict[str, Any]:
+def run_demo(options: Bert4RecDemoOptions) -> dict[str, Any]:
     """Runs every step anew; returns the metrics of the test.
 
     Raises:
@@ -113,7 +113,7 @@ def report(metrics: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(options: DemoOptions, _arguments: list[str]) -> int:
+def run(options: Bert4RecDemoOptions, _arguments: list[str]) -> int:
     """Runs the demo; returns 1 unless the model clearly beats popularity."""
     if options.report:
         require_matplotlib()

@@ -19,7 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """Resources used by a process and its children.
 
     Attributes:
@@ -43,7 +43,7 @@ def run_process(
     env: Mapping[str, str] | None = None,
     folder: Path | None = None,
     timeout_s: float | None = None,
-) -> Usage:
+) -> ProcessUsage:
     """Measures the resources of a command; kills its group after `timeout_s`."""
     with tempfile.TemporaryFile() as log, _adopted_orphans() as wait_for_orphans:
         start = time.perf_counter()
@@ -85,7 +85,7 @@ def run_process(
         process.returncode = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime + wait_for_orphans()
         log.seek(0)
-        return Usage(
+        return ProcessUsage(
             wall_s=wall_s,
             cpu_s=cpu_s,
             peak_anon_mib=peak_kib[0] / 1024,

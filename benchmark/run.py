@@ -39,7 +39,7 @@ _SHOWN_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunSettings:
+class RunnerSettings:
     """Settings of the runner."""
 
     repeats: int | None = setting(None, "Runs of each candidate (default: the case's)")
@@ -224,7 +224,7 @@ def _compared(
 def sections_of(names: Sequence[str]) -> Sections:
     """Returns the sections of the runner's flags and of a module's."""
     own = case_class(names[0]) if len(names) == 1 else None
-    return {RunSettings: "runner"} | ({} if own is None else {own: names[0]})
+    return {RunnerSettings: "runner"} | ({} if own is None else {own: names[0]})
 
 
 def define_flags(names: Sequence[str] = ()) -> flags.FlagValues:
@@ -250,7 +250,7 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
         raise UserError(f"name a case: {', '.join(find_cases())}")
     sections = sections_of(names)
     values, _ = values_from_flags(flag_values, sections)
-    settings = section_from_dict(RunSettings, values)
+    settings = section_from_dict(RunnerSettings, values)
     comparisons: list[Comparison] = []
     fault = ""
     if own := case_class(names[0]):

@@ -22,7 +22,7 @@ from bert4rec.model.weights import (
     MODEL_GROUP,
     NUM_ITEMS,
     OPTIMIZER_GROUP,
-    OpenedCheckpoint,
+    Bert4RecCheckpoint,
     weights_of,
 )
 from bert4rec.train.evaluate import rank_split
@@ -39,7 +39,7 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
 from recsys.ratings.data.negatives import log_popularity
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.split import Split, count_users
 from recsys.ratings.ranking.evaluate import SplitRanks
 from recsys.ratings.ranking.metrics import flat_metrics, metrics_of, ranking_metrics
@@ -89,11 +89,11 @@ class Bert4RecRecipe:
 
     config: Bert4RecConfig
     machine: Machine
-    dataset: OpenedDataset
+    dataset: OpenedHistories
     sequences: Sequences
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
-    loaded: OpenedCheckpoint | None
+    loaded: Bert4RecCheckpoint | None
     fixed = fixed_settings(Bert4RecConfig.sections)
 
     @classmethod
@@ -105,7 +105,7 @@ class Bert4RecRecipe:
         """
         keep_few_primitives()
         loaded = open_loaded(config)
-        dataset = OpenedDataset.open(config.data)
+        dataset = OpenedHistories.open(config.data)
         config = complete(config, loaded, dataset)
         sequences = dataset.sequences(config.data, config.run.seed)
         check_result_files(config.evaluation, sequences)
@@ -150,9 +150,9 @@ class Bert4RecRecipe:
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint that was trained on another dataset."""
-        self._check_dataset(OpenedCheckpoint.from_checkpoint(checkpoint), new_users=False)
+        self._check_dataset(Bert4RecCheckpoint.from_checkpoint(checkpoint), new_users=False)
 
-    def _check_dataset(self, checkpoint: OpenedCheckpoint, *, new_users: bool) -> None:
+    def _check_dataset(self, checkpoint: Bert4RecCheckpoint, *, new_users: bool) -> None:
         self.dataset.check_model(
             checkpoint.path,
             checkpoint.origin,
@@ -406,7 +406,7 @@ class Bert4RecTraining:
         print_line(f"Testing the model of step {step}, {chosen}")
         with self.step.whole_tables():
             if best is not None:
-                OpenedCheckpoint.open(best).load_into(self.recipe.model)
+                Bert4RecCheckpoint.open(best).load_into(self.recipe.model)
             elif is_best:
                 self._load_kept()
             yield self.recipe.test()

@@ -35,7 +35,7 @@ REGISTER_LIMITS = (
 """Pattern of "kernel sm_architecture", and what it may use; the first that fits counts."""
 
 
-class Usage(NamedTuple):
+class KernelUsage(NamedTuple):
     """Resources of a kernel on an architecture."""
 
     kernel: str
@@ -82,7 +82,7 @@ def readable_name(signature: str) -> str:
     return name.replace("<kernels::DeviceMath>", "").replace("kernels::", "")
 
 
-def parse_usage(text: str) -> list[Usage]:
+def parse_usage(text: str) -> list[KernelUsage]:
     """Parses ptxas's report, leaving out kernels of CUB."""
     usages = []
     for section in text.split("Compiling entry function '")[1:]:
@@ -94,7 +94,7 @@ def parse_usage(text: str) -> list[Usage]:
         shared = re.search(r"(\d+) bytes smem", rest)
         spilled = re.findall(r"(\d+) bytes spill", rest)
         usages.append(
-            Usage(
+            KernelUsage(
                 readable_name(name),
                 rest.partition("'")[0],
                 int(registers[1]),
@@ -111,7 +111,7 @@ def register_limit(kernel: str, architecture: str) -> int:
     return next(limit for pattern, limit in REGISTER_LIMITS if re.match(pattern, name))
 
 
-def violations(usages: Iterable[Usage]) -> list[str]:
+def violations(usages: Iterable[KernelUsage]) -> list[str]:
     """Returns a line for each kernel that spills or passes its limit."""
     lines = []
     for usage in usages:
@@ -124,7 +124,7 @@ def violations(usages: Iterable[Usage]) -> list[str]:
     return lines
 
 
-def table(usages: Sequence[Usage]) -> str:
+def table(usages: Sequence[KernelUsage]) -> str:
     """Returns registers per kernel and architecture as a Markdown table."""
     architectures = sorted({usage.architecture for usage in usages}, key=int)
     lines = [

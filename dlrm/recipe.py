@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dlrm.config import BestBy, DlrmConfig
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import Batch, SplitBatches
 from dlrm.data.check_rows import check_rows, name_only_class
 from dlrm.data.drift import SplitSample
 from dlrm.data.loader import NoBatchError
@@ -26,7 +26,7 @@ from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.train.baselines.company import Company
 from dlrm.train.checkpoint import (
     ROWS,
@@ -89,7 +89,7 @@ class DlrmRecipe:
     dataset: OpenedDataset
     model: DlrmNetwork[Any]
     origin: Origin
-    loaded: OpenedCheckpoint | None
+    loaded: DlrmCheckpoint | None
     fixed = fixed_settings(DlrmConfig.sections)
     summary = ()
 
@@ -101,7 +101,7 @@ class DlrmRecipe:
             UserError: a setting, the dataset or the checkpoint is invalid.
         """
         processes, path = machine.processes, config.run.load_checkpoint_path
-        loaded = None if path is None else OpenedCheckpoint.open(Path(path))
+        loaded = None if path is None else DlrmCheckpoint.open(Path(path))
         config = config if loaded is None else take_model(config, loaded)
         if config.data.dataset_type == "synthetic_disk":
             if processes.is_first:
@@ -134,7 +134,7 @@ class DlrmRecipe:
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses to continue on another dataset or other rows."""
-        self._check_dataset(OpenedCheckpoint.of(checkpoint))
+        self._check_dataset(DlrmCheckpoint.of(checkpoint))
         if not self.config.run.ignore_fingerprint:
             check_same_rows(checkpoint, self._rows(), self.config.data.dataset)
 
@@ -142,7 +142,7 @@ class DlrmRecipe:
         """Returns the fingerprint of all rows, if the dataset records one."""
         return None if self.dataset.manifest is None else self.dataset.manifest.fingerprint
 
-    def _check_dataset(self, checkpoint: OpenedCheckpoint) -> None:
+    def _check_dataset(self, checkpoint: DlrmCheckpoint) -> None:
         data, ignore = self.config.data, self.config.run.ignore_fingerprint
         dataset = data.dataset or data.dataset_type
         checkpoint.check_dataset(self.origin, dataset, ignore_fingerprint=ignore)
@@ -181,12 +181,12 @@ class DlrmRecipe:
         check_warmup(self.config, training.cadence.steps(source.num_batches), num_rows)
         return training
 
-    def train_batches(self) -> BatchSource[Any]:
+    def train_batches(self) -> SplitBatches[Any]:
         """Opens the training batches."""
         data = self.config.data
         return self._batches("train", data.batch_size, train=True, drop_last=data.drop_last)
 
-    def _batches(self, split: str, batch_size: int | None = None, **how: bool) -> BatchSource[Any]:
+    def _batches(self, split: str, batch_size: int | None = None, **how: bool) -> SplitBatches[Any]:
         """Opens the batches of a split; see `SplitPass`. None takes `test_batch_size`."""
         wanted = SplitPass(
             split=split, batch_size=batch_size or self.config.data.test_batch_size, **how
@@ -483,7 +483,7 @@ class DlrmTraining:
     """
 
     recipe: DlrmRecipe
-    source: BatchSource[Any]
+    source: SplitBatches[Any]
     train_step: DlrmTrainStep[Any]
     step: TrainStep[Batch[Any]]
     num_rows: int
@@ -637,7 +637,7 @@ class DlrmTraining:
         if not (is_compared or is_explained):
             return {}
         if folder is not None:
-            tested = OpenedCheckpoint.open(folder.folder)
+            tested = DlrmCheckpoint.open(folder.folder)
             tested.load_into(model)
             step = tested.step
         values: dict[str, Any] = {}

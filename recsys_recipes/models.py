@@ -116,9 +116,9 @@ def _export_bert4rec(path: Path, options: RatingsExportOptions) -> "RatingsExpor
 
 
 def _open_bert4rec(checkpoint: Path) -> "StoredModel":
-    from bert4rec.model.weights import OpenedCheckpoint
+    from bert4rec.model.weights import Bert4RecCheckpoint
 
-    return OpenedCheckpoint.open(checkpoint)
+    return Bert4RecCheckpoint.open(checkpoint)
 
 
 def _served_bert4rec() -> "type[ServedRatings]":

@@ -26,7 +26,7 @@ from benchmark.record import Record
 from dlrm.config import DataConfig
 from dlrm.data.opened import OpenedDataset
 from dlrm.train.baselines.logistic import LogisticRegression
-from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import Trees
 from preproc.clicks.schema.row_format import NUM_NUMERICAL
 from recsys.errors import UserError
@@ -108,7 +108,7 @@ def predictions_of_peers(dataset: Path) -> dict[str, Predictions]:
     """Fits the baselines of a test to a prepared dataset; returns their logits of the test rows."""
     opened = OpenedDataset.open(DataConfig(dataset=str(dataset)), NUM_NUMERICAL)
     train, validation, test = (
-        Rows.read(reader, spread(0, reader.num_rows, reader.num_rows))
+        SplitRows.read(reader, spread(0, reader.num_rows, reader.num_rows))
         for reader in map(opened.rows, ("train", "validation", "test"))
     )
     linear = LogisticRegression.fit(train, validation, opened.spec.table_sizes, refit=False)

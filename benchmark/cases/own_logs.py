@@ -41,7 +41,7 @@ from dlrm.config import DataConfig
 from dlrm.data.opened import OpenedDataset
 from dlrm.train.baselines.logistic import Floats
 from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
-from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.metrics import click_metrics
 from recsys.data.manifest import Manifest
 from recsys.errors import UserError
@@ -206,7 +206,7 @@ def _beside_catboost(dataset: Path, labels: Any, ours: Floats) -> dict[str, floa
     """Returns the metrics of CatBoost, and by how much ours differ."""
     opened = OpenedDataset.open(DataConfig(dataset=str(dataset)), num_numerical=0)
     train, validation, test = (
-        Rows.read(reader, spread(0, reader.num_rows, reader.num_rows))
+        SplitRows.read(reader, spread(0, reader.num_rows, reader.num_rows))
         for reader in map(opened.rows, ("train", "validation", "test"))
     )
     logits = catboost_logits(train, validation, test, torch.get_num_threads())

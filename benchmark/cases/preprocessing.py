@@ -24,7 +24,7 @@ from typing import Any
 from benchmark.case import Case, Group, Key, Values
 from benchmark.cases import typed_log
 from benchmark.commands import HERE
-from benchmark.processes import Usage, run_process
+from benchmark.processes import ProcessUsage, run_process
 from preproc.clicks import engines
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum
@@ -131,7 +131,7 @@ class Preprocessing(Case):
 
     def run_once(
         self, candidate: str, raw: Path, work: Path, expected: dict[Path, dict[str, str]]
-    ) -> Usage:
+    ) -> ProcessUsage:
         """Runs a candidate and checks its output.
 
         Raises:

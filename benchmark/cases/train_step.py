@@ -23,7 +23,7 @@ from benchmark.peers.dlrm import (
     PYTORCH,
     SIZES,
     TORCHREC,
-    Candidate,
+    DlrmImplementation,
     build_candidates,
     check_training,
     forward_flops,
@@ -59,7 +59,7 @@ SHORTEST_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TrainStep(SideBySide):
+class TrainSteps(SideBySide):
     """Training steps or forward passes of two models."""
 
     repeats: ClassVar[int] = 9
@@ -123,11 +123,11 @@ def _group(
     return Group(candidates=candidates, derive=derive, warmup=1)
 
 
-def _work(candidate: Candidate, batches: Sequence[Any], inference: bool) -> Work:
+def _work(candidate: DlrmImplementation, batches: Sequence[Any], inference: bool) -> Work:
     """Returns a function that runs one forward pass or training step."""
     # Not inference_mode: FBGEMM's lookup on a CPU does not support it.
     function = torch.no_grad()(candidate.logits) if inference else candidate.train
     return in_turns(function, [(candidate.prepare(batch),) for batch in batches])
 
 
-CASE = TrainStep
+CASE = TrainSteps

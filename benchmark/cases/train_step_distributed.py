@@ -35,7 +35,7 @@ from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import CutBatches, RankColumns
 from dlrm.distributed.exchange import rank_bounds
 from dlrm.distributed.gradients import AllReducedGradients
-from dlrm.distributed.network import DistributedDlrm, machine_here, workload_of
+from dlrm.distributed.network import DistributedDlrm, hardware_here, workload_of
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
 from dlrm.model.network import Dlrm
@@ -146,7 +146,7 @@ def torchrec_side(start: Dlrm, processes: Processes, planned_for: int, *, pipeli
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InMemory:
-    """A `BatchSource` of batches in memory."""
+    """`SplitBatches` of batches in memory."""
 
     all: Sequence[Batch[Tensor]]
 
@@ -201,7 +201,7 @@ def build_sides(
     start = Dlrm(config, table_sizes)
     data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
     run = DlrmConfig(model=config, data=data)
-    planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement
+    planned = plan(workload_of(run, table_sizes), hardware_here(processes, CPU)).placement
     sides: dict[str, Side] = {OURS: our_side(config, start, planned, processes.rank)}
     local_size = batch_size // processes.world_size
     sides[TORCHREC] = torchrec_side(start, processes, local_size, pipelined=False)

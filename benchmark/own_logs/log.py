@@ -15,7 +15,7 @@ from recsys.files.durable import whole_file
 Kind = Literal["ids", "mixed", "numbers", "next_item"]
 """Columns of a click log: categories alone, with numbers, numbers alone; or a log of items."""
 
-Rows = Iterable[Sequence[str]]
+RowsOfFields = Iterable[Sequence[str]]
 """Rows of a log in its order, the header first."""
 
 _SCHEMAS = Path(__file__).with_name("schemas")
@@ -46,7 +46,7 @@ class OwnLog:
     licence: str
     rows: int
     sha256: str
-    make: Callable[..., Rows]
+    make: Callable[..., RowsOfFields]
     label: str = ""
     changed: str = ""
 
@@ -115,7 +115,7 @@ class OwnLog:
                 )
 
 
-def _lines(rows: Rows) -> Iterator[bytes]:
+def _lines(rows: RowsOfFields) -> Iterator[bytes]:
     """Yields each row as a line of csv."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmark.own_logs.log import Rows
+from benchmark.own_logs.log import RowsOfFields
 
 
 def rows_of(text: TextIO, delimiter: str = ",") -> Iterator[list[str]]:
@@ -37,23 +37,25 @@ def fields(path: Path, separator: str) -> Iterator[list[str]]:
             yield line.rstrip("\r\n").split(separator)
 
 
-def as_it_is(delimiter: str = ",") -> Callable[[Path], Rows]:
+def as_it_is(delimiter: str = ",") -> Callable[[Path], RowsOfFields]:
     """Returns the `make` of a csv file with a header, whose values are kept."""
     return lambda path: table(path, delimiter)
 
 
-def member(name: str, delimiter: str = ",") -> Callable[[Path], Rows]:
+def member(name: str, delimiter: str = ",") -> Callable[[Path], RowsOfFields]:
     """Returns the `make` of a csv file with a header in an archive."""
     return lambda path: zipped(path, name, delimiter)
 
 
-def with_header(header: Sequence[str], rows: Rows) -> Iterator[Sequence[str]]:
+def with_header(header: Sequence[str], rows: RowsOfFields) -> Iterator[Sequence[str]]:
     """Yields a header, then rows."""
     yield header
     yield from rows
 
 
-def shuffled(make: Callable[..., Rows], by: str | None = None) -> Callable[..., Rows]:
+def shuffled(
+    make: Callable[..., RowsOfFields], by: str | None = None
+) -> Callable[..., RowsOfFields]:
     """Returns a `make` whose rows come in a random order, the same for everyone.
 
     So the first rows train and the last ones test, whatever a schema says of the columns: a split
@@ -80,8 +82,8 @@ def shuffled(make: Callable[..., Rows], by: str | None = None) -> Callable[..., 
 
 
 def in_order(
-    make: Callable[..., Rows], column: str, time: Callable[[str], Any]
-) -> Callable[..., Rows]:
+    make: Callable[..., RowsOfFields], column: str, time: Callable[[str], Any]
+) -> Callable[..., RowsOfFields]:
     """Returns a `make` whose rows come in the order of their times; of one time as they were.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlrm.train.baselines.logistic import Floats
-from dlrm.train.baselines.rows import Rows
+from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
 
 _MOST_TREES, _PATIENCE = 1000, 50
@@ -19,7 +19,9 @@ def has_catboost() -> bool:
     return importlib.util.find_spec("catboost") is not None
 
 
-def catboost_logits(train: Rows, validation: Rows, tested: Rows, threads: int) -> Floats:
+def catboost_logits(
+    train: SplitRows, validation: SplitRows, tested: SplitRows, threads: int
+) -> Floats:
     """Fits trees with CatBoost's defaults until the loss of validation rows rises.
 
     Lists are left out.
@@ -48,7 +50,7 @@ def catboost_logits(train: Rows, validation: Rows, tested: Rows, threads: int) -
     return np.asarray(logits, np.float64)
 
 
-def _pool(rows: Rows) -> Any:
+def _pool(rows: SplitRows) -> Any:
     """Returns the numbers and ids of rows in CatBoost's form."""
     from catboost import FeaturesData, Pool
 

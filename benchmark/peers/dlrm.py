@@ -47,7 +47,7 @@ SIZES: dict[str, ModelConfig] = {
 """NVIDIA's default sizes, and those that facebookresearch/dlrm trains on Criteo Kaggle."""
 
 
-class Candidate(Protocol):
+class DlrmImplementation(Protocol):
     """An implementation of DLRM, with batches in its own layout."""
 
     def prepare(self, batch: Batch[Tensor]) -> Any:
@@ -61,7 +61,7 @@ class Candidate(Protocol):
         """Runs the forward pass; returns the logits [B]."""
 
 
-class _OurDlrm(Candidate):
+class _OurDlrm(DlrmImplementation):
     def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
         self._model = model
         config = OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE)
@@ -84,7 +84,7 @@ def _plain_layers(mlp: Mlp) -> nn.Sequential:
     return nn.Sequential(*(layers if mlp.final_relu else layers[:-1]))
 
 
-class _PlainDlrm(Candidate):
+class _PlainDlrm(DlrmImplementation):
     """One table per feature with sparse gradients, dot products by bmm, torch.optim.SGD."""
 
     def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
@@ -116,7 +116,7 @@ def copy_weights(source: Dlrm, target: Dlrm | DistributedDlrm) -> None:
 
 def build_candidates(
     config: ModelConfig, table_sizes: Sequence[int], in_bfloat16: bool = False
-) -> dict[str, Candidate]:
+) -> dict[str, DlrmImplementation]:
     """Builds every implementation, ours first; TorchRec needs a process group.
 
     Args:
@@ -134,7 +134,7 @@ def build_candidates(
         copy_weights(model, other)
         return other
 
-    candidates: dict[str, Candidate] = {
+    candidates: dict[str, DlrmImplementation] = {
         OURS: _OurDlrm(model, in_bfloat16),
         PYTORCH: _PlainDlrm(copied(plain), in_bfloat16),
     }
@@ -161,7 +161,7 @@ def make_batches(
 
 
 def check_training(
-    candidates: dict[str, Candidate],
+    candidates: dict[str, DlrmImplementation],
     batches: Sequence[Batch[Tensor]],
     tolerance: float = LOSS_TOLERANCE,
 ) -> None:

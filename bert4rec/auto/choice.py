@@ -16,7 +16,7 @@ from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveCo
 from bert4rec.config.optimizer import OptimizerConfig
 from recsys.auto import require_training
 from recsys.data.sequences.split import LEAVE_ONE_OUT
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.split import training_lengths
 from recsys.settings import declared
 
@@ -68,7 +68,7 @@ class Traits:
         Raises:
             UserError: the dataset is not there, damaged, or of another kind.
         """
-        dataset = OpenedDataset.open(config)
+        dataset = OpenedHistories.open(config)
         split = {} if dataset.manifest is None else dataset.manifest.semantics
         config = dataclasses.replace(config, split=split.get("split", LEAVE_ONE_OUT))
         sequences = dataset.sequences(config, seed)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert4rec.config import ObjectiveConfig
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import LabelledBatch, Targets
+from bert4rec.nn.targets import LabelledBatch, TargetTokens
 from bert4rec.rules import mask_item
 
 
@@ -95,7 +95,7 @@ def mask_tokens(
     return LabelledBatch(
         items=items.index_copy(0, index, shown),
         layout=layout,
-        targets=Targets(index, target_layout, positions),
+        targets=TargetTokens(index, target_layout, positions),
         labels=labels,
         causal=False,
     )
@@ -121,7 +121,7 @@ def next_item_batch(items: Tensor, layout: SequenceLayout) -> LabelledBatch:
     positions = shorter.position_of_token()
     index = layout.offsets[shorter.sequence_of_token()] + positions
     tokens = torch.arange(shorter.num_tokens, device=items.device)
-    targets = Targets(tokens, shorter, positions)
+    targets = TargetTokens(tokens, shorter, positions)
     return LabelledBatch(
         items=items[index], layout=shorter, targets=targets, labels=items[index + 1], causal=True
     )

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import Targets
+from bert4rec.nn.targets import TargetTokens
 from recsys.errors import UserError
 
 _SMALLEST = 8
@@ -90,7 +90,7 @@ class CompiledNetwork:
         items: Tensor,
         vectors: Tensor,
         layout: SequenceLayout,
-        targets: Targets,
+        targets: TargetTokens,
         causal: bool,
     ) -> Tensor:
         """Computes what `Bert4Rec.forward` does from vectors of the items.
@@ -157,9 +157,9 @@ class CompiledNetwork:
     ) -> Tensor:
         layout = _layout(tokens, lengths, longest)
         if every_token:
-            targets = Targets(tokens[0], layout, layout.position)
+            targets = TargetTokens(tokens[0], layout, layout.position)
         else:
-            targets = Targets(chosen[3], _layout(chosen, lengths, longest_chosen), chosen[4])
+            targets = TargetTokens(chosen[3], _layout(chosen, lengths, longest_chosen), chosen[4])
         hidden: Tensor = self._model(tokens[3], layout, targets, causal=causal, vectors=vectors)
         return hidden
 

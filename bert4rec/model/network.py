@@ -17,7 +17,7 @@ from bert4rec.nn.adapter import Adapters
 from bert4rec.nn.block import Block
 from bert4rec.nn.items import ItemHead, ItemLookup, TokenEmbedding
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import Targets
+from bert4rec.nn.targets import TargetTokens
 from bert4rec.rules import mask_item
 from recsys.train.optimizers.rows import RowGradients, RowLookups
 
@@ -99,7 +99,7 @@ class Bert4Rec(nn.Module):
         self,
         items: Tensor,
         layout: SequenceLayout,
-        targets: Targets,
+        targets: TargetTokens,
         *,
         causal: bool = False,
         vectors: Tensor | None = None,

@@ -66,7 +66,7 @@ class _Exchange(torch.autograd.Function):
         return back, None, None
 
 
-class RowShard:
+class TableShard:
     """This process's rows of one table: an equal range of consecutive rows.
 
     Outside `fill` and `empty` the model has an empty tensor for the table.
@@ -182,7 +182,7 @@ class RowShards(nn.Module):
             tables |= {_HEAD: model.head.weight, _BIAS: model.head.bias}
         is_dense = network.kind == "full" and self._is_tied
         self.shards = {
-            name: RowShard(parameter, processes, is_dense)
+            name: TableShard(parameter, processes, is_dense)
             for name, parameter in tables.items()
             if parameter is not None
         }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import Targets
+from bert4rec.nn.targets import TargetTokens
 from bert4rec.rules import mask_item, max_history_length
 from cuda_ext import ops
 from recsys.ratings.scorer import Histories
@@ -27,12 +27,12 @@ MAX_SCORES = 1 << 24
 """Scores kept at a time: 64 MiB of float32."""
 
 
-def last_tokens(layout: SequenceLayout) -> Targets:
+def last_tokens(layout: SequenceLayout) -> TargetTokens:
     """Returns the last token of each sequence as targets."""
     ones = torch.ones_like(layout.offsets[1:])
     ends = layout.offsets[:-1] + layout.lengths() - 1
     per_sequence = SequenceLayout.of_lengths(ones, 1, layout.batch_size)
-    return Targets(ends, per_sequence, ends - layout.offsets[:-1])
+    return TargetTokens(ends, per_sequence, ends - layout.offsets[:-1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenedCheckpoint:
+class Bert4RecCheckpoint:
     """A checkpoint of a BERT4Rec; its weights are read later.
 
     Attributes:
@@ -47,7 +47,7 @@ class OpenedCheckpoint:
     causal: bool
 
     @classmethod
-    def open(cls, path: Path) -> "OpenedCheckpoint":
+    def open(cls, path: Path) -> "Bert4RecCheckpoint":
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
@@ -56,7 +56,7 @@ class OpenedCheckpoint:
         return cls.from_checkpoint(read_checkpoint(path))
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> "Bert4RecCheckpoint":
         """Reads the settings of a checkpoint's model.
 
         Raises:

@@ -9,7 +9,7 @@ from bert4rec.nn.adapter import BlockAdapters, adapted_linear
 from bert4rec.nn.attention import attend
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import Targets
+from bert4rec.nn.targets import TargetTokens
 from cuda_ext import ops
 
 
@@ -40,7 +40,7 @@ class Block(nn.Module):
         tokens: Tensor,
         layout: SequenceLayout,
         *,
-        targets: Targets | None = None,
+        targets: TargetTokens | None = None,
         causal: bool = False,
         adapters: BlockAdapters | None = None,
         gate: Tensor | None = None,
@@ -87,7 +87,7 @@ class Block(nn.Module):
         self,
         source: Tensor,
         layout: SequenceLayout,
-        targets: Targets | None,
+        targets: TargetTokens | None,
         causal: bool,
         adapters: BlockAdapters | None = None,
         gate: Tensor | None = None,

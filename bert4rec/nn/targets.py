@@ -10,7 +10,7 @@ from bert4rec.nn.layout import SequenceLayout
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Targets:
+class TargetTokens:
     """The tokens whose output is computed.
 
     Attributes:
@@ -41,7 +41,7 @@ class LabelledBatch:
 
     items: Tensor
     layout: SequenceLayout
-    targets: Targets
+    targets: TargetTokens
     labels: Tensor
     causal: bool
     negatives: Tensor | None = None

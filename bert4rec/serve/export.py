@@ -12,7 +12,7 @@ from bert4rec.config import AdapterConfig
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import TrainedBert4Rec
-from bert4rec.model.weights import OpenedCheckpoint, merged, weights_of
+from bert4rec.model.weights import Bert4RecCheckpoint, merged, weights_of
 from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.served import ServedBert4Rec
@@ -40,7 +40,7 @@ class Bert4RecExport(RatingsExport):
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
     def __init__(self, path: Path, options: RatingsExportOptions) -> None:
-        self._stored = OpenedCheckpoint.open(path)
+        self._stored = Bert4RecCheckpoint.open(path)
         super().__init__(self._stored, options)
 
     @functools.cached_property

@@ -8,11 +8,11 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import TrainedBert4Rec
-from bert4rec.model.weights import OpenedCheckpoint
+from bert4rec.model.weights import Bert4RecCheckpoint
 from bert4rec.train.resolve import model_settings
 from recsys.errors import UserError
 from recsys.ratings.answers import Catalogue
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.recommend import Recommender
 from recsys.train.memory import require_memory
 from recsys.train.recipe import adopt
@@ -32,10 +32,10 @@ def open_recommender(config: Bert4RecConfig) -> Recommender:
             "`mode` recommend needs `load_checkpoint_path`, a trained model",
             settings=("mode", "load_checkpoint_path"),
         )
-    loaded = OpenedCheckpoint.open(Path(config.run.load_checkpoint_path))
+    loaded = Bert4RecCheckpoint.open(Path(config.run.load_checkpoint_path))
     machine = set_up_machine(config, logger.info)
     config = adopt(config, model_settings(config, loaded))
-    dataset = OpenedDataset.open(config.data)
+    dataset = OpenedHistories.open(config.data)
     catalogue = Catalogue.of(dataset, config.data)
     num_items, ignores = len(catalogue.raw_ids), config.run.ignore_fingerprint
     dataset.check_model(loaded.path, loaded.origin, num_items, ignore_fingerprint=ignores)

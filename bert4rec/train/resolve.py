@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config import Bert4RecConfig, ModelConfig, ObjectiveConfig
-from bert4rec.model.weights import OpenedCheckpoint
+from bert4rec.model.weights import Bert4RecCheckpoint
 from recsys.errors import UserError
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.resolve import data_settings
 from recsys.train.checkpoint import read_pointers
 from recsys.train.recipe import adopt
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def complete(
-    config: Bert4RecConfig, loaded: OpenedCheckpoint | None, dataset: OpenedDataset
+    config: Bert4RecConfig, loaded: Bert4RecCheckpoint | None, dataset: OpenedHistories
 ) -> Bert4RecConfig:
     """Completes the settings of a run that opens a dataset.
 
@@ -40,7 +40,7 @@ def complete(
     return adopt(config, changes)
 
 
-def model_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str, Any]:
+def model_settings(config: Bert4RecConfig, loaded: Bert4RecCheckpoint) -> dict[str, Any]:
     """Returns model settings and objective of the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
@@ -73,7 +73,7 @@ def model_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str
     return stored
 
 
-def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
+def open_loaded(config: Bert4RecConfig) -> Bert4RecCheckpoint | None:
     """Opens the checkpoint that gives the model's settings, if any.
 
     Raises:
@@ -82,7 +82,7 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
     """
     run = config.run
     if run.load_checkpoint_path is not None:
-        return OpenedCheckpoint.open(Path(run.load_checkpoint_path))
+        return Bert4RecCheckpoint.open(Path(run.load_checkpoint_path))
     # The run of adapters that is resumed took its model from another checkpoint's settings.
     if run.mode != "train" or config.adapter.adapter == "none":
         return None
@@ -93,7 +93,7 @@ def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
             "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`",
             settings=("resume", "adapter", "load_checkpoint_path"),
         )
-    opened = OpenedCheckpoint.open(folder)
+    opened = Bert4RecCheckpoint.open(folder)
     if opened.checkpoint.held is not None:
         opened.checkpoint.held.let_go()  # its settings are read, and this run replaces it
     return opened

@@ -37,7 +37,7 @@ class Batch(Generic[LookupsT_co]):
         return self.label.shape[0]
 
 
-class BatchSource(Protocol[LookupsT_co]):
+class SplitBatches(Protocol[LookupsT_co]):
     """The batches of a split."""
 
     @property

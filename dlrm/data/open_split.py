@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
-from dlrm.data.batch import BatchSource
+from dlrm.data.batch import SplitBatches
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
 from dlrm.data.opened import OpenedDataset
@@ -35,7 +35,7 @@ class SplitPass:
 
 def open_split(
     config: DlrmConfig, dataset: OpenedDataset, wanted: SplitPass, device: torch.device
-) -> BatchSource[Tensor]:
+) -> SplitBatches[Tensor]:
     """Opens the batches of a split on one device.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import Batch, SplitBatches
 from dlrm.distributed.columns import RankIds, RankLists
 from dlrm.distributed.exchange import ExchangedLookups, plan_bags, plan_lookups
 from dlrm.distributed.placement import Placement
@@ -49,7 +49,7 @@ class ExchangedBatches:
 
     def __init__(
         self,
-        source: BatchSource[RankIds | RankLists],
+        source: SplitBatches[RankIds | RankLists],
         placement: Placement,
         rank: int,
         device: torch.device,

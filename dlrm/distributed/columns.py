@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import Batch, SplitBatches
 from dlrm.data.loader import READER_THREADS, BatchLoader
 from dlrm.data.open_split import SplitPass, load_rows, open_split
 from dlrm.data.opened import OpenedDataset
@@ -164,7 +164,7 @@ class CutBatches:
 
     def __init__(
         self,
-        source: BatchSource[Tensor],
+        source: SplitBatches[Tensor],
         columns: RankColumns,
         features: Sequence[int] | None = None,
     ) -> None:
@@ -192,7 +192,7 @@ class CutBatches:
 
 def open_rank_split(
     config: DlrmConfig, dataset: OpenedDataset, columns: RankColumns, wanted: SplitPass
-) -> BatchSource[RankIds | RankLists]:
+) -> SplitBatches[RankIds | RankLists]:
     """Opens a rank's local batches of a split.
 
     Args:

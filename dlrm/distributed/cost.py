@@ -27,7 +27,7 @@ It is zeroed, read and written by the all-reduce, and searched for rows that wer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class Hardware:
     """Number, memory and speed of the devices of a run.
 
     Attributes:
@@ -211,7 +211,7 @@ class StepCost:
         return lines
 
 
-def predict(placement: Placement, workload: Workload, machine: Machine) -> StepCost:
+def predict(placement: Placement, workload: Workload, machine: Hardware) -> StepCost:
     """Predicts the costs of a training step under a placement."""
     ranks, batch, dim = placement.world_size, workload.global_batch, workload.embedding_dim
     local = batch / ranks

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
-from dlrm.distributed.cost import Machine, Workload
+from dlrm.distributed.cost import Hardware, Workload
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
@@ -77,7 +77,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
     )
 
 
-def machine_here(processes: Processes, device: torch.device) -> Machine:
+def hardware_here(processes: Processes, device: torch.device) -> Hardware:
     """Describes the devices of this run, with typical rates."""
     per_node = processes.on_this_machine
     if device.type == "cuda":
@@ -86,7 +86,7 @@ def machine_here(processes: Processes, device: torch.device) -> Machine:
     else:
         memory = memory_limits()[0].available / per_node
         rates = {"memory": 1e10, "node": 2e9, "network": 1e9, "flop": 5e10, "latency": 2e-4}
-    return Machine(
+    return Hardware(
         world_size=processes.world_size,
         ranks_per_node=per_node,
         # All plan for the same memory: it may differ between machines, the plan must not.
@@ -112,7 +112,7 @@ def place_tables(
         PlacementError: the tables do not fit, or the file does not fit the run.
     """
     table_sizes = config.model.capped(spec.table_sizes)
-    workload, machine = workload_of(config, table_sizes), machine_here(processes, device)
+    workload, machine = workload_of(config, table_sizes), hardware_here(processes, device)
     path, given = config.run.placement, None
     if path is not None:
         given = Placement.load(Path(path), table_sizes, processes.world_size)

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from dlrm.distributed.cost import GIB, Machine, StepCost, Workload, predict
+from dlrm.distributed.cost import GIB, Hardware, StepCost, Workload, predict
 from dlrm.distributed.placement import Placement, PlacementError, PlacementKind, TablePlacement
 
 
@@ -17,7 +17,7 @@ class PlannedPlacement:
     cost: StepCost
 
 
-def plan(workload: Workload, machine: Machine, given: Placement | None = None) -> PlannedPlacement:
+def plan(workload: Workload, machine: Hardware, given: Placement | None = None) -> PlannedPlacement:
     """Chooses the placement with the shortest predicted step that fits.
 
     A table is replicated if the gradient of all its rows is fewer bytes than the vectors of a
@@ -42,7 +42,7 @@ def plan(workload: Workload, machine: Machine, given: Placement | None = None) -
     return next(each for each in planned if each.cost.seconds <= shortest * (1 + 1e-6))
 
 
-def _candidates(workload: Workload, machine: Machine) -> list[Placement]:
+def _candidates(workload: Workload, machine: Hardware) -> list[Placement]:
     sizes = workload.table_sizes
     replicated = [_is_better_replicated(rows, workload, machine.world_size) for rows in sizes]
     by_size = sorted(
@@ -68,7 +68,7 @@ def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
     return gradient <= vectors
 
 
-def _assign(kinds: list[PlacementKind], workload: Workload, machine: Machine) -> Placement | None:
+def _assign(kinds: list[PlacementKind], workload: Workload, machine: Hardware) -> Placement | None:
     """Assigns table-wise tables to ranks; returns None if they do not fit."""
     ranks = machine.world_size
     sizes = workload.table_sizes
@@ -97,7 +97,7 @@ def _assign(kinds: list[PlacementKind], workload: Workload, machine: Machine) ->
     return Placement(ranks, tuple(tables))
 
 
-def _too_large(workload: Workload, machine: Machine) -> str:
+def _too_large(workload: Workload, machine: Hardware) -> str:
     sizes = {f"table {i}": workload.table_bytes(n) for i, n in enumerate(workload.table_sizes)}
     needed = sum(sizes.values())
     devices = int(-(-needed // machine.table_bytes))

@@ -85,7 +85,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OpenedCheckpoint:
+class DlrmCheckpoint:
     """A DLRM's checkpoint; weights are read later.
 
     Attributes:
@@ -105,7 +105,7 @@ class OpenedCheckpoint:
     checkpoint: Checkpoint
 
     @classmethod
-    def open(cls, path: Path) -> "OpenedCheckpoint":
+    def open(cls, path: Path) -> "DlrmCheckpoint":
         """Opens a checkpoint, a run's folder, or one in NVIDIA's layout.
 
         Raises:
@@ -116,7 +116,7 @@ class OpenedCheckpoint:
         return cls.of(open_nvidia_checkpoint(path) if is_nvidia else read_checkpoint(path))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
+    def of(cls, checkpoint: Checkpoint) -> "DlrmCheckpoint":
         """Reads the model of a checkpoint.
 
         Raises:

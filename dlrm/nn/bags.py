@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cuda_ext import ops, reference
 from dlrm.config import ModelConfig
-from dlrm.nn.embedding import JointTable
+from dlrm.nn.embedding import JointEmbeddings
 from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
 from recsys.train.optimizers.rows import RowGradients
@@ -114,7 +114,7 @@ class Bags:
         return self.ids[self.offsets[feature : -1 : self.num_features]]
 
 
-class BaggedEmbedding(JointTable[Bags]):
+class BaggedEmbedding(JointEmbeddings[Bags]):
     """A joint table whose rows are summed per feature, updated in place."""
 
     in_autograd = False

@@ -180,7 +180,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """
 
 
-class JointTable(Embeddings[LookupsT]):
+class JointEmbeddings(Embeddings[LookupsT]):
     """One [R, D] table for all features, one after the other.
 
     Args:
@@ -259,7 +259,7 @@ class JointTable(Embeddings[LookupsT]):
         return [] if gradient is None else [_from_sparse(0, gradient)]
 
 
-class JointRows(JointTable[Tensor]):
+class JointRows(JointEmbeddings[Tensor]):
     """A joint table that gives a row for each id."""
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from dlrm.config import ModelConfig
-from dlrm.distributed.cost import GIB, Machine, Workload
+from dlrm.distributed.cost import GIB, Hardware, Workload
 from dlrm.distributed.planner import plan
 from recsys import program
 from recsys.data.feature_spec import FeatureSpec
@@ -110,7 +110,7 @@ def run(flag_values: flags.FlagValues) -> None:
         sizes = KNOWN_TABLES.get(options.tables) or _sizes(options.tables)
     model = ModelConfig()
     workload = Workload.of(model, sizes, options.batch_size, wire_bytes=options.wire_bytes)
-    machine = Machine(
+    machine = Hardware(
         world_size=options.world_size,
         ranks_per_node=options.ranks_per_node,
         memory_bytes=options.hbm_gib * GIB,

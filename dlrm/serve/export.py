@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dlrm.data.opened import list_lengths
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.bags import Bags
 from dlrm.serve import triton_model
 from dlrm.serve.native import NativeDlrm, check_native
@@ -54,7 +54,7 @@ class DlrmExport(CheckpointExport):
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
     def __init__(self, path: Path) -> None:
-        self.stored = OpenedCheckpoint.open(path)
+        self.stored = DlrmCheckpoint.open(path)
         self.path = self.stored.path
         self.step = self.stored.step
         # Layers are deployed with their normalisation multiplied in.

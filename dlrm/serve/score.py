@@ -15,7 +15,7 @@ from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.opened import OpenedDataset, list_lengths
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import CATEGORICAL, FACTORS, NUMERICAL, Signature
@@ -42,9 +42,7 @@ class ServedSplit:
     rows_per_s: float
 
 
-def check_dataset_of(
-    stored: OpenedCheckpoint, data: DataConfig, *, ignore_fingerprint: bool
-) -> None:
+def check_dataset_of(stored: DlrmCheckpoint, data: DataConfig, *, ignore_fingerprint: bool) -> None:
     """Refuses another dataset than that of a checkpoint's training.
 
     With `ignore_fingerprint` the ids need only lie inside the tables.

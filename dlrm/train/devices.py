@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dlrm.config import DlrmConfig
-from dlrm.data.batch import BatchSource, mixed_seed
+from dlrm.data.batch import SplitBatches, mixed_seed
 from dlrm.data.open_split import SplitPass, open_split
 from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.batches import ExchangedBatches
@@ -73,7 +73,7 @@ def open_batches(
     wanted: SplitPass,
     model: DlrmNetwork[Any],
     device: torch.device,
-) -> BatchSource[Any]:
+) -> SplitBatches[Any]:
     """Opens the batches of a split: on several ranks with exchanged lookups.
 
     Raises:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from pyarrow import csv, parquet
 
-from dlrm.data.batch import BatchSource
+from dlrm.data.batch import SplitBatches
 from dlrm.data.raw_lines import RawLines
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
@@ -62,7 +62,7 @@ def check_predictions_path(path: Path) -> None:
 def write_predictions(
     path: Path,
     model: DlrmNetwork[LookupsT],
-    source: BatchSource[LookupsT],
+    source: SplitBatches[LookupsT],
     precision: Precision,
     on_batch: Callable[[], object],
     *,

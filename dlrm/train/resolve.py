@@ -11,7 +11,7 @@ import torch
 from cuda_ext import library
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.config.model import combinations_of
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.mlp import has_apex
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
@@ -27,7 +27,7 @@ _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that depend on the machine and are not taken from a checkpoint."""
 
 
-def take_model(config: DlrmConfig, checkpoint: OpenedCheckpoint) -> DlrmConfig:
+def take_model(config: DlrmConfig, checkpoint: DlrmCheckpoint) -> DlrmConfig:
     """Takes the settings of the model and its tables from a checkpoint.
 
     Settings that the user gave are kept; each change is logged.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from preproc.clicks.schema import row_format as schema_columns
 from preproc.clicks.schema.rating_fields import (
     Rating,
     RatingReason,
@@ -16,13 +15,13 @@ from preproc.clicks.schema.rating_fields import (
     read_rating,
 )
 from preproc.clicks.schema.read import load_ratings_schema
-from preproc.clicks.schema.row_format import FieldType, RowFormat
+from preproc.clicks.schema.row_format import Column, FieldType, RowFormat
 from preproc.clicks.schema.schema import RatingsSchema
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.raw.objects import JsonError, cells_of_object
 from preproc.files.raw.spelled_numbers import spelling_remedy
 
-Column = Literal["user", "item", "rating", "timestamp"]
+RatingsColumn = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
 IGNORED: Literal["ignored"] = "ignored"
 """A field that nothing is read from."""
@@ -189,7 +188,7 @@ class RatingsFormat:
         )
         return self._with(columns=tuple(columns))
 
-    def with_columns(self, columns: Sequence[schema_columns.Column]) -> "RatingsFormat":
+    def with_columns(self, columns: Sequence[Column]) -> "RatingsFormat":
         """Returns a format with a header of other columns."""
         return self._with(columns=tuple(columns), has_header=True)
 

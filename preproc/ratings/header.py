@@ -7,19 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from preproc.clicks.schema import rating_fields
-from preproc.clicks.schema.row_format import Column as Field
-from preproc.clicks.schema.row_format import split_fields
+from preproc.clicks.schema.row_format import Column, split_fields
 from preproc.clicks.schema.time_rule import TimeRule
 from preproc.files.errors import PreprocError
 from preproc.files.raw.text_files import DELIMITERS
-from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, Column, RatingsFormat
+from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, RatingsColumn, RatingsFormat
 
-COLUMNS: tuple[Column, ...] = get_args(Column)
+COLUMNS: tuple[RatingsColumn, ...] = get_args(RatingsColumn)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 """How `columns` names the columns of a header."""
 
 _UDATA_FIELDS = 4
-_TELLING: dict[Column, str] = {
+_TELLING: dict[RatingsColumn, str] = {
     "user": "(user|reviewer|customer|session|visitor)(id|name)?",
     "item": "(item|movie|artist|product|track|song|book|anime|article)(id)?|(parent)?asin|isbn|sku",
     "rating": "(book)?ratings?|overall|stars|score",
@@ -28,14 +27,16 @@ _TELLING: dict[Column, str] = {
 """The letters of names that leave no doubt; a suffix such as `:token` is not looked at."""
 
 
-def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
+def parse_names(columns: str, orders: Iterable[str]) -> dict[RatingsColumn, str]:
     """Reads the names of columns from a setting such as `user=u,item=i`.
 
     Raises:
         PreprocError: it does not name user and item, or names a column twice.
     """
     pairs = [entry.partition("=") for entry in columns.split(",")]
-    names: dict[Column, str] = {c: name for key, _, name in pairs for c in COLUMNS if c == key}
+    names: dict[RatingsColumn, str] = {
+        c: name for key, _, name in pairs for c in COLUMNS if c == key
+    }
     distinct = len(set(names.values())) == len(pairs) == len(names) and all(names.values())
     if not distinct or USER not in names or ITEM not in names:
         raise PreprocError(
@@ -73,7 +74,7 @@ def delimiter_of(line: bytes) -> str:
 
 
 def with_names(
-    layout: RatingsFormat, names: Mapping[Column, str], seen: Sequence[str]
+    layout: RatingsFormat, names: Mapping[RatingsColumn, str], seen: Sequence[str]
 ) -> RatingsFormat:
     """Returns a csv format with columns by the names of its header."""
     column_of = {name: column for column, name in names.items()}
@@ -82,11 +83,11 @@ def with_names(
         role = column_of.get(name, IGNORED)
         kind = layout.id_type if role in (USER, ITEM) else "hex"
         time = TimeRule("any") if role == TIMESTAMP else None
-        columns.append(Field(name=name, role=role, type=kind, time=time))
+        columns.append(Column(name=name, role=role, type=kind, time=time))
     return layout.with_columns(columns)
 
 
-def names_by_column(seen: Sequence[str]) -> dict[Column, str]:
+def names_by_column(seen: Sequence[str]) -> dict[RatingsColumn, str]:
     """Chooses columns by the names of a header alone.
 
     Users and items that none or several names tell, and other columns that several tell, are
@@ -112,6 +113,6 @@ def unread_times(layout: RatingsFormat) -> list[str]:
     return [name for name in layout.names if _tells("timestamp", name)]
 
 
-def _tells(column: Column, name: str) -> bool:
+def _tells(column: RatingsColumn, name: str) -> bool:
     letters = re.sub("[^a-z]", "", name.lower().partition(":")[0])
     return re.fullmatch(_TELLING[column], letters) is not None

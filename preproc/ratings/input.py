@@ -32,8 +32,8 @@ from preproc.ratings.format import (
     RATING,
     TIMESTAMP,
     USER,
-    Column,
     Fault,
+    RatingsColumn,
     RatingsFormat,
     show,
 )
@@ -154,7 +154,7 @@ def _named(job: RatingsJob, seen: Sequence[str]) -> list[RatingsFormat]:
     return [with_names(f, job.column_names or {}, seen) for f in by_type.values()]
 
 
-def _check_names(file: InputFile, names: Mapping[Column, str], seen: Sequence[str]) -> None:
+def _check_names(file: InputFile, names: Mapping[RatingsColumn, str], seen: Sequence[str]) -> None:
     """Refuses names that are not those of a file.
 
     Raises:

@@ -16,7 +16,7 @@ from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import (
     ITEM,
     USER,
-    Column,
+    RatingsColumn,
     RatingsFormat,
     formats_of,
     load_formats,
@@ -175,7 +175,7 @@ class RatingsJob:
             )
 
     @property
-    def column_names(self) -> dict[Column, str] | None:
+    def column_names(self) -> dict[RatingsColumn, str] | None:
         """The given names of columns in the header, or None."""
         orders = self.source.column_orders
         return None if self.columns in orders else parse_names(self.columns, orders)

@@ -58,7 +58,7 @@ class Ordered:
     times: npt.NDArray[np.int64] | None
 
 
-class Rows(Protocol):
+class EngineRows(Protocol):
     """The rows of a run, in the hands of an engine.
 
     Each method raises PreprocError if the engine fails.
@@ -92,14 +92,16 @@ class Rows(Protocol):
         """Gives the rows away, in order."""
 
 
-OpenRows = Callable[[RatingsJob, Path, ProgressReporter], AbstractContextManager[Rows]]
+OpenRows = Callable[[RatingsJob, Path, ProgressReporter], AbstractContextManager[EngineRows]]
 """Starts an engine for a job; its folder, on storage that executors see, is for temporary files.
 
 Raises PreprocError if the engine is missing.
 """
 
 
-def run_stages(job: RatingsJob, rows: Rows, read: ReadRows, reporter: ProgressReporter) -> Filtered:
+def run_stages(
+    job: RatingsJob, rows: EngineRows, read: ReadRows, reporter: ProgressReporter
+) -> Filtered:
     """Filters, numbers and orders the rows that were read; returns the histories of all users.
 
     A pass of the k-core drops the items with too few interactions, then the users with too few

@@ -28,7 +28,12 @@ from preproc.clicks.schema.row_format import NUM_CATEGORICAL
 from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel
-from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
+from preproc.synthetic.rows import (
+    KAGGLE_CARDINALITIES,
+    GeneratedChunk,
+    calibrated_model,
+    make_chunk,
+)
 from recsys.ahead import call_ahead
 from recsys.errors import UserError
 from recsys.files.durable import durable_rename
@@ -119,7 +124,7 @@ class ChunkJob:
     rows: int
 
 
-def make_job(config: GeneratorConfig, model: PlantedModel, job: ChunkJob) -> Chunk:
+def make_job(config: GeneratorConfig, model: PlantedModel, job: ChunkJob) -> GeneratedChunk:
     """Makes a chunk, with a random stream of its own."""
     seeds = np.random.SeedSequence(config.seed, spawn_key=(2, job.file, job.chunk))
     chunk = make_chunk(model, np.random.Philox(seeds), job.rows, config.cardinalities)
@@ -248,7 +253,9 @@ def _write(
     }
 
 
-def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple[ChunkJob, Chunk]]:
+def _make_chunks(
+    config: GeneratorConfig, model: PlantedModel
+) -> Iterator[tuple[ChunkJob, GeneratedChunk]]:
     """Makes chunks in threads and yields them in order."""
     jobs = (
         ChunkJob(file, chunk, min(CHUNK_ROWS, rows - chunk * CHUNK_ROWS))
@@ -256,7 +263,7 @@ def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple
         for chunk in range(-(-rows // CHUNK_ROWS))
     )
 
-    def make(job: ChunkJob) -> tuple[ChunkJob, Chunk]:
+    def make(job: ChunkJob) -> tuple[ChunkJob, GeneratedChunk]:
         return job, make_job(config, model, job)
 
     calls = (functools.partial(make, job) for job in jobs)

@@ -101,7 +101,7 @@ class RatingsConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Block:
+class UserBlock:
     """Interactions of some users, grouped by user, in time order.
 
     Attributes:
@@ -129,7 +129,7 @@ def _catalogue(
     return lengths, rng.permutation(config.items) + 1
 
 
-def blocks(config: RatingsConfig) -> Iterator[Block]:
+def blocks(config: RatingsConfig) -> Iterator[UserBlock]:
     """Yields all interactions, in blocks of some users."""
     lengths, raw_of_rank = _catalogue(config)
     popularity = np.arange(1, config.items + 1, dtype=np.float64) ** -config.popularity
@@ -153,7 +153,7 @@ def _block(
     lengths: npt.NDArray[np.int64],
     cumulative: npt.NDArray[np.float64],
     raw_of_rank: npt.NDArray[np.int64],
-) -> Block:
+) -> UserBlock:
     rows = np.arange(lengths.sum())
     starts = np.cumsum(lengths) - lengths
     is_draw = rng.random(len(rows)) >= config.continuation
@@ -163,7 +163,7 @@ def _block(
     ranks = (np.minimum(drawn[last_draw], config.items - 1) + rows - last_draw) % config.items
     seconds = np.cumsum(rng.integers(1, _MOST_SECONDS, len(rows)))
     begin = _FIRST_TIME + rng.integers(0, _START_SPAN, len(users))
-    return Block(
+    return UserBlock(
         users=np.repeat(users, lengths),
         items=raw_of_rank[ranks],
         ratings=rng.choice(5, len(rows), p=_RATING_SHARES) + 1,
@@ -180,7 +180,7 @@ def _is_json(name: str) -> bool:
     return name.endswith("json")
 
 
-def format_block(block: Block, name: str, order: npt.NDArray[np.int64]) -> bytes:
+def format_block(block: UserBlock, name: str, order: npt.NDArray[np.int64]) -> bytes:
     """Formats a block as text, its rows in the given order."""
     layout, is_amazon = layout_of(name), name.startswith("amazon")
 

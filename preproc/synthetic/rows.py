@@ -43,7 +43,7 @@ _ROW = np.dtype([("label", "u1"), ("fields", [("tab", "u1"), ("text", "<u8")], 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rows:
+class GeneratedRows:
     """Features of generated rows.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rows:
     ranks: Integers
 
 
-def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...]) -> Rows:
+def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...]) -> GeneratedRows:
     """Draws features."""
     rates = sorted({r for r in (*MISSING_NUMERICAL, *MISSING_CATEGORICAL) if r})
     misses = {0: np.zeros(rows, bool)} | {r: rng.random(rows, np.float32) < r for r in rates}
@@ -75,7 +75,7 @@ def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...
         ranks[c] = zipf_ranks(rng.random(rows), cardinality, exponent)
         if MISSING_CATEGORICAL[c]:
             ranks[c][misses[MISSING_CATEGORICAL[c]]] = -1
-    return Rows(numerical, is_missing, ranks)
+    return GeneratedRows(numerical, is_missing, ranks)
 
 
 def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
@@ -84,7 +84,7 @@ def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
     return key_of_category(ranks.astype(np.uint32) + offset)
 
 
-def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.uint8]:
+def format_rows(labels: npt.NDArray[np.bool_], chunk: GeneratedRows) -> npt.NDArray[np.uint8]:
     """Returns the text of rows in the Criteo format."""
     rows = np.empty(len(labels), _ROW)
     rows["label"] = labels + np.uint8(ord("0"))
@@ -112,7 +112,7 @@ def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.ui
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
+class GeneratedChunk:
     """Text of rows, with their true click probabilities and labels [rows]."""
 
     text: bytes
@@ -122,13 +122,13 @@ class Chunk:
 
 def make_chunk(
     model: PlantedModel, bits: np.random.BitGenerator, num_rows: int, cardinalities: tuple[int, ...]
-) -> Chunk:
+) -> GeneratedChunk:
     """Draws rows and their labels."""
     rng = np.random.Generator(bits)
     rows = draw_rows(rng, num_rows, cardinalities)
     probabilities = model.probabilities(rows.numerical, rows.ranks)
     labels = rng.random(num_rows, np.float32) < probabilities
-    return Chunk(format_rows(labels, rows).tobytes(), probabilities, labels)
+    return GeneratedChunk(format_rows(labels, rows).tobytes(), probabilities, labels)
 
 
 def calibrated_model(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.ratings.config import HistoriesConfig
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 
 _LONGEST_TITLE = 60
 _SHOWN_HISTORY = 5
@@ -28,7 +28,7 @@ class Catalogue:
     titles: list[str] | None
 
     @classmethod
-    def of(cls, dataset: OpenedDataset, config: HistoriesConfig) -> "Catalogue":
+    def of(cls, dataset: OpenedHistories, config: HistoriesConfig) -> "Catalogue":
         """Reads the catalogue of a dataset; a generated one has no ids but its numbers."""
         if dataset.root is None:
             return cls([str(i + 1) for i in range(config.random_item_count)], None)

@@ -16,7 +16,7 @@ from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
 from recsys.errors import UserError
 from recsys.ratings.config import RatingsExportOptions
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.item_names import ItemNames
 from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.scorer import history_item_pairs, largest_difference
@@ -94,7 +94,7 @@ class RatingsExport(CheckpointExport):
                 "the ratings, or leave `titles` out",
                 setting="titles",
             )
-        OpenedDataset.of_folder(dataset, "raw_ids").check_model(
+        OpenedHistories.of_folder(dataset, "raw_ids").check_model(
             self.path, self.origin, len(names), ignore_fingerprint=ignore_fingerprint
         )
         return names

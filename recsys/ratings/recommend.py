@@ -30,7 +30,7 @@ from recsys.errors import UserError
 from recsys.files.json_text import parse_json
 from recsys.ratings.answers import Catalogue, as_json, as_table, name_of
 from recsys.ratings.config import ALL_USERS, ListConfig
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.scorer import history_item_pairs
 from recsys.train.optimizers.precision import Precision
@@ -55,7 +55,7 @@ class Recommender:
         catalogue: raw ids and titles of the items.
     """
 
-    dataset: OpenedDataset
+    dataset: OpenedHistories
     sequences: Callable[[], Sequences]
     model: RatingsModel
     precision: Precision

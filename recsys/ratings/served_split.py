@@ -14,7 +14,7 @@ import torch
 from recsys.data.sequences.files import read_sequences
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.split import Split, known_lengths, true_items
 from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.ranking.metrics import ranking_metrics
@@ -83,7 +83,7 @@ def open_dataset(
     sequences = read_sequences(root)
     if stored is None:
         return sequences
-    OpenedDataset.of_folder(root, "dataset").check_model(
+    OpenedHistories.of_folder(root, "dataset").check_model(
         stored.path, stored.origin, sequences.num_items, ignore_fingerprint=ignore_fingerprint
     )
     if sequences.timestamps is not None:

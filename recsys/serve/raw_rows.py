@@ -28,7 +28,7 @@ Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.
 """[B, M] numerical features, [B, S] ids, factors of those of lists; as `FEATURES`."""
 
 
-class LineTransform(Protocol):
+class RowTransform(Protocol):
     """Transforms rows of a log to features."""
 
     def transform(self, lines: Sequence[bytes]) -> Features:
@@ -55,9 +55,9 @@ class ServedRawRows(ServedModel):
     """
 
     model_class: ClassVar[type[ServedModel]]
-    open_transform: ClassVar[Callable[[Path], LineTransform]]
+    open_transform: ClassVar[Callable[[Path], RowTransform]]
 
-    def __init__(self, model: ServedModel, transform: LineTransform) -> None:
+    def __init__(self, model: ServedModel, transform: RowTransform) -> None:
         super().__init__(model.deployment)
         self._model, self._transform = model, transform
         by_name = {tensor.name: tensor for tensor in model.deployment.signature.inputs}
@@ -110,7 +110,7 @@ class ServedRawRows(ServedModel):
 
 
 def served_from_raw_rows(
-    model: type[ServedModel], transform: Callable[[Path], LineTransform]
+    model: type[ServedModel], transform: Callable[[Path], RowTransform]
 ) -> type[ServedRawRows]:
     """Returns the class that serves a model from raw rows."""
     members = {"model_class": model, "open_transform": staticmethod(transform)}

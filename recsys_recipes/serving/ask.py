@@ -336,7 +336,7 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
     # With torch, which takes seconds: a typo is refused before.
-    from dlrm.model.weights import OpenedCheckpoint as DlrmCheckpoint
+    from dlrm.model.weights import DlrmCheckpoint
     from dlrm.serve.score import check_dataset_of, score_served_split
 
     model = None

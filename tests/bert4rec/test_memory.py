@@ -8,7 +8,7 @@ import pytest
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.memory import loaded_memory, trained_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import OpenedCheckpoint
+from bert4rec.model.weights import Bert4RecCheckpoint
 from bert4rec.train.step import Bert4RecTrainStep
 from recsys.train.memory import OutOfMemoryError
 from recsys.train.optimizers.precision import Precision
@@ -25,7 +25,7 @@ def test_what_needs_the_memory_is_named(refused, dataset, mode):
 
 
 def test_a_checkpoint_that_does_not_fit_is_not_deployed(trained):
-    stored = OpenedCheckpoint.open(trained)
+    stored = Bert4RecCheckpoint.open(trained)
     assert stored.load().num_items == stored.num_items
     with refusal("58.2 TiB", kind=OutOfMemoryError):
         dataclasses.replace(stored, num_items=10**12).load()

@@ -14,7 +14,7 @@ from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn import attention
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.targets import Targets
+from bert4rec.nn.targets import TargetTokens
 
 NUM_ITEMS = 23
 LENGTHS = torch.tensor([5, 1, 7, 3])
@@ -44,7 +44,7 @@ def targets_at(layout, index):
     index = torch.as_tensor(index)
     rows = layout.sequence_of_token()[index]
     counts = torch.bincount(rows, minlength=layout.batch_size)
-    return Targets(
+    return TargetTokens(
         index,
         SequenceLayout.of_lengths(counts, int(counts.max()), len(index)),
         layout.position_of_token()[index],

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
-from bert4rec.model.weights import OpenedCheckpoint
+from bert4rec.model.weights import Bert4RecCheckpoint
 from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
@@ -293,7 +293,7 @@ def test_recommending_and_resuming_work_as_ever(
 
 def test_a_deployed_model_is_not_scored_on_such_a_dataset(dataset, trained):
     with refusal(dataset):
-        open_dataset(dataset, OpenedCheckpoint.open(trained))
+        open_dataset(dataset, Bert4RecCheckpoint.open(trained))
 
 
 def test_inference_is_measured_on_the_targets(dataset, trained, program):

@@ -200,7 +200,8 @@ def test_own_kernels_are_read_and_their_faults_named():
 
 def test_table_has_a_column_for_each_architecture():
     usages = [
-        compile_report.Usage("gather<4>", arch, int(arch) // 2, 48, 0) for arch in ("120", "80")
+        compile_report.KernelUsage("gather<4>", arch, int(arch) // 2, 48, 0)
+        for arch in ("120", "80")
     ]
     assert compile_report.table(usages).splitlines()[-1] == "| `gather<4>` | 48 | 40 | 60 |"
 

@@ -12,7 +12,7 @@ from scipy import optimize, sparse, stats
 from dlrm.train.baselines.logistic import LogisticRegression, log_losses, minimize
 from dlrm.train.baselines.one_hot import OneHot
 from dlrm.train.baselines.paired import leads_over
-from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import Trees
 from dlrm.train.metrics import roc_auc
 from recsys.data.click_columns import ClickColumns
@@ -36,7 +36,7 @@ def made_rows(count, seed, size=30):
     columns = ClickColumns(
         label, number[:, None].astype(np.float32), (ids,), (ListColumn(listed, offsets),)
     )
-    return Rows([columns]), logits
+    return SplitRows([columns]), logits
 
 
 def test_the_weights_are_those_of_another_optimizer():
@@ -72,7 +72,7 @@ def test_ids_never_seen_and_frequent_numbers_have_columns():
     rows, _ = made_rows(300, 1)
     block = rows.blocks[0]
     numbers = np.where(np.arange(300) < 200, 0, block.numerical[:, 0])[:, None]
-    fitted = OneHot.fit(Rows([ClickColumns(block.label, numbers, block.categorical)]), (40,))
+    fitted = OneHot.fit(SplitRows([ClickColumns(block.label, numbers, block.categorical)]), (40,))
     unseen = ClickColumns(
         np.zeros(3, bool),
         np.array([[0], [1e-3], [-1e-3]], np.float32),
@@ -173,7 +173,7 @@ def test_a_run_and_its_test_log_the_company(program, dataset, tmp_path, dataset_
     trained = logged(program.train(dataset, tmp_path / "run", *flags, f"--report={report}"))
     tested = program.test(dataset, tmp_path / "run", f"--dataset_type={dataset_type}", ALL)
     train, validation, test = (
-        Rows([make_columns(rows, seed)]) for seed, rows in enumerate((6000, 1250, 1250))
+        SplitRows([make_columns(rows, seed)]) for seed, rows in enumerate((6000, 1250, 1250))
     )
     model = LogisticRegression.fit(train, validation, CARDINALITIES, refit=False)
     logits, labels = model.logits(test.blocks[0]), test.labels
@@ -201,8 +201,8 @@ def test_a_run_and_its_test_log_the_company(program, dataset, tmp_path, dataset_
 
 def test_where_validation_is_tested_training_rows_choose(program, dataset):
     values = logged(program(f"--dataset={dataset}", "--eval_split=validation", LOGISTIC_ALONE))
-    rows = Rows([make_columns(6000, 0)])
-    cut = [Rows([rows.blocks[0][part]]) for part in (slice(5400), slice(5400, 6000))]
+    rows = SplitRows([make_columns(6000, 0)])
+    cut = [SplitRows([rows.blocks[0][part]]) for part in (slice(5400), slice(5400, 6000))]
     model = LogisticRegression.fit(*cut, CARDINALITIES, refit=True)
     tested = make_columns(1250, 1)
     loss = log_losses(model.logits(tested), tested.label).mean()

@@ -11,7 +11,7 @@ import torch
 from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, OptimizerConfig
 from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.embedding import read_tables
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
@@ -309,17 +309,17 @@ def test_runs_go_on_with_other_numbers_of_ranks(begun, tmp_path):
 
 def test_a_part_that_is_missing_is_found_out(begun, tmp_path):
     folder = shutil.copytree(begun, tmp_path / "run")
-    assert OpenedCheckpoint.open(folder).table_sizes == SIZES
+    assert DlrmCheckpoint.open(folder).table_sizes == SIZES
     step = folder / "step_000000002"
     (step / "embedding_5.1_of_2.safetensors").unlink()
     with refusal(kind=CheckpointError, path=step / "embedding_5.1_of_2.safetensors"):
-        OpenedCheckpoint.open(folder).load_into(single("joint_fused"))
+        DlrmCheckpoint.open(folder).load_into(single("joint_fused"))
     manifest = step / "manifest.json"
     entries = json.loads(manifest.read_text())
     del entries["files"]["embedding_5.1_of_2.safetensors"]
     manifest.write_text(json.dumps(entries))
     with refusal(1, "embedding_5", 2, kind=CheckpointError, path=step):
-        OpenedCheckpoint.open(folder).load_into(single("joint_fused"))
+        DlrmCheckpoint.open(folder).load_into(single("joint_fused"))
 
 
 def load_on_ranks(rank, world_size, folder):
@@ -327,7 +327,7 @@ def load_on_ranks(rank, world_size, folder):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(9.0)
-    OpenedCheckpoint.open(folder).load_into(model)
+    DlrmCheckpoint.open(folder).load_into(model)
     alone = single("joint_fused")
     tables, expected = read_tables(model.embeddings), read_tables(alone.embeddings)
     for i, shard in model.embeddings.shards().items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.id_statistics import IdStatistics
 from dlrm.scripts import main
 from recsys.data.click_columns import ClickColumns
@@ -157,7 +157,7 @@ def test_a_full_table_keeps_the_most_frequent_ones(slots):
 
 
 def statistics_of(folder):
-    return OpenedCheckpoint.open(folder).load().id_statistics
+    return DlrmCheckpoint.open(folder).load().id_statistics
 
 
 def expected_statistics(columns):

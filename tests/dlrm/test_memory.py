@@ -12,7 +12,7 @@ from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.scripts import main
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.memory import OutOfMemoryError
@@ -54,7 +54,7 @@ def test_the_processes_of_a_machine_count_together(tmp_path):
 
 
 def test_a_checkpoint_that_does_not_fit_is_not_deployed(trained):
-    stored = OpenedCheckpoint.open(trained)
+    stored = DlrmCheckpoint.open(trained)
     assert stored.load().embeddings.table_sizes == stored.table_sizes
     larger = dataclasses.replace(stored, table_sizes=(*stored.table_sizes[1:], 10**12))
     with refusal("table 3 29.1 TiB", kind=OutOfMemoryError):

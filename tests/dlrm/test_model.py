@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import OpenedCheckpoint, weights_of
+from dlrm.model.weights import DlrmCheckpoint, weights_of
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.nn.mlp import Mlp
 from dlrm.scripts.flags import PRESETS
@@ -356,10 +356,10 @@ def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(hal
     check()
     other = build(1, top_mlp_sizes=(40, 8, 1), sizes=(50, 60))
     write_checkpoint(tmp_path / "ours", weights_of(other), {}, {})
-    OpenedCheckpoint.open(tmp_path / "ours").load_into(model)
+    DlrmCheckpoint.open(tmp_path / "ours").load_into(model)
     loaded = check()
     write_nvidia_folder(tmp_path / "theirs", build(2, top_mlp_sizes=(40, 8, 1), sizes=(50, 60)))
-    OpenedCheckpoint.open(tmp_path / "theirs").load_into(model)
+    DlrmCheckpoint.open(tmp_path / "theirs").load_into(model)
     assert not torch.allclose(loaded, check(), rtol=0.05)
     model = copy.deepcopy(model)
     check()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.numerical import NumericalEmbedding
 from dlrm.train.statistics import find_knots
 from recsys.data.click_columns import ClickColumns
@@ -121,7 +121,7 @@ def test_a_run_keeps_the_knots_of_its_training_rows(program, dataset, tmp_path, 
     for stop in (["--max_steps=13"], []):
         program.train(dataset, parts, *flags, *stop, "--resume")
     assert_same(parts, whole)
-    model = OpenedCheckpoint.open(whole).load()
+    model = DlrmCheckpoint.open(whole).load()
     knots = find_knots(SplitBinaryReader(dataset, "train"), ROWS["train"], 8)
     for network in model.networks:
         assert torch.equal(network.numerical_embedding.knots, knots)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.embedding import read_tables
 from recsys.train.checkpoint import CheckpointError
 from tests.dlrm.networks import build
@@ -30,7 +30,7 @@ def model(embedding_type="joint_fused", sizes=SIZES, **more):
 
 
 def load(folder, found):
-    OpenedCheckpoint.open(folder).load_into(found)
+    DlrmCheckpoint.open(folder).load_into(found)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_every_number_lands_in_its_place(folder, embedding_type):
 
 
 def test_the_model_is_described_by_their_metadata(folder):
-    described = OpenedCheckpoint.open(folder)
+    described = DlrmCheckpoint.open(folder)
     config = described.config
     assert (described.step, described.table_sizes, config.num_numerical_features) == (5, SIZES, 3)
     assert (config.bottom_mlp_sizes, config.top_mlp_sizes) == ((DIM,), (4, 1))
@@ -111,13 +111,13 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     torch.testing.assert_close(
         their_logits(folder, mapping[0], interaction_op, numerical, ids), ours
     )
-    assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
+    assert torch.equal(DlrmCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
     # The same files as written on two devices, where the order is by device or by number.
     devices = [[3, 1], [0, 2]] if ordered else [mapping[0][:2], mapping[0][2:]]
     metadata["data"]["device_mapping"]["embedding"] = devices
     metadata["config"]["bottom_features_ordered"] = ordered
     torch.save(metadata, folder / "metadata.pt")
-    assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
+    assert torch.equal(DlrmCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
 
 
 ORDER = "metadata.pt: device_mapping"
@@ -200,7 +200,7 @@ def test_damage_is_named(folder, name, content, facts):
 def test_wrong_types_in_the_metadata_are_named(folder, metadata, facts):
     torch.save(metadata, folder / "metadata.pt")
     with refusal("metadata.pt", *facts):
-        OpenedCheckpoint.open(folder)
+        DlrmCheckpoint.open(folder)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.scripts import main
 from preproc import generate_criteo
 from preproc.clicks.__main__ import main as prepare
@@ -194,7 +194,7 @@ def saved(tmp_path_factory, dataset):
     for name, flags in VARIANTS.items():
         program.train(dataset, folder / name, *flags, "--max_steps=2", "--test_after=9")
     for name in ("cuda_dot", "cat"):
-        opened = OpenedCheckpoint.open(folder / name)
+        opened = DlrmCheckpoint.open(folder / name)
         write_nvidia_folder(folder / f"nvidia {name}", opened.load(), **opened.settings)
     return folder
 

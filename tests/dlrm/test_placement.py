@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dlrm.config import ModelConfig
-from dlrm.distributed.cost import GIB, Machine, Workload, predict
+from dlrm.distributed.cost import GIB, Hardware, Workload, predict
 from dlrm.distributed.placement import KINDS, Placement, PlacementError, TablePlacement
 from dlrm.distributed.planner import plan
 from dlrm.scripts.plan_placement import CRITEO_CAP_40M, CRITEO_LIMIT_3, CRITEO_LIMIT_15, main
@@ -31,7 +31,7 @@ def machine(world_size, gib=80.0, **more):
         "network_bytes_per_s": 40e9,
         "flop_per_s": 300e12,
     }
-    return Machine(world_size=world_size, memory_bytes=gib * GIB, **(settings | more))
+    return Hardware(world_size=world_size, memory_bytes=gib * GIB, **(settings | more))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 100])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from preproc import movielens
 from preproc.clicks import __main__ as clicks_program
 from preproc.clicks.rules import ClicksSemantics
@@ -219,9 +219,9 @@ def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path)
     records = program.train(dataset, run, parametric, "--embedding_type=custom_cuda")
     assert records[0]["data"]["embedding_type"] == "joint_fused"
     assert records[0]["data"]["dataset_type"] == "split"
-    opened = OpenedCheckpoint.open(run)
+    opened = DlrmCheckpoint.open(run)
     write_nvidia_folder(folder, opened.load(), **opened.settings)
-    assert OpenedCheckpoint.open(folder).table_sizes == CARDINALITIES
+    assert DlrmCheckpoint.open(folder).table_sizes == CARDINALITIES
     tested = program.test(dataset, folder, parametric, model=SMALL_MODEL[3:])
     assert tested["auc"] == final(records)["best_auc"]
 

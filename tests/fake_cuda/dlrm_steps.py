@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
-from dlrm.data.batch import Batch, BatchSource, NarrowBatch
+from dlrm.data.batch import Batch, NarrowBatch, SplitBatches
 from dlrm.data.loader import to_device
 from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
@@ -54,7 +54,7 @@ class Run:
         """Builds the training step."""
         return build_train_step(self.config, self.model, precision)
 
-    def batches(self, wanted: SplitPass) -> BatchSource[Any]:
+    def batches(self, wanted: SplitPass) -> SplitBatches[Any]:
         """Opens the batches of a split."""
         return open_batches(self.config, self.dataset, wanted, self.model, DEVICE)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.model.weights import OpenedCheckpoint
+from bert4rec.model.weights import Bert4RecCheckpoint
 from recsys.data.sequences.files import read_sequences
 from recsys.models.baselines import COUNTED_BASELINES, fit_baseline
 from recsys.ratings.blend import Blend
@@ -81,7 +81,7 @@ def plain_scores(model, histories):
 
 def test_validation_chooses_the_second_model_and_its_weight(dataset, bert4rec, blended):
     sequences, stored = read_sequences(dataset), StoredBlend.open(blended[0])
-    first = OpenedCheckpoint.open(bert4rec).open_model()
+    first = Bert4RecCheckpoint.open(bert4rec).open_model()
     gains = {}
     for name in COUNTED_BASELINES:
         second = fit_baseline(name, sequences)
@@ -101,7 +101,7 @@ def test_scores_are_sums_of_standardised_ones(dataset, bert4rec, blended):
     with torch.inference_mode():
         found = blend.scorer(histories).dense().numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    of_first = OpenedCheckpoint.open(bert4rec).open_model()
+    of_first = Bert4RecCheckpoint.open(bert4rec).open_model()
     np.testing.assert_allclose(first, plain_scores(of_first, histories), rtol=0, atol=1e-9)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where code may lie and what the repository may hold."""
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import grimp
@@ -87,6 +88,20 @@ def test_no_two_native_sources_share_a_name():
     names = Counter(p.name for p in paths if p.suffix in NATIVE_SUFFIXES and p.parts[0] != "tests")
     assert len(names) > 100
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_public_classes_share_a_name_only_from_model_to_model():
+    places = defaultdict(list)
+    for path in repository_files("*.py"):
+        package, *_ = path.relative_to(REPOSITORY).parts
+        if package != "tests":
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(package)
+    assert len(places) > 300
+    del places["TritonPythonModel"]  # as Triton's Python backend wants it
+    for name, packages in places.items():
+        assert len(packages) == 1 or sorted(packages) == sorted(MODELS), name
 
 
 def test_no_folder_holds_more_modules_than_a_newcomer_reads_at_a_glance():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from dlrm.serve.export import DlrmExport
 from preproc.clicks.rules import ClicksSemantics
 from recsys.data.sequences.titles import write_titles
@@ -189,7 +189,7 @@ def dlrm_run(dataset, tmp_path_factory):  # noqa: F811
 @pytest.fixture(scope="session")
 def offline(dlrm_run):
     """Computes logits by the checkpoint of that DLRM."""
-    model = OpenedCheckpoint.open(dlrm_run).load()
+    model = DlrmCheckpoint.open(dlrm_run).load()
     return lambda request: logits_of(model, request)
 
 

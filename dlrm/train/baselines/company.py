@@ -14,7 +14,7 @@ from dlrm.config import DlrmConfig
 from dlrm.data.opened import OpenedDataset, list_lengths
 from dlrm.train.baselines.logistic import Floats, LogisticRegression
 from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
-from dlrm.train.baselines.rows import Rows, spread
+from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import NoLightGbmError, Trees
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.data.click_columns import ClickColumns
@@ -183,7 +183,7 @@ class Company:
                 return int(reader.num_rows)
         return 0
 
-    def _read(self, baseline: str, validation: int) -> tuple[Rows, Rows]:
+    def _read(self, baseline: str, validation: int) -> tuple[SplitRows, SplitRows]:
         """Reads training rows and those that choose settings, as many as a baseline may take.
 
         Args:
@@ -198,14 +198,14 @@ class Company:
         if validation:
             held_out = self._rows("validation")
             some = spread(0, validation, most // _HELD_OUT)
-            return Rows.read(train, spread(0, rows, most)), Rows.read(held_out, some)
+            return SplitRows.read(train, spread(0, rows, most)), SplitRows.read(held_out, some)
         cut, few = rows - rows // _HELD_OUT, most // _HELD_OUT
         return (
-            Rows.read(train, spread(0, cut, most - few)),
-            Rows.read(train, spread(cut, rows, few)),
+            SplitRows.read(train, spread(0, cut, most - few)),
+            SplitRows.read(train, spread(cut, rows, few)),
         )
 
-    def _sampled(self, rows: Rows, held_out: Rows, validation: int) -> str:
+    def _sampled(self, rows: SplitRows, held_out: SplitRows, validation: int) -> str:
         """Tells of a sample, where not all training rows were read."""
         total = self._training_rows()
         read = len(rows) if validation else len(rows) + len(held_out)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import special
 
 from dlrm.train.baselines.one_hot import Matrix, OneHot
-from dlrm.train.baselines.rows import Rows
+from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class LogisticRegression:
 
     @classmethod
     def fit(
-        cls, rows: Rows, held_out: Rows, cardinalities: Sequence[int], *, refit: bool
+        cls, rows: SplitRows, held_out: SplitRows, cardinalities: Sequence[int], *, refit: bool
     ) -> "LogisticRegression":
         """Fits weights; the loss of held-out rows chooses the penalty.
 

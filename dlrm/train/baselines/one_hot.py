@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dlrm.train.baselines.rows import Rows
+from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
 
 Matrix = Any
@@ -37,7 +37,7 @@ class OneHot:
     width: int
 
     @classmethod
-    def fit(cls, rows: Rows, cardinalities: Sequence[int]) -> "OneHot":
+    def fit(cls, rows: SplitRows, cardinalities: Sequence[int]) -> "OneHot":
         """Finds the columns of training rows.
 
         Args:

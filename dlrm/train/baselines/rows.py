@@ -29,7 +29,7 @@ def spread(first: int, after: int, most: int) -> list[range]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rows:
+class SplitRows:
     """Rows of a split.
 
     Attributes:
@@ -39,7 +39,7 @@ class Rows:
     blocks: Sequence[ClickColumns]
 
     @classmethod
-    def read(cls, reader: RowReader, ranges: Sequence[range]) -> "Rows":
+    def read(cls, reader: RowReader, ranges: Sequence[range]) -> "SplitRows":
         """Reads ranges of rows.
 
         Raises:
@@ -50,8 +50,8 @@ class Rows:
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
 
-    def __add__(self, other: "Rows") -> "Rows":
-        return Rows([*self.blocks, *other.blocks])
+    def __add__(self, other: "SplitRows") -> "SplitRows":
+        return SplitRows([*self.blocks, *other.blocks])
 
     @property
     def labels(self) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dlrm.train.baselines.logistic import Floats
-from dlrm.train.baselines.rows import Rows
+from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
 
 if TYPE_CHECKING:
@@ -58,7 +58,13 @@ class Trees:
 
     @classmethod
     def fit(
-        cls, rows: Rows, held_out: Rows, threads: int, *, shares_id_zero: bool, refit: bool
+        cls,
+        rows: SplitRows,
+        held_out: SplitRows,
+        threads: int,
+        *,
+        shares_id_zero: bool,
+        refit: bool,
     ) -> "Trees":
         """Fits trees until the loss of held-out rows rises.
 
@@ -77,7 +83,7 @@ class Trees:
         except (ImportError, OSError) as error:  # OSError: its library lacks another one
             raise NoLightGbmError(str(error)) from error
 
-        def dataset(some: Rows) -> lightgbm.Dataset:
+        def dataset(some: SplitRows) -> lightgbm.Dataset:
             numbers, ids = some.blocks[0].numerical.shape[1], len(some.blocks[0].categorical)
             matrix = np.concatenate([_columns(block, shares_id_zero) for block in some.blocks])
             categories = list(range(numbers, numbers + ids))

@@ -38,9 +38,9 @@ __all__ = [
     "EncodeTarget",
     "Encoder",
     "LineTooLongError",
-    "Run",
     "ScanResult",
     "Scanner",
+    "SortedRun",
     "dictionary_bytes",
     "is_built",
     "kernel_version",
@@ -60,7 +60,7 @@ REJECTED_HEADER = np.dtype(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class SortedRun:
     """A sorted run of one column, a range in its file."""
 
     column: int
@@ -78,7 +78,7 @@ class ScanResult:
     text_bytes: int
     checksum: int
     rejected: dict[RejectReason, int]
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     split_rows: tuple[int, ...]
     split_values: tuple[int, int]
 
@@ -173,7 +173,7 @@ class Scanner(Reader):
             text_bytes=summary.bytes,
             checksum=self.checksum(),
             rejected=dict(zip(REJECT_REASONS, summary.rejected, strict=True)),
-            runs=tuple(Run(r.column, r.first_word, r.words) for r in runs),
+            runs=tuple(SortedRun(r.column, r.first_word, r.words) for r in runs),
             split_rows=tuple(summary.split_rows),
             split_values=(summary.split_values[0], summary.split_values[1]),
         )

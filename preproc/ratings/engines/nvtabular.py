@@ -34,13 +34,13 @@ from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
 from preproc.ratings.engines.parts import PartRows
 from preproc.ratings.format import ROW
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
+from preproc.ratings.stages import FIRST_IDS, EngineRows, Ordered, order_ids, order_rows
 from recsys.data.sequences.histories import RawIds
 from recsys.resources import available_cores
 
 
 @contextlib.contextmanager
-def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[Rows]:
+def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[EngineRows]:
     """Starts NVTabular; see `OpenRows`."""
     with NvtabularProcess(
         job.nvtabular_python, job.nvtabular_device, None, available_cores(), folder / "log"
@@ -49,7 +49,7 @@ def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iter
 
 
 class NvtabularRows(PartRows):
-    """The rows in parquet parts, which a step of NVTabular replaces; see `Rows`.
+    """The rows in parquet parts, which a step of NVTabular replaces; see `EngineRows`.
 
     Attributes:
         engine: name, version and device.

@@ -16,7 +16,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.ratings.format import ITEM, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions
-from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids, order_rows
+from preproc.ratings.stages import FIRST_IDS, EngineRows, Ordered, order_ids, order_rows
 from recsys.data.sequences.histories import RawIds
 
 _MIN_PENDING = 2**20
@@ -24,7 +24,7 @@ _MIN_PENDING = 2**20
 
 def open_rows(
     _job: RatingsJob, _folder: Path, _reporter: ProgressReporter
-) -> contextlib.AbstractContextManager[Rows]:
+) -> contextlib.AbstractContextManager[EngineRows]:
     """Needs no start; see `OpenRows`."""
     return contextlib.nullcontext(ArrowRows())
 
@@ -68,7 +68,7 @@ class _IdColumn:
 
 
 class ArrowRows:
-    """The rows as columns in memory, each id as an index into the raw ids; see `Rows`.
+    """The rows as columns in memory, each id as an index into the raw ids; see `EngineRows`.
 
     Attributes:
         engine: name and version.

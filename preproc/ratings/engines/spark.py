@@ -23,7 +23,7 @@ from preproc.files.progress import Progress, ProgressReporter
 from preproc.ratings.engines.parts import PartRows
 from preproc.ratings.format import ITEM, ROW, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.stages import FIRST_IDS, Ordered, Rows, order_ids
+from preproc.ratings.stages import FIRST_IDS, EngineRows, Ordered, order_ids
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from recsys.data.sequences.histories import RawIds
@@ -32,14 +32,14 @@ _ID, _TIED = "id", "is_tied"
 
 
 @contextlib.contextmanager
-def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[Rows]:
+def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iterator[EngineRows]:
     """Starts Spark; see `OpenRows`."""
     with spark_session.connect(job.spark) as runner:
         yield SparkRows(runner.for_sql(job.spark.spark_conf), folder.resolve(), reporter)
 
 
 class SparkRows(PartRows):
-    """The rows in parquet files, which a step of Spark replaces; see `Rows`.
+    """The rows in parquet files, which a step of Spark replaces; see `EngineRows`.
 
     Attributes:
         engine: name and version.

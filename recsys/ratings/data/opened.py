@@ -19,7 +19,7 @@ from recsys.train.origin import Origin, check_same_dataset
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenedDataset:
+class OpenedHistories:
     """A dataset of histories, or `random` without folder and manifest.
 
     Attributes:
@@ -33,7 +33,7 @@ class OpenedDataset:
     setting: str = "dataset_path"
 
     @classmethod
-    def open(cls, config: HistoriesConfig) -> "OpenedDataset":
+    def open(cls, config: HistoriesConfig) -> "OpenedHistories":
         """Opens the dataset that the settings name.
 
         Raises:
@@ -44,7 +44,7 @@ class OpenedDataset:
         return cls(None, None) if root is None else cls.of_folder(root)
 
     @classmethod
-    def of_folder(cls, root: Path, setting: str = "dataset_path") -> "OpenedDataset":
+    def of_folder(cls, root: Path, setting: str = "dataset_path") -> "OpenedHistories":
         """Opens a prepared dataset.
 
         Args:

@@ -7,7 +7,7 @@ from typing import Any
 from recsys.data.sequences.split import LEAVE_ONE_OUT
 from recsys.errors import UserError
 from recsys.ratings.config import HistoriesConfig
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.config import SettingsOfRun
 
@@ -17,7 +17,7 @@ _TEMPORAL = frozenset({"temporal_targets", "temporal_validation"})
 
 def data_settings(
     config: SettingsOfRun,
-    dataset: OpenedDataset,
+    dataset: OpenedHistories,
     checkpoint: Checkpoint | None,
     *,
     ignore_fingerprint: bool,
@@ -49,7 +49,7 @@ def data_settings(
     return changes
 
 
-def _dataset_filters(config: SettingsOfRun, dataset: OpenedDataset) -> dict[str, Any]:
+def _dataset_filters(config: SettingsOfRun, dataset: OpenedHistories) -> dict[str, Any]:
     """Returns the filters that the dataset was prepared with.
 
     Raises:

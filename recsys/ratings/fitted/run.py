@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys.data.sequences.histories import Sequences
 from recsys.ratings.answers import Catalogue
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.resolve import data_settings
 from recsys.ratings.data.split import Split, count_users
 from recsys.ratings.fitted.config import FittedConfig
@@ -97,7 +97,7 @@ class FittedRecipe:
 
     kind: Kind
     config: FittedConfig
-    dataset: OpenedDataset
+    dataset: OpenedHistories
     sequences: Sequences
     stored: StoredFit | None
     print_line: PrintLine
@@ -114,7 +114,7 @@ class FittedRecipe:
         if config.run.load_checkpoint_path is not None:
             stored = kind.open_stored(Path(config.run.load_checkpoint_path))
             config = adopt(config, dataclasses.asdict(stored.settings))
-        dataset = OpenedDataset.open(config.data)
+        dataset = OpenedHistories.open(config.data)
         known: StoredModel | None = stored
         if config.run.mode == "train":
             known = kind.begins_with(config.model)

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from recsys.data.sequences.histories import Sequences, TemporalSplit
 from recsys.errors import UserError
 from recsys.files.durable import whole_file
-from recsys.ratings.data.opened import OpenedDataset
+from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.split import count_targets, repeated_targets, targets_of, true_items
 from recsys.ratings.evaluation import EvaluationConfig
 from recsys.ratings.model import RatingsModel
@@ -244,7 +244,7 @@ def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
 
 def write_files(
     files: EvaluationConfig,
-    dataset: OpenedDataset,
+    dataset: OpenedHistories,
     sequences: Sequences,
     ranked: SplitRanks,
     print_line: PrintLine,

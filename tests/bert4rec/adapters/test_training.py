@@ -6,7 +6,7 @@ import torch
 
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import scorer_for
-from bert4rec.model.weights import MODEL_GROUP, OpenedCheckpoint
+from bert4rec.model.weights import MODEL_GROUP, Bert4RecCheckpoint
 from tests.checkpoints import assert_same, latest
 from tests.harness import assert_tells
 
@@ -49,7 +49,7 @@ def test_only_adapters_move(program, dataset, tmp_path, capsys, adapter, flags):
 
 
 def scores(folder, histories):
-    stored = OpenedCheckpoint.open(folder)
+    stored = Bert4RecCheckpoint.open(folder)
     return scorer_for(stored.load(), histories, causal=stored.causal).vectors
 
 
@@ -76,7 +76,7 @@ def test_a_run_begins_with_merged_adapters_of_another(program, refused, dataset,
     base = f"--load_checkpoint_path={trained}"
     tune(program, dataset, tmp_path / "lora", "lora", base, "--max_steps=4")
     lora = f"--load_checkpoint_path={tmp_path / 'lora'}"
-    stored = OpenedCheckpoint.open(tmp_path / "lora")
+    stored = Bert4RecCheckpoint.open(tmp_path / "lora")
     again = Bert4Rec(stored.config, stored.num_items, stored.adapter).eval()
     stored.load_base_into(again)
     histories = [torch.arange(start, start + 5).numpy() for start in (1, 9, 30)]
@@ -84,7 +84,7 @@ def test_a_run_begins_with_merged_adapters_of_another(program, refused, dataset,
         scorer_for(again, histories, causal=False).vectors, scores(stored.path, histories)
     )
     program(f"--dataset_path={dataset}", lora, "--max_steps=1", f"--export_root={tmp_path / 'all'}")
-    assert OpenedCheckpoint.open(tmp_path / "all").adapter.adapter == "none"
+    assert Bert4RecCheckpoint.open(tmp_path / "all").adapter.adapter == "none"
     tune(program, dataset, tmp_path / "ilora", "ilora", lora, "--max_steps=1")
     ilora = f"--load_checkpoint_path={tmp_path / 'ilora'}"
     error = tune(refused, dataset, tmp_path / "next", "lora", ilora, "--max_steps=1")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from dlrm.model.weights import OpenedCheckpoint
+from dlrm.model.weights import DlrmCheckpoint
 from preproc.clicks import __main__ as program
 from preproc.clicks.job import semantics_of, semantics_of_schema
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
@@ -480,7 +480,7 @@ def test_the_avazu_log_trains(real_data, tmp_path):
     assert final(trained)["best_auc"] > 0.65
     _, reader = columns_of(tmp_path / "made", "train")
     train = reader.read(0, reader.num_rows)
-    tables = OpenedCheckpoint.open(tmp_path / "run").load().embeddings
+    tables = DlrmCheckpoint.open(tmp_path / "run").load().embeddings
     stored = tables.stored_tables()
     untrained = [f for f, ids in enumerate(train.categorical) if ids.min() > 0]
     assert len(untrained) >= 3

@@ -246,7 +246,7 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
     record = read_record(folder / f"{name}.json")
     if record is None:
         return None
-    runs = tuple(binding.Run(**run) for run in record.pop("runs"))
+    runs = tuple(binding.SortedRun(**run) for run in record.pop("runs"))
     record |= {name: tuple(record[name]) for name in ("split_rows", "split_values")}
     result = binding.ScanResult(runs=runs, **record)
     return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
