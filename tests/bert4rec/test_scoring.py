@@ -111,6 +111,15 @@ def test_intervals_cover_the_mean_at_their_level():
     assert 86 <= covered <= 100
 
 
+def test_a_user_of_several_targets_is_drawn_whole():
+    ranks, users = np.array([0, 0, 0, 9, 0, 0]), np.array([0, 0, 0, 1, 2, 2])
+    found = bootstrap_intervals(ranks, (1, 10), users=users)
+    assert found["hr@10"] == (1.0, 1.0)
+    low, high = found["hr@1"]
+    # Two users of three are drawn at least with a hit each: 5 of 6 targets, or one user alone.
+    assert 0 <= low < 5 / 6 < high == 1
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_ranking_a_split_equals_one_user_at_a_time(causal):
     sequences = random_sequences(40, 25, 400, 3, 0)

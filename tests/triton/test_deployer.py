@@ -13,6 +13,7 @@ import torch
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
 from recsys.serve.manifest import Deployment
+from recsys.serve.version_policy import policy_of, served_versions
 from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
@@ -117,6 +118,19 @@ def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, dlrm, cap
     out = deploy("--checkpoint", dlrm, "--device", "cpu")
     assert out.splitlines()[0] == "--device: gpu -> cpu"
     assert "--device gpu" not in out
+
+
+def test_a_rollback_serves_as_many_versions_as_before(deploy, dlrm, models):
+    for _ in range(4):
+        deploy("--checkpoint", dlrm, "--version_policy=latest:2")
+    config = models / "dlrm" / "config.pbtxt"
+    for served in ([2, 3], [1, 2], [1]):
+        deploy("--rollback")
+        policy = policy_of(config.read_text())
+        assert served_versions(policy, [1, 2, 3, 4]) == served
+    before = config.read_text()
+    deploy("--rollback", status=2)
+    assert config.read_text() == before
 
 
 def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(deploy, dlrm, models):

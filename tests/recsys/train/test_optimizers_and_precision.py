@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recsys.train.optimizers.dense import DenseRule, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision, resolve_precision, set_tf32
-from recsys.train.optimizers.schedule import WarmupPolynomialDecay
+from recsys.train.optimizers.schedule import WarmupPolynomialDecay, WarmupStepDecay
 from tests.harness import assert_tells
 
 CPU = torch.device("cpu")
@@ -139,6 +139,7 @@ SEED = WarmupPolynomialDecay(
 
 WARMUP = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=2)
 AFTER_WARMUP = WarmupPolynomialDecay(base_lr=2.0, warmup_steps=10, decay_steps=10, decay_power=1)
+IN_STEPS = WarmupStepDecay(base_lr=1.0, warmup_steps=2, interval=6, factor=0.1)
 TO_AN_END = WarmupPolynomialDecay(base_lr=2.0, decay_steps=10, decay_end_lr=0.5)
 
 
@@ -160,6 +161,10 @@ TO_AN_END = WarmupPolynomialDecay(base_lr=2.0, decay_steps=10, decay_end_lr=0.5)
         (AFTER_WARMUP, 20, 0.0),
         (TO_AN_END, 9, 0.5),
         (TO_AN_END, 10**6, 0.5),
+        (IN_STEPS, 1, 0.5),
+        (IN_STEPS, 6, 1.0),  # StepLR counts from 0: six steps have the first rate
+        (IN_STEPS, 7, 0.1),
+        (IN_STEPS, 13, 0.01),
     ],
 )
 def test_rates_of_steps(schedule, step, lr):
