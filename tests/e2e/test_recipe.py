@@ -20,6 +20,7 @@ MODEL = (
     "--warmup_steps=0",
     "--decay_steps=0",
     "--num_threads=1",
+    "--baselines=",
 )
 FRACTIONS = "--split_fractions=0.8,0.1,0.1"
 
@@ -53,7 +54,7 @@ def test_generated_logs_to_auc(tmp_path):
         common = ("dlrm.scripts.main", f"--dataset={dataset}", f"--dataset_type={dataset_type}")
         common = (*common, f"--log_path={log}")
         program(*common, "--eval_split=validation", f"--save_checkpoint_path={checkpoint}", *MODEL)
-        program(*common, "--mode=test", f"--load_checkpoint_path={checkpoint}")
+        program(*common, "--mode=test", f"--load_checkpoint_path={checkpoint}", "--baselines=")
         assert final(log)["num_rows"] == best["rows"]
         aucs[dataset_type] = final(log)["auc"]
     assert 0.70 < aucs["split"] < best["auc"]
