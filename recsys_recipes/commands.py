@@ -209,6 +209,12 @@ COMMANDS: Mapping[str, Command] = {
                 names=_OF_BERT4REC,
                 defaults={"config": "auto"},
             ),
+            "auto": Program(
+                "recsys_recipes.train_auto",
+                "The network, a simple model or the two added, whatever is best",
+                "--dataset data/ml-1m --output data/ml-1m-run",
+                "dataset output budget base_device num_threads",
+            ),
             **_fitted(
                 "train",
                 "--dataset data/ml-1m --output data/ml-1m-run",
