@@ -204,6 +204,12 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
     print_line(_in_command("\n".join(texts)))
 
 
+def show_log() -> None:
+    """Shows log messages from `INFO` on, with settings spelled as flags."""
+    logging.basicConfig(level=logging.INFO, force=True)
+    logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
+
+
 def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:
     """Runs a program that logs, and exits with its status.
 
@@ -211,8 +217,7 @@ def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.Flag
         run: runs the program with parsed flags.
         flag_values: its flags, from `new_flags`.
     """
-    logging.basicConfig(level=logging.INFO, force=True)
-    logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
+    show_log()
     sys.exit(run_command(run, flag_values, sys.argv, sys.modules["__main__"].__doc__))
 
 

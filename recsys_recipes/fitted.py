@@ -81,4 +81,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    program.show_log()  # progress of long fits
     sys.exit(main(sys.argv))
