@@ -40,22 +40,13 @@ def overview() -> str:
 
 def choices(word: str, command: Command) -> str:
     """Returns the help of a command that has several programs."""
-    lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} {'|'.join(command.programs)} ..."]
-    lines.append("")
-    # Those with the same flags follow one another; the flags are listed once.
-    for most_used, programs in itertools.groupby(
-        command.programs.items(), key=lambda item: item[1].most_used
-    ):
-        for name, program in programs:
-            default = " (if none is named)" if name == command.default else ""
-            lines.append(f"  {name}: {program.summary}{default}")
-        if most_used:
-            first = next(iter(command.programs.values()))
-            flags = " ".join(f"--{first.flag(setting)}" for setting in most_used)
-            lines.append(_wrapped(flags, " " * 6, " " * 6))
-    return "\n".join(
-        [*lines, "", f"All flags: {NAME} {word} {next(iter(command.programs))} --help"]
-    )
+    width = max(map(len, command.programs))
+    lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} {'|'.join(command.programs)} ...", ""]
+    for name, program in command.programs.items():
+        default = " (if none is named)" if name == command.default else ""
+        lines.append(f"  {name:{width}}  {program.summary}{default}")
+    first = next(iter(command.programs))
+    return "\n".join([*lines, "", f"Flags of one: {NAME} {word} {first} --help"])
 
 
 def _wrapped(text: str, first: str, others: str) -> str:

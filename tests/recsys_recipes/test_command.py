@@ -135,8 +135,7 @@ def test_a_command_of_several_programs_lists_them(word, here):
     _, text, _ = here(word, "--help")
     assert first_screen(text) == text.rstrip("\n")
     for name, program in COMMANDS[word].programs.items():
-        assert f"{name}: {program.summary}" in text
-        assert all(f"--{program.flag(setting)}" in text for setting in program.most_used)
+        assert re.search(rf"^  {name} +{re.escape(program.summary)}", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
