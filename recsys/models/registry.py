@@ -61,5 +61,12 @@ FITTED: Mapping[str, Entry] = {
         "A linear model of all items of a history, in closed form",
         "ridge last_items decay",
     ),
+    "gru": Entry(
+        "recsys.models.gru",
+        "Gru",
+        "GRU",
+        "A recurrent network, trained to tell the next item of a history",
+        "emb_dim dropout last_items lr",
+    ),
 }
 """Name -> model."""
