@@ -41,12 +41,7 @@ def overview() -> str:
 def choices(word: str, command: Command) -> str:
     """Returns the help of a command that has several programs."""
     width = max(map(len, command.programs))
-    lines = [
-        f"{command.summary}.",
-        "",
-        f"Usage: {NAME} {word} {'|'.join(command.programs)} ...",
-        "",
-    ]
+    lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} NAME ..., NAME one of", ""]
     for name, program in command.programs.items():
         default = " (if none is named)" if name == command.default else ""
         lines.append(f"  {name:{width}}  {program.summary}{default}")

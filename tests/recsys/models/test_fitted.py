@@ -182,7 +182,7 @@ def test_settings_of_the_counting_change_the_figures_and_are_kept(dataset, tmp_p
         ("markov", ("--window=1", "--last_items=1")),
         ("item_knn", ("--neighbours=2", "--last_items=0")),
         ("ease", ("--ridge=3",)),
-        ("gru", ("--num_epochs=1",)),
+        ("gru", ("--epochs=1",)),
     ):
         figures = []
         for folder, more in ((tmp_path / f"{name}_plain", ()), (tmp_path / name, flags)):
