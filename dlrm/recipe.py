@@ -7,7 +7,6 @@ import functools
 import itertools
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,16 @@ from torch import Tensor
 
 from dlrm.config import BestBy, DlrmConfig
 from dlrm.data.batch import Batch, SplitBatches
-from dlrm.data.check_rows import check_rows, name_only_class
-from dlrm.data.drift import SplitSample
+from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
 from dlrm.data.opened import OpenedDataset
-from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
 from dlrm.model.weights import DlrmCheckpoint
 from dlrm.train.baselines.company import Company
+from dlrm.train.baselines.fit_rows import FitRows
 from dlrm.train.checkpoint import (
     ROWS,
     check_position,
@@ -36,17 +34,15 @@ from dlrm.train.checkpoint import (
     saved_state,
 )
 from dlrm.train.devices import build_model, build_train_step, open_batches
-from dlrm.train.evaluate import SplitScores, check_auc, groups_in_order, score_split
+from dlrm.train.evaluate import SplitScores, SplitTest, check_auc, score_split, undefined_auc
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
-from dlrm.train.health import data_lines, metric_lines
 from dlrm.train.metrics import ClickMetrics
-from dlrm.train.predict import check_predictions_path, write_predictions
+from dlrm.train.predict import check_predictions_path, predict_split
 from dlrm.train.quantize import quantize
 from dlrm.train.resolve import check_warmup, refuse_batch_of_one, resolve, take_model
 from dlrm.train.statistics import find_knots, fit_id_statistics
 from dlrm.train.step import DlrmTrainStep, seed_draws
-from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import MODEL, Checkpoint
@@ -56,7 +52,6 @@ from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState, Training
-from recsys.train.run_log import progress_bar
 from recsys.train.saving.run_folder import CheckpointFolder
 
 logger = logging.getLogger(__name__)
@@ -221,7 +216,7 @@ class DlrmRecipe:
         if run.test_after <= run.epochs:
             evaluated = check(data.eval_split, None)
             if evaluated.only_class:
-                print_line(_undefined_auc(data.eval_split, evaluated.only_class))
+                print_line(undefined_auc(data.eval_split, evaluated.only_class))
                 if metric is _AUC:
                     metric = _LOG_LOSS
                     print_line(f"The {metric.name} chooses the best checkpoint in its place")
@@ -263,9 +258,8 @@ class DlrmRecipe:
         With `quantize` the model is evaluated a second time, in 8 bits; the metrics of that have
         names that begin with `int8_`.
         """
-        grouping = self.config.run.gauc_by
-        scores = self.score(groups_of=None if grouping is None else self._groups_by(grouping))
-        values = self._report_test(scores, "Finished testing")
+        scores = self.score(groups_of=self._split_test.groups_of())
+        values = self._split_test.tell(scores, "Finished testing")
         self.tell_health(scores.metrics)
         values |= self.company(scores)
         if self.config.measure.report is not None:
@@ -277,97 +271,20 @@ class DlrmRecipe:
             return values
         self.machine.print_line(self._quantize())
         quantized = self.score()
-        in_8_bits = self._report_test(quantized, "In 8 bits")
+        in_8_bits = self._split_test.tell(quantized, "In 8 bits")
         change = quantized.metrics.auc - scores.metrics.auc
         self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
 
-    def _groups_by(self, feature: str) -> Callable[[Batch[Any]], Tensor]:
-        """Returns the groups of rows: their ids, -1 for a shared one."""
-        names = [categorical.name for categorical in self.dataset.spec.categorical]
-        if feature == self.dataset.group_column:
-            return groups_in_order(
-                torch.from_numpy(self.dataset.groups(self.config.data.eval_split))
-            )
-        if feature not in names:
-            raise UserError(
-                f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
-                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}",
-                setting="gauc_by",
-            )
-        column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
-
-        def groups_of(batch: Batch[Any]) -> Tensor:
-            has_lists = bool(self.dataset.spec.lists)
-            ids: Tensor = batch.ids.column(column) if has_lists else batch.ids[:, column]
-            return ids.where(ids != 0, -1) if shares_id_zero else ids
-
-        return groups_of
-
-    def _report_test(self, scores: SplitScores, label: str) -> dict[str, Any]:
-        metrics = scores.metrics
-        self.machine.print_line(
-            f"{label} on the {self.config.data.eval_split} split, {metrics.num_rows} "
-            f"rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
-            f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
-            f"{scores.samples_per_s:,.0f} samples/s"
-        )
-        if only_class := name_only_class(metrics.base_rate):
-            self.machine.print_line(_undefined_auc(self.config.data.eval_split, only_class))
-        gauc: dict[str, float] = {}
-        if (within := scores.within_groups) is not None:
-            by, left_out = self.config.run.gauc_by, ""
-            if by == self.dataset.group_column or self.dataset.shares_id_zero:
-                without = "rows without one"
-                if by != self.dataset.group_column:
-                    without = "id 0, the missing, rare and unseen values"
-                left_out = (
-                    f"; without {without}: {within.num_left_out:,} rows, "
-                    f"{within.num_left_out / metrics.num_rows:.1%}"
-                )
-            self.machine.print_line(
-                f"AUC within the rows of each {by}: {within.auc:.6f}, "
-                f"the mean over {within.num_groups:,} of them ({within.num_rows:,} rows) with "
-                f"clicks and without{left_out}"
-            )
-            gauc = {
-                "gauc": within.auc,
-                "gauc_groups": within.num_groups,
-                "gauc_rows_left_out": within.num_left_out,
-            }
-        return (
-            dataclasses.asdict(metrics)
-            | gauc
-            | {
-                "avg_inference_latency": scores.mean_latency_s,
-                "average_test_throughput": scores.samples_per_s,
-            }
-        )
+    @property
+    def _split_test(self) -> SplitTest:
+        config = self.config
+        return SplitTest(config.data, self.dataset, config.run.gauc_by, self.machine.print_line)
 
     def tell_health(self, metrics: ClickMetrics, training_rows: int | None = None) -> None:
-        """Prints what is wrong with the model or its data, after a test of `eval_split`.
-
-        Args:
-            metrics: those of the test.
-            training_rows: rows of an epoch of training; None if all are.
-        """
-        if self.config.data.is_synthetic or not self.machine.processes.is_first:
-            return
-        split, tables = self.config.data.eval_split, self.dataset.spec.table_names
-        lines = metric_lines(metrics, split)
-        with contextlib.suppress(DatasetError, OSError):  # a test needs no training rows
-            train, evaluated = (
-                self.dataset.rows(each, check_ids=False) for each in ("train", split)
-            )
-            rows = train.num_rows if training_rows is None else min(training_rows, train.num_rows)
-            lines += data_lines(
-                SplitSample.read(train, rows),
-                SplitSample.read(evaluated, evaluated.num_rows),
-                split,
-                tables if self.dataset.shares_id_zero else (),
-            )
-        for line in lines:
-            self.machine.print_line(line)
+        """Prints what is wrong with the model or its data; see `SplitTest.tell_health`."""
+        if not self.config.data.is_synthetic and self.machine.processes.is_first:
+            self._split_test.tell_health(metrics, training_rows)
 
     def has_company(self) -> bool:
         """Returns True if tests compare with `baselines`; of several processes it says why not."""
@@ -390,7 +307,9 @@ class DlrmRecipe:
         """
         if not self.has_company():
             return {}
-        company = Company(self.config, self.dataset, self.machine.print_line)
+        run, data = self.config.run, self.config.data
+        rows = FitRows(data, self.dataset, check_ids=not self.config.model.hash_indices)
+        company = Company(rows, run.baselines, self.machine.print_line)
         return company.beside(scores.logits.double().cpu().numpy(), scores.labels.cpu().numpy())
 
     def predict(self) -> Mapping[str, float]:
@@ -399,40 +318,16 @@ class DlrmRecipe:
         Raises:
             UserError: settings are missing or cannot be used together.
         """
-        run, data, machine = self.config.run, self.config.data, self.machine
+        run, machine = self.config.run, self.machine
         assert run.predictions is not None
         path = Path(run.predictions)
         check_predictions_path(path)
         for line in self.prepare_inference():
             machine.print_line(line)
-        source = self._batches(data.eval_split)
-        lines = raw_lines(self.dataset)
-        started = time.perf_counter()
-        with progress_bar(source.num_batches, 0, is_first=True) as bar:
-            num_rows = write_predictions(
-                path,
-                self.model,
-                source,
-                machine.precision,
-                bar.update,
-                has_labels=self.dataset.has_labels,
-                raw_lines=lines,
-            )
-        rate = num_rows / (time.perf_counter() - started)
-        machine.print_line(
-            f"Wrote {num_rows:,} predictions for the {data.eval_split} split to {path}, "
-            f"{rate_in_words(rate, 'rows')}"
+        source = self._batches(self.config.data.eval_split)
+        return predict_split(
+            path, self.model, source, self.dataset, machine.precision, machine.print_line
         )
-        if lines is None:
-            machine.print_line(
-                "file and line are empty: the dataset does not tell which raw lines its rows were"
-            )
-        elif lines.num_rejected:
-            machine.print_line(
-                f"Rejected lines of the log, which have no prediction: {lines.num_rejected:,}; "
-                "file and line name the raw line of each row, row does not"
-            )
-        return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
 
     def _quantize(self) -> str:
         """Turns the model into one of 8 bits; returns a message."""
@@ -565,7 +460,7 @@ class DlrmTraining:
         metrics = scores.metrics
         self.last_test[:] = [metrics]
         recipe.machine.print_line(f"{recipe.config.data.eval_split} loss: {metrics.log_loss:.8f}")
-        recipe.model.embeddings.raise_bad_ids()
+        recipe.model.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
         compared = metrics.auc if self.metric is _AUC else -metrics.log_loss
@@ -600,7 +495,7 @@ class DlrmTraining:
         folder: CheckpointFolder | None,
     ) -> Iterator[Mapping[str, Any]]:
         """Prints the outcome and yields the final log records."""
-        self.recipe.model.embeddings.raise_bad_ids()
+        self.recipe.model.raise_bad_ids()
         state = result.state
         best = f"best {self.metric.name} {self.metric.text(state.best_metric)}"
         quality = f"{best} at epoch {state.best_epoch:.2f}"
@@ -662,7 +557,3 @@ def _learns_knots(config: DlrmConfig) -> bool:
 def _reads_training_rows(config: DlrmConfig) -> bool:
     """Returns whether the run trains on the rows of a dataset."""
     return config.run.mode == "train" and config.data.dataset_type != "synthetic_gpu"
-
-
-def _undefined_auc(split: str, only_class: str) -> str:
-    return f"The {split} split has {only_class}: its AUC is undefined"

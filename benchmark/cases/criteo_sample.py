@@ -25,11 +25,11 @@ from benchmark.programs import DLRM, run_module, run_training
 from benchmark.record import Record
 from dlrm.config import DataConfig
 from dlrm.data.opened import OpenedDataset
-from dlrm.train.baselines.logistic import LogisticRegression
-from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import Trees
 from preproc.clicks.schema.row_format import NUM_NUMERICAL
 from recsys.errors import UserError
+from recsys.models.logistic.regression import LogisticRegression
+from recsys.models.logistic.rows import SplitRows, spread
 from recsys.settings import require_positive, setting
 
 TRAIN, VALIDATION, ALL = 65_000, 70_000, 100_000

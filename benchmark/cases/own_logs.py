@@ -39,13 +39,13 @@ from benchmark.programs import DLRM, FailedProgramError, run_module, run_trainin
 from benchmark.record import Direction, Record
 from dlrm.config import DataConfig
 from dlrm.data.opened import OpenedDataset
-from dlrm.train.baselines.logistic import Floats
 from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
-from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.metrics import click_metrics
 from recsys.data.manifest import Manifest
 from recsys.errors import UserError
 from recsys.files.durable import write_whole_file
+from recsys.models.logistic.regression import Floats
+from recsys.models.logistic.rows import SplitRows, spread
 from recsys.settings import setting
 
 CATBOOST = "catboost"

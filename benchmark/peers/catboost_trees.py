@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dlrm.train.baselines.logistic import Floats
-from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
+from recsys.models.logistic.regression import Floats
+from recsys.models.logistic.rows import SplitRows
 
 _MOST_TREES, _PATIENCE = 1000, 50
 

@@ -2,13 +2,14 @@
 """The DLRM network. Source: Naumov et al. 2019 (arXiv:1906.00091)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cuda_ext import ops
 from dlrm.config import ModelConfig
+from dlrm.model.clicks import ClickModel
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.id_statistics import IdStatistics
 from dlrm.nn.interaction import Interaction, build_interaction
@@ -88,7 +89,7 @@ class DenseNetwork(nn.Module):
         return torch.cat([statistics.to(features.dtype), features], 1)
 
 
-class DlrmNetwork(nn.Module, Generic[LookupsT]):
+class DlrmNetwork(ClickModel[LookupsT]):
     """Bottom MLP and embeddings, their interaction, and the top MLP.
 
     With `config.seeds` N there are N such networks, which share nothing but the lookup: a row of a
@@ -264,6 +265,15 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         """
         (network,) = self.networks
         network.run_instead(bottom, top)
+
+    @property
+    def id_limits(self) -> Sequence[int] | None:
+        """Rows of each table; None if ids are hashed."""
+        return None if self.embeddings.hash_indices else self.embeddings.table_sizes
+
+    def raise_bad_ids(self) -> None:
+        """Refuses ids outside their tables in earlier batches; see `Embeddings`."""
+        self.embeddings.raise_bad_ids()
 
     def set_knots(self, knots: Tensor) -> None:
         """Sets the knots of all numerical embeddings: [M, `numerical_bins` + 1]."""

@@ -7,7 +7,7 @@ placement of the tables.
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import DataConfig, ModelConfig
+from dlrm.config import ModelConfig
+from dlrm.model.clicks import StoredClicks
 from dlrm.model.groups import MLP_GROUP, MLP_OPTIMIZER_GROUP, WEIGHT, table_group
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
@@ -28,14 +29,10 @@ from recsys.train.checkpoint import (
     CheckpointError,
     RowShard,
     read_checkpoint,
-    stored_settings,
 )
 from recsys.train.memory import require_memory
-from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
-
-_SIZES = "num_embeddings_per_feature"
 
 _ROW_STATE = frozenset(
     name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
@@ -68,7 +65,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
             than the model.
     """
     embeddings = model.embeddings
-    if (stored_tables := _num_tables(checkpoint)) != len(embeddings.table_sizes):
+    if (stored_tables := num_tables(checkpoint)) != len(embeddings.table_sizes):
         raise CheckpointError(
             f"{checkpoint.path}: holds {stored_tables} embedding tables, the model has "
             f"{len(embeddings.table_sizes)}; name the dataset of the training",
@@ -85,24 +82,16 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DlrmCheckpoint:
-    """A DLRM's checkpoint; weights are read later.
+class DlrmCheckpoint(StoredClicks):
+    """A DLRM's checkpoint; see `StoredClicks`.
 
     Attributes:
-        path: folder of the checkpoint itself.
         step: number of training steps.
         settings: stored settings of the model.
-        table_sizes: rows of each stored table.
-        values: plain values beside the weights.
-        checkpoint: the checkpoint itself.
     """
 
-    path: Path
     step: int
     settings: Mapping[str, Any]
-    table_sizes: tuple[int, ...]
-    values: Mapping[str, Any]
-    checkpoint: Checkpoint
 
     @classmethod
     def open(cls, path: Path) -> "DlrmCheckpoint":
@@ -128,7 +117,7 @@ class DlrmCheckpoint:
                 f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
                 path=checkpoint.path,
             )
-        tables = range(_num_tables(checkpoint))
+        tables = range(num_tables(checkpoint))
         checkpoint.check_groups({MLP_GROUP, MLP_OPTIMIZER_GROUP, *map(table_group, tables)})
         return cls(
             path=checkpoint.path,
@@ -157,37 +146,14 @@ class DlrmCheckpoint:
         return section_from_dict(ModelConfig, {**self.settings, "optimized_mlp": False})
 
     @property
-    def given_sizes(self) -> Sequence[int]:
-        """Rows of the tables, where the run was given them."""
-        stored = {_SIZES: self.checkpoint.config.get(_SIZES, [])}
-        sizes: list[int] = stored_settings(self.path, stored, DataConfig)[_SIZES]
-        return sizes
+    def num_numerical(self) -> int:
+        """M, numerical features of a row."""
+        return self.config.num_numerical_features
 
-    def check_dataset(self, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
-        """Refuses another dataset than that of the training; see `check_same_dataset`.
-
-        Args:
-            now: dataset to use the checkpoint with, see `OpenedDataset.origin`.
-            dataset: name of the dataset, for the error message.
-            ignore_fingerprint: compare the sizes of the tables alone.
-
-        Raises:
-            CheckpointError: the datasets differ.
-        """
-        stored = self.table_sizes
-        if len(stored) == len(now.sizes):
-            sizes = dict(zip(now.sizes, stored, strict=True))
-        else:
-            sizes = {"categorical features": len(stored)}
-            now = Origin({"categorical features": len(now.sizes)})
-        check_same_dataset(
-            self.path,
-            Origin.of_checkpoint(sizes, self.values),
-            now,
-            dataset,
-            "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
-            ignore_fingerprint=ignore_fingerprint,
-        )
+    @property
+    def hash_indices(self) -> bool:
+        """Whether ids are taken modulo the rows of their table."""
+        return self.config.hash_indices
 
     def load_into(self, model: DlrmNetwork[LookupsT]) -> None:
         """Loads the weights into a model.
@@ -199,14 +165,7 @@ class DlrmCheckpoint:
         load_model(self.checkpoint, model)
 
     def load(self, *, has_lists: bool = False) -> Dlrm:
-        """Loads the model with its weights, in evaluation mode on the CPU.
-
-        With `has_lists` it takes bags of ids.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or a shape differs.
-            OutOfMemoryError: it does not fit in memory.
-        """
+        """Loads the model with its weights; see `StoredClicks`."""
         config, names = self.config, [f"table {i}" for i in range(len(self.table_sizes))]
         rows = TableRows.of_model(config, names, self.table_sizes)
         require_memory(loaded_memory(config, rows, len(names)))
@@ -216,5 +175,6 @@ class DlrmCheckpoint:
         return model.eval()
 
 
-def _num_tables(checkpoint: Checkpoint) -> int:
+def num_tables(checkpoint: Checkpoint) -> int:
+    """Counts the tables of a checkpoint."""
     return sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())

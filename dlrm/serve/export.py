@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a DLRM checkpoint for deployment."""
+"""Exports checkpoints of a DLRM, and of other models of clicks, for deployment."""
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.data.opened import list_lengths
+from dlrm.model.clicks import ClickModel, StoredClicks
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import DlrmCheckpoint
 from dlrm.nn.bags import Bags
 from dlrm.serve import triton_model
 from dlrm.serve.native import NativeDlrm, check_native
-from dlrm.serve.network import build_network, weights_to_deploy
+from dlrm.serve.network import build_model, network_of, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
@@ -38,38 +40,36 @@ from recsys.train.origin import Origin
 _ROWS_PER_REQUEST, _ELEMENTS = 256, 4
 
 
-class DlrmExport(CheckpointExport):
-    """A trained DLRM, opened to be deployed.
+class ClicksExport(CheckpointExport, abc.ABC):
+    """A model of clicks, opened to be deployed.
 
     Args:
-        path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
+        path: a checkpoint, or the folder of a run; of a DLRM also a folder in NVIDIA's layout.
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
         UserError: the model has no feature.
     """
 
-    kind: str = KIND
-    served_class: ClassVar[type[ServedModel]] = ServedDlrm
-    model_file: ClassVar[Path] = Path(triton_model.__file__)
-
     def __init__(self, path: Path) -> None:
-        self.stored = DlrmCheckpoint.open(path)
-        self.path = self.stored.path
-        self.step = self.stored.step
-        # Layers are deployed with their normalisation multiplied in.
-        self.config = dataclasses.replace(self.stored.config, batch_norm=False)
+        stored = self.stored
+        self.path, self.step = stored.path, stored.step
         self._lengths = list_lengths(self.origin.semantics)
-        self.widths = (*[1] * (len(self.stored.table_sizes) - len(self._lengths)), *self._lengths)
-        if not self.stored.table_sizes and not self.config.num_numerical_features:
+        self.widths = (*[1] * (len(stored.table_sizes) - len(self._lengths)), *self._lengths)
+        if not stored.table_sizes and not stored.num_numerical:
             raise UserError(
                 f"{path}: a model without features cannot be deployed, because a request has no "
                 "empty tensors",
                 path=path,
             )
 
+    @property
+    @abc.abstractmethod
+    def stored(self) -> StoredClicks:
+        """The checkpoint."""
+
     @functools.cached_property
-    def model(self) -> Dlrm:
+    def model(self) -> ClickModel[Any]:
         """The trained model in evaluation mode, loaded on first use."""
         return self.stored.load(has_lists=self.num_list_slots > 0)
 
@@ -81,7 +81,7 @@ class DlrmExport(CheckpointExport):
     @property
     def origin(self) -> Origin:
         """The training dataset."""
-        return Origin.of_checkpoint({}, self.stored.values)
+        return self.stored.origin
 
     @property
     def training(self) -> dict[str, Any]:
@@ -90,17 +90,96 @@ class DlrmExport(CheckpointExport):
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""
-        return clicks_signature(
-            self.config.num_numerical_features, sum(self.widths), self.num_list_slots
-        )
+        return clicks_signature(self.stored.num_numerical, sum(self.widths), self.num_list_slots)
+
+    @abc.abstractmethod
+    def network_values(self) -> dict[str, Any]:
+        """Returns the settings that rebuild the network; `config` has `hash_indices`."""
 
     def model_values(self) -> dict[str, Any]:
-        """Returns the model settings and table sizes for `deployment.json`."""
+        """Returns these settings and the sizes of the tables for `deployment.json`."""
         return {
-            "config": dataclasses.asdict(self.config),
+            **self.network_values(),
             "table_sizes": list(self.stored.table_sizes),
             **({"widths": list(self.widths)} if self.num_list_slots else {}),
         }
+
+    def example_requests(
+        self,
+        count: int,
+        *,
+        fixed_shapes: bool,  # noqa: ARG002  (all are fixed)
+    ) -> list[Arrays]:
+        """Draws samples with random features and ids; at most 256 a request."""
+        generator = np.random.default_rng(0)
+        sizes = np.repeat(self.stored.table_sizes, self.widths)
+        features = self.stored.num_numerical
+        requests: list[Arrays] = []
+        for start in range(0, count, _ROWS_PER_REQUEST):
+            rows = min(_ROWS_PER_REQUEST, count - start)
+            numbers = generator.normal(size=(rows, features)).astype(np.float32)
+            ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
+            request: dict[str, Any] = {NUMERICAL: numbers} if features else {}
+            if len(sizes):
+                request[CATEGORICAL] = ids
+            if self.num_list_slots:  # some elements of each list
+                widths = np.repeat(self._lengths, self._lengths)
+                factors = generator.uniform(0, 0.5, (rows, self.num_list_slots))
+                factors *= generator.random(factors.shape) < _ELEMENTS / widths
+                request[FACTORS] = factors.astype(np.float32)
+            requests.append(request)
+        return requests
+
+    @torch.inference_mode()
+    def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
+        """Compares probabilities and logits, of which those above 1 in magnitude relatively."""
+
+        def joined(source: Sequence[Arrays], name: str) -> Tensor:
+            return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
+
+        rows = sum(len(next(iter(request.values()))) for request in requests)
+        categorical, numerical = torch.empty(rows, 0, dtype=torch.int64), torch.empty(rows, 0)
+        if self.widths:
+            categorical = joined(requests, CATEGORICAL)
+        if self.stored.num_numerical:
+            numerical = joined(requests, NUMERICAL)
+        probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
+        ids: Any = categorical
+        if self.num_list_slots:
+            ids = Bags.from_slots(categorical, joined(requests, FACTORS), self.widths)
+        true = self.model(numerical, ids).to(torch.float32).unsqueeze(1)
+        scale = true.abs().clamp(min=1)
+        logit_difference = ((logit - true).abs() / scale).max()
+        probability_difference = (probability - torch.sigmoid(true)).abs().max()
+        return float(torch.maximum(logit_difference, probability_difference))
+
+
+class DlrmExport(ClicksExport):
+    """A trained DLRM, opened to be deployed; see `ClicksExport`."""
+
+    kind: str = KIND
+    served_class: ClassVar[type[ServedModel]] = ServedDlrm
+    model_file: ClassVar[Path] = Path(triton_model.__file__)
+
+    def __init__(self, path: Path) -> None:
+        self._stored = DlrmCheckpoint.open(path)
+        super().__init__(path)
+        # Layers are deployed with their normalisation multiplied in.
+        self.config = dataclasses.replace(self._stored.config, batch_norm=False)
+
+    @property
+    def stored(self) -> DlrmCheckpoint:
+        """The checkpoint."""
+        return self._stored
+
+    @functools.cached_property
+    def model(self) -> Dlrm:
+        """The trained model in evaluation mode, loaded on first use."""
+        return self._stored.load(has_lists=self.num_list_slots > 0)
+
+    def network_values(self) -> dict[str, Any]:
+        """Returns the settings of the model."""
+        return {"config": dataclasses.asdict(self.config)}
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
         """Returns the joint table and the MLPs' parameters.
@@ -131,53 +210,10 @@ class DlrmExport(CheckpointExport):
                 "a model of lists is served by `format` eager alone so far", setting="format"
             )
         sizes = self.stored.table_sizes
-        return build_network(self.config, sizes, weights, out_of_range, portable=True)
-
-    def example_requests(
-        self,
-        count: int,
-        *,
-        fixed_shapes: bool,  # noqa: ARG002  (all are fixed)
-    ) -> list[Arrays]:
-        """Draws samples with random features and ids; at most 256 a request."""
-        generator = np.random.default_rng(0)
-        sizes = np.repeat(self.stored.table_sizes, self.widths)
-        features = self.config.num_numerical_features
-        requests: list[Arrays] = []
-        for start in range(0, count, _ROWS_PER_REQUEST):
-            rows = min(_ROWS_PER_REQUEST, count - start)
-            numbers = generator.normal(size=(rows, features)).astype(np.float32)
-            ids = generator.integers(0, sizes, (rows, len(sizes)), np.int64)
-            request: dict[str, Any] = {NUMERICAL: numbers} if features else {}
-            if len(sizes):
-                request[CATEGORICAL] = ids
-            if self.num_list_slots:  # some elements of each list
-                widths = np.repeat(self._lengths, self._lengths)
-                factors = generator.uniform(0, 0.5, (rows, self.num_list_slots))
-                factors *= generator.random(factors.shape) < _ELEMENTS / widths
-                request[FACTORS] = factors.astype(np.float32)
-            requests.append(request)
-        return requests
-
-    @torch.inference_mode()
-    def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Compares probabilities and logits, of which those above 1 in magnitude relatively."""
-
-        def joined(source: Sequence[Arrays], name: str) -> Tensor:
-            return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
-
-        rows = sum(len(next(iter(request.values()))) for request in requests)
-        categorical, numerical = torch.empty(rows, 0, dtype=torch.int64), torch.empty(rows, 0)
-        if self.widths:
-            categorical = joined(requests, CATEGORICAL)
-        if self.config.num_numerical_features:
-            numerical = joined(requests, NUMERICAL)
-        probability, logit = joined(responses, PROBABILITY), joined(responses, LOGIT)
-        ids: Any = categorical
-        if self.num_list_slots:
-            ids = Bags.from_slots(categorical, joined(requests, FACTORS), self.widths)
-        true = self.model(numerical, ids).to(torch.float32).unsqueeze(1)
-        scale = true.abs().clamp(min=1)
-        logit_difference = ((logit - true).abs() / scale).max()
-        probability_difference = (probability - torch.sigmoid(true)).abs().max()
-        return float(torch.maximum(logit_difference, probability_difference))
+        return network_of(
+            build_model(self.config, sizes, weights, portable=True),
+            out_of_range,
+            None,
+            has_numbers=self.config.num_numerical_features > 0,
+            has_ids=bool(sizes),
+        )

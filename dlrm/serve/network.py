@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deployed DLRM: feature tensors in, click probabilities out."""
+"""The deployed model of clicks: feature tensors in, click probabilities out."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.config import EmbeddingStorage, ModelConfig
+from dlrm.model.clicks import ClickModel
 from dlrm.model.network import Dlrm
 from dlrm.nn.bags import BaggedEmbedding, Bags
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
@@ -27,26 +28,31 @@ TABLE, SCALE = "embeddings.table", "embeddings.scale"
 
 
 class ClickNetwork(nn.Module):
-    """A DLRM that is safe against ids outside their tables.
+    """A model of clicks that is safe against ids outside their tables.
 
     Args:
-        model: the network; a model that hashes ids needs no further check.
+        model: the network; one that hashes ids needs no further check.
         out_of_range: result of a sample with an id outside its table. `error`: NaN, because an
             exported graph cannot raise; `zero`: the id counts as 0, the unknown value.
         widths: ids of each feature, of a model with lists; these come last.
     """
 
     def __init__(
-        self, model: Dlrm, out_of_range: OutOfRange, widths: Sequence[int] | None = None
+        self,
+        model: ClickModel[Any],
+        out_of_range: OutOfRange,
+        widths: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._marks = out_of_range == "error" and bool(model.embeddings.table_sizes)
-        self._hashes = model.embeddings.hash_indices
+        limits = model.id_limits
+        self._hashes = limits is None
+        self._marks = out_of_range == "error" and bool(limits)
         self._sizes: Tensor
-        sizes = torch.tensor(model.embeddings.table_sizes)
+        sizes = torch.tensor(limits or ())
         self._widths = widths or ()
-        sizes = sizes if widths is None else sizes.repeat_interleave(torch.tensor(widths))
+        if widths is not None and limits is not None:
+            sizes = sizes.repeat_interleave(torch.tensor(widths))
         self.register_buffer("_sizes", sizes)
 
     def forward(
@@ -146,18 +152,19 @@ def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
     return weights
 
 
-def build_network(
+@torch.no_grad()
+def build_model(
     config: ModelConfig,
     table_sizes: tuple[int, ...],
     weights: Mapping[str, Tensor],
-    out_of_range: OutOfRange,
     *,
     portable: bool,
-    widths: Sequence[int] | None = None,
-) -> nn.Module:
-    """Builds the network around deployed weights, for exporters (`portable`) in plain PyTorch.
+    has_lists: bool = False,
+) -> Dlrm:
+    """Builds a DLRM around deployed weights, for exporters (`portable`) in plain PyTorch.
 
-    `widths` are those of `ClickNetwork`.
+    Raises:
+        DeploymentError: the weights are those of another model.
     """
     table, scale = weights[TABLE], weights.get(SCALE)
     embeddings: Embeddings[Any]
@@ -165,23 +172,46 @@ def build_network(
         embeddings = FrozenEmbedding(table, scale, table_sizes, config.hash_indices)
     else:
         storage: EmbeddingStorage = "bfloat16" if table.dtype == torch.bfloat16 else "float32"
-        kind = JointFusedEmbedding if widths is None else BaggedEmbedding
+        kind = BaggedEmbedding if has_lists else JointFusedEmbedding
         joint = kind(table_sizes, config.row_dim, config.hash_indices, storage)
         joint.weight = nn.Parameter(table, requires_grad=False)
         embeddings = joint
     if portable and config.interaction_op == "cuda_dot":
         config = dataclasses.replace(config, interaction_op="dot")
     model = Dlrm(config, table_sizes, embeddings)
-    state = model.mlp_state()
-    if differing := sorted(state.keys() ^ (weights.keys() - {TABLE, SCALE})):
+    copy_weights(model.mlp_state(), {k: w for k, w in weights.items() if k not in (TABLE, SCALE)})
+    model.eval().requires_grad_(False)
+    return model
+
+
+def copy_weights(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copies deployed weights into the tensors of a model.
+
+    Raises:
+        DeploymentError: their names are not the model's.
+    """
+    if differing := sorted(state.keys() ^ weights.keys()):
         raise DeploymentError(
             f"{WEIGHTS_FILE} and the model of {DEPLOYMENT_FILE} differ in {show_names(differing)}; "
             "deploy the checkpoint again"
         )
     for name, value in state.items():
         value.copy_(weights[name])
-    model.eval().requires_grad_(False)
+
+
+def network_of(
+    model: ClickModel[Any],
+    out_of_range: OutOfRange,
+    widths: Sequence[int] | None,
+    *,
+    has_numbers: bool,
+    has_ids: bool,
+) -> nn.Module:
+    """Returns the network of a deployed model, which takes the features that it has.
+
+    `out_of_range` and `widths` are those of `ClickNetwork`.
+    """
     network = ClickNetwork(model, out_of_range, widths)
-    if not config.num_numerical_features:
+    if not has_numbers:
         return CategoricalNetwork(network)
-    return network if table_sizes else NumericalNetwork(network)
+    return network if has_ids else NumericalNetwork(network)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a deployed DLRM on a split, compared with its checkpoint."""
+"""Evaluates a deployed model of clicks on a split, compared with its checkpoint."""
 
 import dataclasses
 import time
@@ -14,8 +14,7 @@ from dlrm.config import DataConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.opened import OpenedDataset, list_lengths
-from dlrm.model.network import Dlrm
-from dlrm.model.weights import DlrmCheckpoint
+from dlrm.model.clicks import ClickModel, StoredClicks
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import CATEGORICAL, FACTORS, NUMERICAL, Signature
@@ -42,7 +41,7 @@ class ServedSplit:
     rows_per_s: float
 
 
-def check_dataset_of(stored: DlrmCheckpoint, data: DataConfig, *, ignore_fingerprint: bool) -> None:
+def check_dataset_of(stored: StoredClicks, data: DataConfig, *, ignore_fingerprint: bool) -> None:
     """Refuses another dataset than that of a checkpoint's training.
 
     With `ignore_fingerprint` the ids need only lie inside the tables.
@@ -51,7 +50,7 @@ def check_dataset_of(stored: DlrmCheckpoint, data: DataConfig, *, ignore_fingerp
         CheckpointError: the datasets differ.
         DatasetError: the dataset is missing or damaged.
     """
-    dataset = OpenedDataset.open(data, stored.config.num_numerical_features)
+    dataset = OpenedDataset.open(data, stored.num_numerical)
     sizes, here = stored.table_sizes, dataset.spec.table_sizes
     now = dataset.origin(sizes if len(sizes) == len(here) else here)
     stored.check_dataset(now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
@@ -93,7 +92,7 @@ def score_served_split(
     signature: Signature,
     answer: Answer,
     batch_size: int,
-    model: Dlrm | None,
+    model: ClickModel[Any] | None,
     *,
     check_ids: bool = True,
 ) -> ServedSplit:

@@ -1,27 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a deployed DLRM."""
+"""Serves a deployed DLRM, and other models of clicks."""
 
+import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dlrm.config import ModelConfig
-from dlrm.serve.network import build_network
+from dlrm.model.clicks import ClickModel
+from dlrm.serve.network import build_model, network_of
 from recsys.serve.client.requests import Arrays, check_ids
 from recsys.serve.formats import Runner, open_artifact, read_weights
 from recsys.serve.manifest import Deployment
 from recsys.serve.served import ServedModel
-from recsys.serve.signature import CATEGORICAL
+from recsys.serve.signature import CATEGORICAL, NUMERICAL
 from recsys.settings import section_from_dict
 
 KIND = "dlrm"
 
 
-class ServedDlrm(ServedModel):
-    """A deployed version of a DLRM, loaded and ready for requests."""
+class ServedClicks(ServedModel):
+    """A deployed version of a model of clicks, loaded and ready for requests.
+
+    Attributes:
+        kind: name of the model in `deployment.json`; set by the subclass.
+    """
+
+    kind: ClassVar[str]
 
     def __init__(self, deployment: Deployment, run: Runner, device: torch.device) -> None:
         super().__init__(deployment)
@@ -30,25 +39,34 @@ class ServedDlrm(ServedModel):
         sizes = np.array(deployment.model["table_sizes"], np.int64)
         self._ends = np.repeat(sizes, deployment.model.get("widths", 1))
         self._refuses_bad_ids = (
-            deployment.out_of_range == "error" and not model_config(deployment).hash_indices
+            deployment.out_of_range == "error" and not deployment.model["config"]["hash_indices"]
         )
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        deployment = Deployment.open(folder, KIND)
+        deployment = Deployment.open(folder, cls.kind)
+        names = {tensor.name for tensor in deployment.signature.network.inputs}
 
         def build() -> torch.nn.Module:
-            return build_network(
-                model_config(deployment),
-                tuple(deployment.model["table_sizes"]),
-                read_weights(folder),
+            return network_of(
+                cls.build(deployment, read_weights(folder)),
                 deployment.out_of_range,
-                portable=False,
-                widths=deployment.model.get("widths"),
+                deployment.model.get("widths"),
+                has_numbers=NUMERICAL in names,
+                has_ids=CATEGORICAL in names,
             )
 
         return cls(deployment, open_artifact(folder, deployment, device, build), device)
+
+    @classmethod
+    @abc.abstractmethod
+    def build(cls, deployment: Deployment, weights: dict[str, Tensor]) -> ClickModel[Any]:
+        """Builds the model around deployed weights.
+
+        Raises:
+            DeploymentError: they are those of another model.
+        """
 
     def check_values(self, request: Arrays) -> None:
         """Refuses ids outside their tables, where deployed with `out_of_range` error."""
@@ -70,6 +88,18 @@ class ServedDlrm(ServedModel):
         return [dict(zip(names, reply, strict=True)) for reply in zip(*by_output, strict=True)]
 
 
-def model_config(deployment: Deployment) -> ModelConfig:
-    """Returns the model settings of a deployed DLRM."""
-    return section_from_dict(ModelConfig, deployment.model["config"])
+class ServedDlrm(ServedClicks):
+    """A deployed version of a DLRM."""
+
+    kind = KIND
+
+    @classmethod
+    def build(cls, deployment: Deployment, weights: dict[str, Tensor]) -> ClickModel[Any]:
+        """Builds the network."""
+        return build_model(
+            section_from_dict(ModelConfig, deployment.model["config"]),
+            tuple(deployment.model["table_sizes"]),
+            weights,
+            portable=False,
+            has_lists="widths" in deployment.model,
+        )

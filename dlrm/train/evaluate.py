@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a DLRM on a split."""
+"""Evaluates a model of clicks on a split, and tells how it does."""
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -11,15 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlrm.config import DataConfig
 from dlrm.data.batch import Batch
-from dlrm.model.network import DlrmNetwork
+from dlrm.data.check_rows import name_only_class
+from dlrm.data.drift import SplitSample
+from dlrm.data.opened import OpenedDataset
+from dlrm.model.clicks import ClickModel
 from dlrm.nn.embedding import LookupsT
+from dlrm.train.health import data_lines, metric_lines
 from dlrm.train.metrics import ClickMetrics, GroupAuc, click_metrics, group_auc
-from recsys.errors import DivergenceError
+from recsys.data.errors import DatasetError
+from recsys.errors import DivergenceError, UserError
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.measure.timing import synchronize
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
+from recsys.train.recipe import PrintLine
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +55,7 @@ class SplitScores:
 
 @torch.no_grad()
 def score_split(
-    model: DlrmNetwork[LookupsT],
+    model: ClickModel[LookupsT],
     batches: Iterable[Batch[LookupsT]],
     precision: Precision,
     device: torch.device,
@@ -100,6 +108,118 @@ def score_split(
         labels=all_labels,
         within_groups=within_groups,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SplitTest:
+    """Tells how a model does on `eval_split`.
+
+    Attributes:
+        data: settings of the dataset.
+        dataset: the dataset.
+        gauc_by: feature or group for the AUC within its rows; None for none.
+        print_line: prints a line.
+    """
+
+    data: DataConfig
+    dataset: OpenedDataset
+    gauc_by: str | None
+    print_line: PrintLine
+
+    def groups_of(self) -> Callable[[Batch[Any]], Tensor] | None:
+        """Returns the groups of rows: their ids, -1 for a shared one; None without `gauc_by`.
+
+        Raises:
+            UserError: the dataset has no such feature.
+        """
+        if (feature := self.gauc_by) is None:
+            return None
+        names = [categorical.name for categorical in self.dataset.spec.categorical]
+        if feature == self.dataset.group_column:
+            return groups_in_order(torch.from_numpy(self.dataset.groups(self.data.eval_split)))
+        if feature not in names:
+            raise UserError(
+                f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
+                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}",
+                setting="gauc_by",
+            )
+        column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
+
+        def groups_of(batch: Batch[Any]) -> Tensor:
+            has_lists = bool(self.dataset.spec.lists)
+            ids: Tensor = batch.ids.column(column) if has_lists else batch.ids[:, column]
+            return ids.where(ids != 0, -1) if shares_id_zero else ids
+
+        return groups_of
+
+    def tell(self, scores: SplitScores, label: str) -> dict[str, Any]:
+        """Prints the metrics of an evaluation; returns the values to log."""
+        metrics, split = scores.metrics, self.data.eval_split
+        self.print_line(
+            f"{label} on the {split} split, {metrics.num_rows} "
+            f"rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
+            f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
+            f"{scores.samples_per_s:,.0f} samples/s"
+        )
+        if only_class := name_only_class(metrics.base_rate):
+            self.print_line(undefined_auc(split, only_class))
+        gauc: dict[str, float] = {}
+        if (within := scores.within_groups) is not None:
+            by, left_out = self.gauc_by, ""
+            if by == self.dataset.group_column or self.dataset.shares_id_zero:
+                without = "rows without one"
+                if by != self.dataset.group_column:
+                    without = "id 0, the missing, rare and unseen values"
+                left_out = (
+                    f"; without {without}: {within.num_left_out:,} rows, "
+                    f"{within.num_left_out / metrics.num_rows:.1%}"
+                )
+            self.print_line(
+                f"AUC within the rows of each {by}: {within.auc:.6f}, "
+                f"the mean over {within.num_groups:,} of them ({within.num_rows:,} rows) with "
+                f"clicks and without{left_out}"
+            )
+            gauc = {
+                "gauc": within.auc,
+                "gauc_groups": within.num_groups,
+                "gauc_rows_left_out": within.num_left_out,
+            }
+        return (
+            dataclasses.asdict(metrics)
+            | gauc
+            | {
+                "avg_inference_latency": scores.mean_latency_s,
+                "average_test_throughput": scores.samples_per_s,
+            }
+        )
+
+    def tell_health(self, metrics: ClickMetrics, training_rows: int | None = None) -> None:
+        """Prints what is wrong with the model or its data, after a test.
+
+        Args:
+            metrics: those of the test.
+            training_rows: rows of an epoch of training; None if all are.
+        """
+        split, tables = self.data.eval_split, self.dataset.spec.table_names
+        lines = metric_lines(metrics, split)
+        with contextlib.suppress(DatasetError, OSError):  # a test needs no training rows
+            train, evaluated = (
+                self.dataset.rows(each, check_ids=False) for each in ("train", split)
+            )
+            rows = train.num_rows if training_rows is None else min(training_rows, train.num_rows)
+            lines += data_lines(
+                SplitSample.read(train, rows),
+                SplitSample.read(evaluated, evaluated.num_rows),
+                split,
+                tables if self.dataset.shares_id_zero else (),
+            )
+        for line in lines:
+            self.print_line(line)
+
+
+def undefined_auc(split: str, only_class: str) -> str:
+    """Says that a split with one class has no AUC."""
+    return f"The {split} split has {only_class}: its AUC is undefined"
 
 
 def check_auc(metrics: ClickMetrics) -> None:

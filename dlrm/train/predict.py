@@ -2,7 +2,8 @@
 """Writes a model's predictions for every row of a split."""
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import torch
 from pyarrow import csv, parquet
 
 from dlrm.data.batch import SplitBatches
-from dlrm.data.raw_lines import RawLines
-from dlrm.model.network import DlrmNetwork
+from dlrm.data.opened import OpenedDataset
+from dlrm.data.raw_lines import RawLines, raw_lines
+from dlrm.model.clicks import ClickModel
 from dlrm.nn.embedding import LookupsT
 from recsys.errors import DivergenceError, UserError
 from recsys.files.durable import whole_file
 from recsys.train.divergence import ADVICE, find_nonfinite
+from recsys.train.measure.timing import rate_in_words
 from recsys.train.optimizers.precision import Precision
+from recsys.train.recipe import PrintLine
+from recsys.train.run_log import progress_bar
 
 SCHEMA = pa.schema(
     [
@@ -58,10 +63,52 @@ def check_predictions_path(path: Path) -> None:
         raise UserError(f"`predictions`: there is no folder {path.parent}", setting="predictions")
 
 
+def predict_split(
+    path: Path,
+    model: ClickModel[LookupsT],
+    source: SplitBatches[LookupsT],
+    dataset: OpenedDataset,
+    precision: Precision,
+    print_line: PrintLine,
+) -> Mapping[str, float]:
+    """Writes the predictions for `eval_split`; see `write_predictions`.
+
+    Returns:
+        Their number and rate, to log.
+    """
+    lines = raw_lines(dataset)
+    started = time.perf_counter()
+    with progress_bar(source.num_batches, 0, is_first=True) as bar:
+        num_rows = write_predictions(
+            path,
+            model,
+            source,
+            precision,
+            bar.update,
+            has_labels=dataset.has_labels,
+            raw_lines=lines,
+        )
+    rate = num_rows / (time.perf_counter() - started)
+    print_line(
+        f"Wrote {num_rows:,} predictions for the {dataset.config.eval_split} split to {path}, "
+        f"{rate_in_words(rate, 'rows')}"
+    )
+    if lines is None:
+        print_line(
+            "file and line are empty: the dataset does not tell which raw lines its rows were"
+        )
+    elif lines.num_rejected:
+        print_line(
+            f"Rejected lines of the log, which have no prediction: {lines.num_rejected:,}; "
+            "file and line name the raw line of each row, row does not"
+        )
+    return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
+
+
 @torch.no_grad()
 def write_predictions(
     path: Path,
-    model: DlrmNetwork[LookupsT],
+    model: ClickModel[LookupsT],
     source: SplitBatches[LookupsT],
     precision: Precision,
     on_batch: Callable[[], object],
@@ -111,7 +158,7 @@ def write_predictions(
             writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
             first += len(logits)
             on_batch()
-        model.embeddings.raise_bad_ids()
+        model.raise_bad_ids()
     return first
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dlrm.nn.id_statistics import IdStatistics
-from dlrm.train.baselines.rows import spread
 from recsys.data.quantiles import quantile_edges
 from recsys.data.row_reader import BLOCK_ROWS, RowReader
+from recsys.models.logistic.rows import spread
 
 _MOST_ROWS = 1 << 20
 """Rows that are read, evenly spread over those of training."""

@@ -9,14 +9,14 @@ import pytest
 import torch
 from scipy import optimize, sparse, stats
 
-from dlrm.train.baselines.logistic import LogisticRegression, log_losses, minimize
-from dlrm.train.baselines.one_hot import OneHot
 from dlrm.train.baselines.paired import leads_over
-from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import Trees
 from dlrm.train.metrics import roc_auc
 from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
+from recsys.models.logistic.one_hot import OneHot
+from recsys.models.logistic.regression import LogisticRegression, log_losses, minimize
+from recsys.models.logistic.rows import SplitRows, spread
 from recsys.train.measure.verdict import Lead, verdict
 from tests.dlrm.conftest import CARDINALITIES, make_columns
 from tests.recsys.train.shown import Page

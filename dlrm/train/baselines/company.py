@@ -3,22 +3,23 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dlrm.config import DlrmConfig
-from dlrm.data.opened import OpenedDataset, list_lengths
-from dlrm.train.baselines.logistic import Floats, LogisticRegression
+from dlrm.data.opened import list_lengths
+from dlrm.train.baselines.fit_rows import HELD_OUT, FitRows, chosen_by
 from dlrm.train.baselines.paired import AUC, LOG_LOSS, leads_over
-from dlrm.train.baselines.rows import SplitRows, spread
 from dlrm.train.baselines.trees import NoLightGbmError, Trees
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
+from recsys.models.logistic.regression import Floats, LogisticRegression
+from recsys.models.logistic.rows import SplitRows, spread
 from recsys.train.measure.verdict import VERDICT, Lead, verdict
 from recsys.train.recipe import PrintLine
 
@@ -28,8 +29,6 @@ _MOST_ROWS = {LOGISTIC: 500_000, LIGHTGBM: 200_000}
 _MOST_VALUES = {LOGISTIC: 8_000_000, LIGHTGBM: 4_000_000}
 """Rows, and values of all their features, that a baseline is fitted to, in seconds."""
 _MOST_TESTED = 1 << 20
-_HELD_OUT = 10
-"""One of so many rows chooses settings."""
 
 
 class _Baseline(Protocol):
@@ -51,33 +50,39 @@ class Company:
     """The baselines of a run, fitted to its training rows.
 
     Attributes:
-        config: settings of the run.
-        dataset: its dataset.
+        rows: rows of its dataset.
+        wanted: names of baselines, beside the click rate.
         print_line: prints a line.
     """
 
-    config: DlrmConfig
-    dataset: OpenedDataset
+    rows: FitRows
+    wanted: Collection[str]
     print_line: PrintLine
 
-    def beside(self, logits: Floats, labels: npt.NDArray[np.bool_]) -> Mapping[str, Any]:
+    def beside(
+        self,
+        logits: Floats,
+        labels: npt.NDArray[np.bool_],
+        parts: Mapping[str, Floats] = types.MappingProxyType({}),
+    ) -> Mapping[str, Any]:
         """Prints a model beside the baselines, with a verdict; returns the values to log.
 
         Args:
             logits: [rows] of the model, for each row of `eval_split` in order.
             labels: [rows].
+            parts: names of the models that it consists of -> [rows] logits of each.
         """
         if labels.all() or not labels.any():
             return {}
-        split = self.config.data.eval_split
+        split = self.rows.data.eval_split
+        baselines, told = dict[str, _Baseline](), list[str]()
         try:
             baselines, told = self._fit()
-            reader = self._rows(split)
         except DatasetError as error:  # a test needs no training rows
             self.print_line(f"The model is compared with no baseline: {error}")
+        if not baselines and not parts:
             return {}
-        if not baselines:
-            return {}
+        reader = self.rows.reader(split)
         ranges = spread(0, len(labels), _MOST_TESTED)
         tested = np.concatenate([np.arange(rows.start, rows.stop) for rows in ranges])
         logits, labels = logits[tested], labels[tested]
@@ -86,7 +91,8 @@ class Company:
             block = reader.read(rows.start, rows.stop)
             for name, baseline in baselines.items():
                 of_blocks[name].append(baseline.logits(block))
-        found = {name: np.concatenate(blocks) for name, blocks in of_blocks.items()}
+        found = {name: each[tested] for name, each in parts.items()}
+        found |= {name: np.concatenate(blocks) for name, blocks in of_blocks.items()}
         leads = {name: leads_over(name, each, logits, labels) for name, each in found.items()}
         metrics = {
             name: click_metrics(torch.from_numpy(each), torch.from_numpy(labels))
@@ -115,17 +121,12 @@ class Company:
             | {VERDICT: sentence}
         )
 
-    def _rows(self, split: str) -> Any:
-        return self.dataset.rows(split, check_ids=not self.config.model.hash_indices)
-
     def _fit(self) -> tuple[dict[str, _Baseline], list[str]]:
         """Fits the baselines; returns them and lines on how."""
-        wanted, sizes = self.config.run.baselines, self.dataset.spec.table_sizes
-        validation = self._validation_rows()
+        dataset = self.rows.dataset
+        validation = self.rows.count_validation()
         is_trained_on = validation == 0
-        chosen_by = "the last tenth of the training rows, then fitted to these too"
-        if validation:
-            chosen_by = "the validation split"
+        by = chosen_by(validation)
         rows, held_out = self._read(LOGISTIC, validation)
         rate = rows.labels.mean()
         if not 0 < rate < 1 or not len(held_out):
@@ -136,52 +137,34 @@ class Company:
             return {}, []
         fitted: dict[str, _Baseline] = {CONSTANT: _Constant(float(rate))}
         lines = []
-        if LOGISTIC in wanted:
+        if LOGISTIC in self.wanted:
+            sizes = dataset.spec.table_sizes
             model = LogisticRegression.fit(rows, held_out, sizes, refit=is_trained_on)
             fitted[LOGISTIC] = model
             lines.append(
                 f"{LOGISTIC}: one-hot ids and binned numbers, {model.one_hot.width:,} columns, L2 "
-                f"{model.penalty:g} chosen by {chosen_by}"
+                f"{model.penalty:g} chosen by {by}"
                 f"{self._sampled(rows, held_out, validation)}"
             )
-        if LIGHTGBM in wanted:
+        if LIGHTGBM in self.wanted:
             rows, held_out = self._read(LIGHTGBM, validation)
             try:
                 trees = Trees.fit(
                     rows,
                     held_out,
                     torch.get_num_threads(),
-                    shares_id_zero=self.dataset.shares_id_zero,
+                    shares_id_zero=dataset.shares_id_zero,
                     refit=is_trained_on,
                 )
                 fitted[LIGHTGBM] = trees
-                without = ", without the lists" if self.dataset.spec.lists else ""
+                without = ", without the lists" if dataset.spec.lists else ""
                 lines.append(
-                    f"{LIGHTGBM}: {trees.chosen} chosen by {chosen_by}{without}"
+                    f"{LIGHTGBM}: {trees.chosen} chosen by {by}{without}"
                     f"{self._sampled(rows, held_out, validation)}"
                 )
             except NoLightGbmError as error:
                 lines.append(f"{LIGHTGBM} is left out: {error}")
         return fitted, lines
-
-    def _training_rows(self) -> int:
-        """Counts the rows that the model trains on in an epoch."""
-        return self.config.data.rows_of_epoch(self._rows("train").num_rows)
-
-    def _validation_rows(self) -> int:
-        """Counts validation rows that may choose settings: none where they are tested."""
-        if self.config.data.eval_split == "validation":
-            return 0
-        try:
-            reader = self._rows("validation")
-        except DatasetError:
-            return 0
-        classes = set[bool]()
-        for rows in spread(0, reader.num_rows, _MOST_TESTED):
-            classes.update(reader.read(rows.start, rows.stop).label.tolist())
-            if len(classes) == 2:
-                return int(reader.num_rows)
-        return 0
 
     def _read(self, baseline: str, validation: int) -> tuple[SplitRows, SplitRows]:
         """Reads training rows and those that choose settings, as many as a baseline may take.
@@ -190,24 +173,16 @@ class Company:
             baseline: its name.
             validation: rows of the validation split that may choose, or 0.
         """
-        lengths = list_lengths(self.dataset.manifest.semantics) if self.dataset.manifest else ()
-        spec = self.dataset.spec
-        values = len(spec.numerical) + len(spec.categorical) + sum(lengths)
+        dataset = self.rows.dataset
+        lengths = list_lengths(dataset.manifest.semantics) if dataset.manifest else ()
+        values = len(dataset.spec.numerical) + len(dataset.spec.categorical) + sum(lengths)
         most = min(_MOST_ROWS[baseline], _MOST_VALUES[baseline] // max(values, 1))
-        rows, train = self._training_rows(), self._rows("train")
-        if validation:
-            held_out = self._rows("validation")
-            some = spread(0, validation, most // _HELD_OUT)
-            return SplitRows.read(train, spread(0, rows, most)), SplitRows.read(held_out, some)
-        cut, few = rows - rows // _HELD_OUT, most // _HELD_OUT
-        return (
-            SplitRows.read(train, spread(0, cut, most - few)),
-            SplitRows.read(train, spread(cut, rows, few)),
-        )
+        few = most // HELD_OUT
+        return self.rows.read(validation, most if validation else most - few, few)
 
     def _sampled(self, rows: SplitRows, held_out: SplitRows, validation: int) -> str:
         """Tells of a sample, where not all training rows were read."""
-        total = self._training_rows()
+        total = self.rows.count()
         read = len(rows) if validation else len(rows) + len(held_out)
         return f"; fitted to {read:,} of {total:,} training rows, evenly spread" * (read < total)
 

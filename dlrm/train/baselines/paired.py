@@ -6,7 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dlrm.train.baselines.logistic import Floats, log_losses
+from recsys.models.logistic.regression import Floats, log_losses
 from recsys.train.measure.verdict import Lead
 
 _NORMAL_95 = 1.959964

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dlrm.train.baselines.logistic import Floats
-from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
+from recsys.models.logistic.regression import Floats
+from recsys.models.logistic.rows import SplitRows
 
 if TYPE_CHECKING:
     import lightgbm

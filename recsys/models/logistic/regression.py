@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dlrm.train.baselines.one_hot import Matrix, OneHot
-from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
+from recsys.models.logistic.one_hot import Matrix, OneHot
+from recsys.models.logistic.rows import SplitRows
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,6 +80,18 @@ class LogisticRegression:
         """Returns [B] logits of rows."""
         logits: Floats = self.one_hot.matrix([block]) @ self.weights + self.intercept
         return logits
+
+    def weights_of_bins(self) -> list[Floats]:
+        """Returns the [bins] weights of each number, one more than its edges."""
+        ends = np.cumsum([len(edges) + 1 for edges in self.one_hot.edges])
+        return [
+            self.weights[end - len(edges) - 1 : end]
+            for edges, end in zip(self.one_hot.edges, ends, strict=True)
+        ]
+
+    def weights_of_ids(self) -> list[Floats]:
+        """Returns the [cardinality] weights of each categorical feature, lists last."""
+        return [self.weights[columns] for columns in self.one_hot.columns]
 
 
 def log_losses(logits: Floats, labels: npt.NDArray[np.bool_]) -> Floats:

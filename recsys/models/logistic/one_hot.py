@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dlrm.train.baselines.rows import SplitRows
 from recsys.data.click_columns import ClickColumns
+from recsys.models.logistic.rows import SplitRows
 
 Matrix = Any
 """A sparse array; scipy has no types."""
