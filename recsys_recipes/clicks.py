@@ -29,11 +29,14 @@ from dlrm.scripts import main as dlrm_main
 from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
+from recsys.errors import UserError
 from recsys.files.durable import write_whole_file
 from recsys.program import new_flags
 from recsys.train.run_log import read_run_log
-from recsys_recipes.commands import COMMANDS, Program
+from recsys_recipes import fitted
+from recsys_recipes.commands import COMMANDS
 from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags, schema_file
+from recsys_recipes.models import MODELS, model_of
 
 __all__ = ["infer", "predict", "prepare", "test", "train"]
 
@@ -84,19 +87,20 @@ def prepare(
         return pipeline.prepare(dataclasses.replace(job, input=path))
 
 
-def train(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
-    """Trains a DLRM; returns the folder of its checkpoints.
+def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings: Any) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
 
     Args:
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
-        **settings: of `recsys-recipes train dlrm`, such as `preset` or `max_steps`.
+        model: a word after `recsys-recipes train`, of the models of clicks.
+        **settings: of that command, such as `preset` or `max_steps` of `dlrm`.
 
     Raises:
         UserError: a setting or the dataset is refused.
     """
     files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
-    _run_dlrm(COMMANDS["train"].programs["dlrm"], **{"mode": "train", **files, **settings})
+    _run("train", model, **{"mode": "train", **files, **settings})
     return Path(run)
 
 
@@ -105,8 +109,8 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
 
     Args:
         dataset: a dataset with labels, of the rules and ids of the training.
-        run: folder of the checkpoints.
-        **settings: of `recsys-recipes test dlrm`, such as `eval_split`.
+        run: folder of the checkpoints, of any model of clicks.
+        **settings: of `recsys-recipes test`, such as `eval_split`.
 
     Returns:
         Name -> metric of the split, `auc` and `log_loss` among them, and those of the baselines.
@@ -116,7 +120,7 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
     """
     with log_file(settings) as log:
         files = {"dataset": dataset, "checkpoint": run, "log_path": log}
-        _run_dlrm(COMMANDS["test"].programs["dlrm"], **{"mode": "test", **settings, **files})
+        _run("test", _model(run), **{"mode": "test", **settings, **files})
         return dict(read_run_log(log)[-1]["data"])
 
 
@@ -126,7 +130,7 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
     Args:
         log: a path or a table.
         dataset: the dataset of the training, whose rules and ids the rows are read by.
-        run: folder of the checkpoints.
+        run: folder of the checkpoints, of any model of clicks.
         **settings: of `recsys-recipes predict`.
 
     Returns:
@@ -142,7 +146,7 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         prepare(log, rows, dictionaries=dataset, unlabelled=True)
         files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
         quiet = {"mode": "predict", "log_path": Path(folder) / "log"}
-        _run_dlrm(COMMANDS["predict"].programs[""], **{**quiet, **files, **settings})
+        _run("predict", _model(run), **{**quiet, **files, **settings})
         table = parquet.read_table(predictions)
     return _of_index(table, log.index) if _is_pandas(log) else table
 
@@ -163,8 +167,20 @@ def _of_index(table: pa.Table, index: Any) -> Any:
     return pd.DataFrame(columns, index=index)
 
 
-def _run_dlrm(program: Program, **settings: Any) -> None:
-    values = new_flags()
-    dlrm_flags.define_flags(values)
+def _model(run: str | Path) -> str:
+    return model_of(Path(run)).name
+
+
+def _run(word: str, model: str, **settings: Any) -> None:
+    """Runs a command with a model of clicks."""
+    of_clicks = [name for name, spec in MODELS.items() if spec.data == "clicks"]
+    if model not in of_clicks:
+        raise UserError(f"model {model!r} must be {' or '.join(of_clicks)}")
+    program, values = COMMANDS[word].programs[model], new_flags()
     with named_as_in(program):
-        dlrm_main.run(parsed_flags(values, program, **settings))
+        if model in fitted.OF_CLICKS:
+            fitted.define_flags(values, model)
+            fitted.run(parsed_flags(values, program, **settings), model)
+        else:
+            dlrm_flags.define_flags(values)
+            dlrm_main.run(parsed_flags(values, program, **settings))

@@ -100,7 +100,20 @@ _FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()}
 """Models of ratings that need no training by steps: what they are, and their settings."""
 
 
-def _fitted(mode: str, usage: str, flags: str) -> dict[str, Program]:
+_OF_CLICKS = {
+    "logistic": ("Clicks, by a logistic regression that is fitted at once", "dataset_subset"),
+    "blend_clicks": ("A trained DLRM and a logistic regression, added", "blend_of"),
+}
+"""The same of clicks."""
+
+
+def _fitted(
+    mode: str,
+    usage: str,
+    flags: str,
+    models: Mapping[str, tuple[str, str]] = _FITTED,
+    names: Mapping[str, str] = _OF_FITTED,
+) -> dict[str, Program]:
     return {
         name: Program(
             "recsys_recipes.fitted",
@@ -108,12 +121,21 @@ def _fitted(mode: str, usage: str, flags: str) -> dict[str, Program]:
             usage,
             f"{flags} {settings}" if mode == "train" else flags,
             arguments=(name, f"--mode={mode}"),
-            names=_OF_FITTED,
+            names=names,
         )
-        for name, (summary, settings) in _FITTED.items()
+        for name, (summary, settings) in models.items()
     }
 
 
+def _fitted_clicks(mode: str, usage: str, flags: str) -> dict[str, Program]:
+    return _fitted(mode, usage, flags, _OF_CLICKS, _OF_DLRM)
+
+
+_PREDICT = "--dataset data/new --checkpoint data/dlrm-run --predictions data/new.csv"
+_PREDICT_FLAGS = (
+    "dataset load_checkpoint_path predictions eval_split dataset_type test_batch_size "
+    "num_threads ignore_fingerprint"
+)
 _STUDY = "--study data/study.db --search lr=1e-4..1e-2"
 
 COMMANDS: Mapping[str, Command] = {
@@ -199,6 +221,12 @@ COMMANDS: Mapping[str, Command] = {
                 names=_OF_DLRM,
                 defaults={"preset": "auto"},
             ),
+            **_fitted_clicks(
+                "train",
+                "--dataset data/clicks --output data/run",
+                "dataset save_checkpoint_path eval_split dataset_type baselines log_path "
+                "num_threads",
+            ),
             "bert4rec": Program(
                 _BERT4REC,
                 "The next item, on a dataset of prepare movielens or amazon",
@@ -256,6 +284,12 @@ COMMANDS: Mapping[str, Command] = {
                 needs=("load_checkpoint_path",),
                 names=_OF_DLRM,
             ),
+            **_fitted_clicks(
+                "test",
+                "--dataset data/clicks --checkpoint data/run",
+                "dataset load_checkpoint_path eval_split dataset_type test_batch_size baselines "
+                "gauc_by log_path num_threads mode",
+            ),
             "bert4rec": Program(
                 _BERT4REC,
                 "Hit rate and NDCG among all items",
@@ -275,14 +309,20 @@ COMMANDS: Mapping[str, Command] = {
         },
         finds_model=True,
     ),
-    "predict": _single(
-        _DLRM,
-        "Click probabilities of the rows of a dataset, with a trained DLRM",
-        "--dataset data/new --checkpoint data/dlrm-run --predictions data/new.csv",
-        "dataset load_checkpoint_path predictions eval_split dataset_type test_batch_size "
-        "base_device num_threads ignore_fingerprint",
-        "--mode=predict",
-        names=_OF_DLRM,
+    "predict": Command(
+        "Click probabilities of the rows of a dataset, with a trained model",
+        {
+            "dlrm": Program(
+                _DLRM,
+                "With DLRM",
+                _PREDICT,
+                f"{_PREDICT_FLAGS} base_device",
+                arguments=("--mode=predict",),
+                names=_OF_DLRM,
+            ),
+            **_fitted_clicks("predict", _PREDICT, _PREDICT_FLAGS),
+        },
+        finds_model=True,
     ),
     "recommend": Command(
         "Recommend items for histories, with a trained model",

@@ -2,14 +2,16 @@
 """Fits, tests and queries models that need no training by steps.
 
     python -m recsys_recipes.fitted item_knn --dataset_path data/ml-1m --export_root data/knn
+    python -m recsys_recipes.fitted logistic --dataset data/clicks --save_checkpoint_path data/run
 
-The first word names the model. A run fits it on the CPU and compares it with the other baselines.
-`--mode recommend` answers histories, and `recsys-recipes deploy` takes the checkpoint.
+The first word names the model. A run fits it on the CPU and compares it with baselines.
+`--mode recommend` answers histories, `--mode predict` rows of clicks, and `recsys-recipes deploy`
+takes the checkpoint.
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -18,22 +20,42 @@ from recsys import program
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
 from recsys.ratings.fitted.config import FittedConfig, config_class
+from recsys_recipes.blending.clicks.kind import BLEND_CLICKS
 from recsys_recipes.blending.kind import KINDS, kind_of
+from recsys_recipes.logistic.config import OF_STEPS, ClicksConfig
+from recsys_recipes.logistic.config import config_class as config_of_clicks
+from recsys_recipes.logistic.kind import LOGISTIC
+
+if TYPE_CHECKING:
+    from recsys_recipes.logistic.recipe import ClicksKind
+
+
+OF_CLICKS: "Mapping[str, ClicksKind]" = {kind.name: kind for kind in (LOGISTIC, BLEND_CLICKS)}
+"""Such models of clicks."""
+NAMES = (*KINDS, *OF_CLICKS)
+"""Such models of ratings and of clicks."""
+
+
+def config_of(name: str) -> type[FittedConfig] | type[ClicksConfig]:
+    """Returns the class of all settings of a run with a model."""
+    if name in OF_CLICKS:
+        return config_of_clicks(OF_CLICKS[name].settings_class)
+    return config_class(kind_of(name).settings_class)
 
 
 def define_flags(flag_values: flags.FlagValues, name: str) -> None:
     """Defines the flags of a model."""
-    sections = config_class(kind_of(name).settings_class).sections
-    settings_flags.define_flags(flag_values, sections, omit=("split",))
+    omit = OF_STEPS if name in OF_CLICKS else {"split"}
+    settings_flags.define_flags(flag_values, config_of(name).sections, omit=omit)
 
 
-def config_from_flags(flag_values: flags.FlagValues, name: str) -> FittedConfig:
+def config_from_flags(flag_values: flags.FlagValues, name: str) -> Any:
     """Builds the config from parsed flags.
 
     Raises:
         UserError: a value is refused, or does nothing.
     """
-    config = config_class(kind_of(name).settings_class)
+    config = config_of(name)
     values, explicit = settings_flags.values_from_flags(flag_values, config.sections)
     settings_flags.refuse_unused(flag_values, values, config.sections)
     return config.from_dict(values, frozenset(explicit))
@@ -43,7 +65,14 @@ def run(flag_values: flags.FlagValues, name: str) -> None:
     """Runs the `mode` of the flags."""
     config = config_from_flags(flag_values, name)
     config.require_inputs()
-    execute(kind_of(name), config)
+    if name not in OF_CLICKS:
+        execute(kind_of(name), config)
+        return
+    # With torch, which takes seconds: a typo is refused before.
+    from recsys_recipes.logistic.recipe import ClicksRecipe
+
+    recipe = ClicksRecipe.open(OF_CLICKS[name], config, program.print_with_flags)
+    {"train": recipe.train, "test": recipe.test, "predict": recipe.predict}[config.run.mode]()
 
 
 def execute(kind: Any, config: FittedConfig) -> None:
@@ -67,14 +96,14 @@ def execute(kind: Any, config: FittedConfig) -> None:
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
     values, (name, *arguments) = program.new_flags(), argv[1:] or [""]
-    if name in KINDS:
+    if name in NAMES:
         define_flags(values, name)
     else:
         arguments = list(argv[1:])
 
     def run_named(flag_values: flags.FlagValues) -> None:
-        if name not in KINDS:
-            raise UserError(f"name the model first: {', '.join(KINDS)}")
+        if name not in NAMES:
+            raise UserError(f"name the model first: {', '.join(NAMES)}")
         run(flag_values, name)
 
     return program.run_command(run_named, values, [argv[0], *arguments], __doc__)

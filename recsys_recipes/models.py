@@ -17,6 +17,9 @@ from recsys.ratings.config import RatingsExportOptions
 from recsys.settings import joined
 
 if TYPE_CHECKING:
+    from dlrm.model.clicks import StoredClicks
+    from dlrm.serve.export import ClicksExport
+    from dlrm.serve.served import ServedClicks
     from recsys.ratings.export import RatingsExport
     from recsys.ratings.model import StoredModel
     from recsys.ratings.served import ServedRatings
@@ -55,6 +58,8 @@ class ModelSpec:
         most_rows: default of the largest batch of a deployment; larger ones raise the latency, not
             the throughput.
         of_clicks: opens a checkpoint of a model of clicks, to deploy it.
+        open_clicks: opens a checkpoint of a model of clicks, to score with.
+        served_clicks: returns the class that serves a model of clicks.
         of_ratings: opens a checkpoint of a model of ratings, to deploy it.
         open_stored: opens a checkpoint of a model of ratings, to score with.
         served: returns the class that serves a model of ratings.
@@ -66,7 +71,9 @@ class ModelSpec:
     title: str
     data: Data
     most_rows: int
-    of_clicks: "Callable[[ExportOptions], CheckpointExport] | None" = None
+    of_clicks: "Callable[[ExportOptions], ClicksExport] | None" = None
+    open_clicks: "Callable[[Path], StoredClicks] | None" = None
+    served_clicks: "Callable[[], type[ServedClicks]] | None" = None
     of_ratings: "Callable[[Path, RatingsExportOptions], RatingsExport] | None" = None
     open_stored: "Callable[[Path], StoredModel] | None" = None
     served: "Callable[[], type[ServedRatings]] | None" = None
@@ -100,13 +107,67 @@ class ModelSpec:
         return importlib.import_module(f"{self.package}.recipe")
 
 
-def _export_dlrm(options: ExportOptions) -> "CheckpointExport":
+def _export_dlrm(options: ExportOptions) -> "ClicksExport":
     from dlrm.serve.export import DlrmExport
     from recsys_recipes.serving.raw_rows import RawDlrmExport
 
     if options.raw:
         return RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)
     return DlrmExport(options.checkpoint)
+
+
+def _open_dlrm(checkpoint: Path) -> "StoredClicks":
+    from dlrm.model.weights import DlrmCheckpoint
+
+    return DlrmCheckpoint.open(checkpoint)
+
+
+def _served_dlrm() -> "type[ServedClicks]":
+    from dlrm.serve.served import ServedDlrm
+
+    return ServedDlrm
+
+
+def _export_logistic(options: ExportOptions) -> "ClicksExport":
+    from recsys_recipes.logistic.serving import LogisticExport
+    from recsys_recipes.serving.raw_rows import RawLogisticExport
+
+    if options.raw:
+        return RawLogisticExport(options.checkpoint, options.dataset, options.dataset_type)
+    return LogisticExport(options.checkpoint)
+
+
+def _open_logistic(checkpoint: Path) -> "StoredClicks":
+    from recsys_recipes.logistic.stored import StoredLogistic
+
+    return StoredLogistic.open(checkpoint)
+
+
+def _served_logistic() -> "type[ServedClicks]":
+    from recsys_recipes.logistic.serving import ServedLogistic
+
+    return ServedLogistic
+
+
+def _export_blend_clicks(options: ExportOptions) -> "ClicksExport":
+    from recsys_recipes.blending.clicks.serving import ClicksBlendExport
+    from recsys_recipes.serving.raw_rows import RawClicksBlendExport
+
+    if options.raw:
+        return RawClicksBlendExport(options.checkpoint, options.dataset, options.dataset_type)
+    return ClicksBlendExport(options.checkpoint)
+
+
+def _open_blend_clicks(checkpoint: Path) -> "StoredClicks":
+    from recsys_recipes.blending.clicks.stored import StoredClicksBlend
+
+    return StoredClicksBlend.open(checkpoint)
+
+
+def _served_blend_clicks() -> "type[ServedClicks]":
+    from recsys_recipes.blending.clicks.serving import ServedClicksBlend
+
+    return ServedClicksBlend
 
 
 def _export_bert4rec(path: Path, options: RatingsExportOptions) -> "RatingsExport":
@@ -168,8 +229,28 @@ _SPECS = (
         data="clicks",
         most_rows=4096,
         of_clicks=_export_dlrm,
+        open_clicks=_open_dlrm,
+        served_clicks=_served_dlrm,
         package="dlrm",
         recipe="DlrmRecipe",
+    ),
+    ModelSpec(
+        name="logistic",
+        title="Logistic regression",
+        data="clicks",
+        most_rows=4096,
+        of_clicks=_export_logistic,
+        open_clicks=_open_logistic,
+        served_clicks=_served_logistic,
+    ),
+    ModelSpec(
+        name="blend_clicks",
+        title="Blend of clicks",
+        data="clicks",
+        most_rows=4096,
+        of_clicks=_export_blend_clicks,
+        open_clicks=_open_blend_clicks,
+        served_clicks=_served_blend_clicks,
     ),
     ModelSpec(
         name="bert4rec",
@@ -232,6 +313,33 @@ def model_of(checkpoint: Path) -> ModelSpec:
     return MODELS[name]
 
 
+def served_clicks(kind: str) -> "type[ServedClicks]":
+    """Returns the class that serves a model of clicks.
+
+    Raises:
+        DeploymentError: there is no such model.
+    """
+    from recsys.serve.manifest import DeploymentError
+
+    served = MODELS[kind].served_clicks if kind in MODELS else None
+    if served is None:
+        raise DeploymentError(f"{kind} is no model of clicks")
+    return served()
+
+
+def stored_clicks(checkpoint: Path) -> "StoredClicks":
+    """Opens a checkpoint of a model of clicks.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+        UserError: it is of a model of other data.
+    """
+    model = model_of(checkpoint)
+    if model.open_clicks is None:
+        raise _of_other_data(checkpoint, model, "clicks")
+    return model.open_clicks(checkpoint)
+
+
 def stored_ratings(checkpoint: Path) -> "StoredModel":
     """Opens a checkpoint of a model of ratings.
 
@@ -241,9 +349,13 @@ def stored_ratings(checkpoint: Path) -> "StoredModel":
     """
     model = model_of(checkpoint)
     if model.open_stored is None:
-        raise UserError(
-            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; the server "
-            "answers with items",
-            setting="checkpoint",
-        )
+        raise _of_other_data(checkpoint, model, "ratings")
     return model.open_stored(checkpoint)
+
+
+def _of_other_data(checkpoint: Path, model: ModelSpec, data: Data) -> UserError:
+    return UserError(
+        f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; one of {data} "
+        "is needed here",
+        setting="checkpoint",
+    )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model `blend`: a trained model of ratings and a counted one, added."""
+"""Two models, added: `blend`, a trained and a counted one of ratings; in `clicks` two of clicks."""

@@ -14,11 +14,12 @@ r"""Talks to a model on a Triton server, over HTTP or gRPC.
 Without --request it prints the model's inputs and outputs; with it, answers to a file of requests,
 one JSON object per line (- reads standard input), of which --canary 0.1 --canary_version 3 sends a
 tenth to another version. --mode page (extra `page`) opens a page in the browser: recommendations
-for a history picked by title, or, of a DLRM deployed with --raw, the score of a line of a click log
-and the effect of each field. --mode test evaluates the test split and exits 1 if the server's
-replies differ from the checkpoint's; --mode load measures latency and throughput; --mode perf_input
-writes rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three, DLRM gets
-samples of a Criteo dataset, models of ratings the histories of a dataset of ratings.
+for a history picked by title, or, of a model of clicks deployed with --raw, the score of a line of
+a click log and the effect of each field. --mode test evaluates the test split and exits 1 if the
+server's replies differ from the checkpoint's; --mode load measures latency and throughput; --mode
+perf_input writes rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three,
+models of clicks get samples of a dataset of clicks, models of ratings the histories of a dataset of
+ratings.
 """
 
 import contextlib
@@ -70,7 +71,7 @@ from recsys.settings import (
     setting,
 )
 from recsys.train.origin import ignore_fingerprint
-from recsys_recipes.models import stored_ratings
+from recsys_recipes.models import stored_clicks, stored_ratings
 from recsys_recipes.serving.page import gradio, served
 from recsys_recipes.serving.page.clicks import clicks_page
 from recsys_recipes.serving.page.items import items_page
@@ -336,21 +337,21 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
     # With torch, which takes seconds: a typo is refused before.
-    from dlrm.model.weights import DlrmCheckpoint
     from dlrm.serve.score import check_dataset_of, score_served_split
 
-    model = None
+    model, check_ids = None, True
     if options.checkpoint is not None:
-        stored = DlrmCheckpoint.open(options.checkpoint)
+        stored = stored_clicks(options.checkpoint)
         check_dataset_of(stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
         has_lists = any(tensor.name == FACTORS for tensor in endpoint.signature.inputs)
-        model = stored.load(has_lists=has_lists)
+        model, check_ids = stored.load(has_lists=has_lists), not stored.hash_indices
     scored = score_served_split(
         options.data,
         endpoint.signature,
         lambda requests: predict_in_order(endpoint, requests, concurrency),
         size,
         model,
+        check_ids=check_ids,
     )
     metrics = scored.served
     print_line(

@@ -78,10 +78,11 @@ class DeployerOptions:
     )
     raw: bool = setting(
         False,
-        "DLRM takes raw rows too, as lines or fields, by rules and dictionaries of --dataset",
+        "A model of clicks takes raw rows too, as lines or fields, by rules and dictionaries of "
+        "--dataset",
     )
     dataset: str | None = setting(
-        None, "Dataset folder: its split is scored before a DLRM is deployed"
+        None, "Dataset folder: its split is scored before a model of clicks is deployed"
     )
     dataset_type: Literal["split", "binary", "parquet"] = setting(
         "split", "Its type", used_with={"dataset": Not(None)}
@@ -231,7 +232,7 @@ def _deploy(
 ) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
     # With torch, which takes seconds: a typo is refused before.
-    from dlrm.serve.export import DlrmExport
+    from dlrm.serve.export import ClicksExport
     from dlrm.serve.score import check_dataset_of, score_served_split
     from recsys.ratings.export import RatingsExport
 
@@ -246,12 +247,12 @@ def _deploy(
     assert options.checkpoint is not None
     _refuse_settings_of_other_data(model, given)
     export = model.export(options.export(options.checkpoint))
-    if isinstance(export, DlrmExport) and options.dataset is not None:
+    if isinstance(export, ClicksExport) and options.dataset is not None:
         check_dataset_of(export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
     settings = _settings(values, options, model.most_rows)
 
     def measure(served: "ServedModel") -> dict[str, Any]:
-        if not isinstance(export, DlrmExport) or options.dataset is None:
+        if not isinstance(export, ClicksExport) or options.dataset is None:
             return {}
         scored = score_served_split(
             options.data,
@@ -259,7 +260,7 @@ def _deploy(
             lambda requests: map(served.respond, requests),
             _SCORED_ROWS,
             export.model,
-            check_ids=not export.model.embeddings.hash_indices,
+            check_ids=not export.stored.hash_indices,
         )
         assert scored.offline is not None
         was, now = scored.offline.auc, scored.served.auc

@@ -1,34 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a DLRM that takes raw rows."""
+"""Exports models of clicks that take raw rows, and serves them."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from dlrm.serve.export import DlrmExport
-from dlrm.serve.served import ServedDlrm
+import torch
+
+from dlrm.serve.export import ClicksExport, DlrmExport
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.serving.feature_file import NumberType, write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
-from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
+from recsys.serve.manifest import Deployment
+from recsys.serve.raw_rows import FEATURE_FILE, ServedRawRows
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import joined
+from recsys_recipes.blending.clicks.serving import ClicksBlendExport
+from recsys_recipes.logistic.serving import LogisticExport
+from recsys_recipes.models import served_clicks
 
 _NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
 """Types of datasets that a model of --raw is trained on -> the type of their numbers."""
 
 
-class RawDlrmExport(DlrmExport):
-    """A trained DLRM that takes raw rows of its dataset.
+class ServedRawClicks(ServedRawRows):
+    """A deployed model of clicks that takes raw rows, of the kind that its version names."""
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> Self:
+        """Loads a version folder."""
+        model = served_clicks(Deployment.load(folder).kind).open(folder, device)
+        return cls(model, LineTransform(folder / FEATURE_FILE))
+
+
+class RawExport(ClicksExport):
+    """A trained model that takes raw rows of its dataset; a subclass names the model.
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
         UserError: the dataset is not named, or its type has other numbers.
     """
 
-    served_class: ClassVar[type[ServedModel]] = served_from_raw_rows(ServedDlrm, LineTransform)
-    model_file: ClassVar[Path] = Path(__file__).with_name("raw_dlrm_model.py")
+    served_class: ClassVar[type[ServedModel]] = ServedRawClicks
+    model_file: ClassVar[Path] = Path(__file__).with_name("raw_model.py")
 
     def __init__(self, checkpoint: Path, dataset: str | None, dataset_type: str) -> None:
         super().__init__(checkpoint)
@@ -54,3 +69,15 @@ class RawDlrmExport(DlrmExport):
     def write_files(self, folder: Path) -> None:
         """Writes the rules and dictionaries to a version folder."""
         write_feature_file(self._dataset, folder / FEATURE_FILE, self._numbers)
+
+
+class RawDlrmExport(RawExport, DlrmExport):
+    """A trained DLRM that takes raw rows."""
+
+
+class RawLogisticExport(RawExport, LogisticExport):
+    """A logistic regression that takes raw rows."""
+
+
+class RawClicksBlendExport(RawExport, ClicksBlendExport):
+    """A blend of clicks that takes raw rows."""

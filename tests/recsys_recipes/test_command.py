@@ -143,8 +143,8 @@ def test_a_command_of_several_programs_lists_them(word, here):
     [
         ("trian", ["'trian'", "demo, generate, prepare", "train?", "recsys-recipes --help"]),
         ("prepare moveilens", ["'moveilens'", "movielens, amazon", "movielens?"]),
-        ("train", ["dlrm, bert4rec"]),
-        ("train --dataset=x", ["dlrm, bert4rec"]),
+        ("train", ["dlrm, logistic, blend_clicks, bert4rec"]),
+        ("train --dataset=x", ["dlrm, logistic, blend_clicks, bert4rec"]),
         ("prepare netflix", ["'netflix'", "criteo, clicks, movielens"]),
         ("demo --rows=0", ["--rows", 1, 0]),
         ("prepare criteo --inputt=3", ["'inputt'", "input ?"]),
@@ -267,7 +267,7 @@ TRAIN, LOADED = ("train", "dlrm", "--preset=criteo_sample"), "--checkpoint"
     [
         ((*TRAIN, "--dataset={tmp}/none"), "--dataset"),
         ((*TRAIN, "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),
-        (("predict", "--dataset={tmp}/none", "--predictions=x", f"{LOADED}=."), "--dataset"),
+        (("predict", "dlrm", "--dataset={tmp}/no", "--predictions=x", f"{LOADED}=."), "--dataset"),
         (("train", "bert4rec", "--dataset={tmp}"), "--dataset"),
         (("deploy", "--checkpoint={tmp}/none", "--repository={tmp}/models"), "--checkpoint"),
         (("recommend", "--dataset={tmp}", f"{LOADED}={{tmp}}/none"), LOADED),

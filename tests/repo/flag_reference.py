@@ -23,7 +23,6 @@ from preproc.synthetic import ratings as generated_ratings
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
 from recsys_recipes import doctor, fitted, tune
-from recsys_recipes.blending.kind import KINDS
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
 
@@ -141,7 +140,7 @@ def programs():
                 f"python -m recsys_recipes.fitted {name}",
                 defined(functools.partial(fitted.define_flags, name=name)),
             )
-            for name in KINDS
+            for name in fitted.NAMES
         ),
         Program("python -m preproc.clicks", criteo_flags, clicks.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),

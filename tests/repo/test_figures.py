@@ -254,6 +254,7 @@ SOURCES = {
     ),
     "docs/dataset_format.md": (1, "tests/recsys/data/test_format_document.py"),
     "docs/deployment.md": (1, "docs/flags.md"),
+    "docs/dlrm.md": (1, "docs/log.md"),
     "docs/image.md": (1, "docs/flags.md"),
     "docs/training_input.md": (1, "docs/flags.md"),
     "docs/kernels.md": (2, "tests/fake_cuda/test_budget.py", f"{RECORDS}gpu_training.jsonl"),

@@ -17,10 +17,9 @@ from preproc import movielens
 from preproc.clicks import __main__ as clicks
 from preproc.clicks.job import SECTIONS as CLICKS
 from preproc.ratings.job import SECTIONS as RATINGS
-from recsys.ratings.fitted.config import config_class
 from recsys.settings import Not, Sections, declared, joined, without_none
 from recsys_recipes import fitted
-from recsys_recipes.blending.kind import KINDS, kind_of
+from recsys_recipes.logistic.config import OF_STEPS
 from recsys_recipes.serving import ask
 from tests import harness
 
@@ -43,10 +42,10 @@ PROGRAMS: dict[str, tuple[Callable[..., int], Sections, tuple[str, ...]]] = {
     **{
         name: (
             functools.partial(of_fitted, name),
-            config_class(kind_of(name).settings_class).sections,
-            (),
+            fitted.config_of(name).sections,
+            ("--dataset=made",) if name in fitted.OF_CLICKS else (),
         )
-        for name in KINDS
+        for name in fitted.NAMES
     },
     "clicks": (functools.partial(of_main, clicks), CLICKS, PREPARE),
     "plan": (functools.partial(harness.call, plan_placement), plan_placement.SECTIONS, ()),
@@ -94,6 +93,8 @@ def cases() -> Iterator[typing.Any]:
     for program, (_, sections, needed) in PROGRAMS.items():
         hints = {n: h for each in sections for n, h in typing.get_type_hints(each).items()}
         fields = {field.name: field for section in sections for field in declared(section)}
+        if program in fitted.OF_CLICKS:
+            fields = {n: field for n, field in fields.items() if n not in OF_STEPS}
         others = {name: other_value(name, hints[name], f.default) for name, f in fields.items()}
         for name, field in fields.items():
             words = [*NEEDED.get(name, {}).get(program, ()), f"--{name}={others[name]}"]

@@ -28,7 +28,7 @@ from tests.triton.tiny_model import write_version
 MAX_BATCH_SIZE = 512
 """Most rows of the served DLRM."""
 OF_MODELS = {"bert4rec_served", "dlrm_served", "examples", "formats_served", "page_served"}
-OF_MODELS |= {"raw_rows_served"}
+OF_MODELS |= {"fitted_clicks_served", "raw_rows_served"}
 """Files whose tests share trained models."""
 
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a run with a model of clicks that is fitted at once, without steps."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from dlrm.config import DataConfig
+from recsys.errors import UserError
+from recsys.settings import Sections, require_known, require_threads, setting
+from recsys.train.config import SettingsOfRun, require_checkpoint
+from recsys.train.origin import ignore_fingerprint
+
+OF_TRAINING = {"mode": ("train",)}
+_BASELINES = ("lightgbm",)
+
+OF_STEPS = frozenset(
+    {
+        *("batch_size", "drop_last", "loader", "shuffle_batch_order"),
+        *("synthetic_dataset_num_entries", "synthetic_dataset_table_sizes"),
+        *("synthetic_dataset_dir", "synthetic_distribution"),
+    }
+)
+"""Settings of `DataConfig` that only a training by steps has."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LogisticSettings:
+    """Settings of a logistic regression; validation rows choose the strength of its penalty."""
+
+    hash_indices: bool = setting(
+        False,
+        "Take ids modulo the rows of their table, of a dataset with larger ones, or with "
+        "--num_embeddings_per_feature",
+        used_with=OF_TRAINING,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClicksRun:
+    """Task, files and threads of a run."""
+
+    mode: Literal["train", "test", "predict"] = setting(
+        "train", "Fit and test, test a checkpoint, or predict with one"
+    )
+    save_checkpoint_path: str | None = setting(
+        None, "Folder of the checkpoint; without it none is saved", used_with=OF_TRAINING
+    )
+    load_checkpoint_path: str | None = setting(
+        None, "Checkpoint, or folder of a run, to load", used_with={"mode": ("test", "predict")}
+    )
+    ignore_fingerprint: bool = ignore_fingerprint()
+    gauc_by: str | None = setting(
+        None,
+        "Also report the AUC within the rows of each id of this categorical feature (GAUC), or of "
+        "each group of a schema. Id 0 is skipped if it means missing, rare or unseen",
+        used_with={"mode": ("test",)},
+    )
+    baselines: tuple[str, ...] = setting(
+        _BASELINES,
+        "What a test compares with, beside the constant click rate: lightgbm where it is "
+        "installed; empty for none",
+    )
+    predictions: str | None = setting(
+        None,
+        "File that --mode predict writes for --eval_split, as of a DLRM; .csv or .parquet",
+        used_with={"mode": ("predict",)},
+    )
+    log_path: str = setting("./log.json", "Destination of the log of metrics")
+    num_threads: int | None = setting(None, "CPU threads; by default one per core")
+
+    def __post_init__(self) -> None:
+        """Refuses files that a mode needs and that are not named, and unknown baselines."""
+        require_known(self, "baselines", _BASELINES)
+        require_threads(self, "num_threads")
+        needed = {"train": "", "test": "load_checkpoint_path"}
+        for name in needed.get(self.mode, "predictions load_checkpoint_path").split():
+            if getattr(self, name) is None:
+                raise UserError(f"`mode` {self.mode} needs `{name}`", settings=("mode", name))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClicksConfig(SettingsOfRun):
+    """All settings of such a run; a subclass names those of the model."""
+
+    model: Any
+    data: DataConfig
+    run: ClicksRun = dataclasses.field(default_factory=ClicksRun)
+
+    def __post_init__(self) -> None:
+        """Refuses generated rows."""
+        if self.data.is_synthetic:
+            raise UserError(
+                f"`dataset_type` {self.data.dataset_type}: rows with random labels teach nothing; "
+                "name a dataset",
+                setting="dataset_type",
+            )
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """Folder of the checkpoint; None if none is saved."""
+        path = self.run.save_checkpoint_path
+        return None if path is None else Path(path)
+
+    def require_inputs(self) -> None:
+        """Refuses a dataset or a checkpoint that is not there.
+
+        Raises:
+            UserError: names the folder.
+        """
+        self.data.require_folder()
+        if self.run.load_checkpoint_path is not None:
+            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
+
+
+def config_class(model_settings: type) -> type[ClicksConfig]:
+    """Returns the class of all settings of a run with a model.
+
+    Args:
+        model_settings: class of the settings of the model.
+    """
+    sections: Sections = {model_settings: "model", DataConfig: "data", ClicksRun: "run"}
+
+    class Whole(ClicksConfig):
+        __slots__ = ()
+
+    Whole.sections = sections
+    return Whole
