@@ -57,7 +57,8 @@ def check_command(words):
         return
     else:  # of a command that finds the model in the checkpoint, any
         assert command.default or "--checkpoint" in rest
-        program = command.programs[command.default or "bert4rec"]
+        of_any = "bert4rec" if "bert4rec" in command.programs else "dlrm"
+        program = command.programs[command.default or of_any]
     check_program(program.module, [*program.arguments, *own_flags(program, word, rest)])
 
 
