@@ -41,14 +41,14 @@ def avazu(real_data, tmp_path_factory):
     prepare = ("prepare", "clicks", f"--input={folder / 'log.csv'}", f"--schema={schema}")
     recipes(*prepare, f"--output={data}")
     train = ("train", "dlrm", f"--dataset={data}", "--preset=criteo_sample", "--max_steps=40")
-    recipes(*train, "--eval_split=validation", f"--save_checkpoint_path={run}")
+    recipes(*train, "--eval_split=validation", f"--output={run}")
     for backend in ("native", "python"):
         deploy = ("deploy", f"--checkpoint={run}", f"--dataset={data}", "--raw")
         models = f"--repository={folder / 'models'}"
         recipes(*deploy, f"--backend={backend}", f"--name={backend}", models)
     given = (f"--input={folder / 'new.csv'}", f"--dictionaries={data}", "--unlabelled")
     recipes("prepare", "clicks", *given, f"--output={folder / 'new'}")
-    predict = ("predict", f"--dataset={folder / 'new'}", f"--load_checkpoint_path={run}")
+    predict = ("predict", f"--dataset={folder / 'new'}", f"--checkpoint={run}")
     recipes(*predict, f"--predictions={folder / 'new.parquet'}")
     return folder, unlabelled
 
@@ -110,7 +110,7 @@ def test_a_log_of_numbers_alone_is_served(tmp_path):
     assert written == expected
     settings = ("--numerical_embedding=piecewise_linear", "--interaction_op=cat", "--epochs=3")
     train = ("train", "dlrm", "--dataset=native", "--preset=criteo_sample", *settings)
-    recipes(*train, "--eval_split=validation", "--save_checkpoint_path=run", "--log_path=log.json")
+    recipes(*train, "--eval_split=validation", "--output=run", "--log_path=log.json")
     assert harness.read_log(tmp_path / "log.json")[-1]["data"]["best_auc"] > 0.9
     recipes(
         *("deploy", "--checkpoint=run", "--dataset=native", "--raw", "--backend=native"),
@@ -118,7 +118,7 @@ def test_a_log_of_numbers_alone_is_served(tmp_path):
     )
     given = ("--input=new.csv", "--dictionaries=native", "--unlabelled", "--output=new")
     recipes("prepare", "clicks", *given)
-    recipes("predict", "--dataset=new", "--load_checkpoint_path=run", "--predictions=new.parquet")
+    recipes("predict", "--dataset=new", "--checkpoint=run", "--predictions=new.parquet")
     logits = parquet.read_table(tmp_path / "new.parquet")["logit"].to_numpy()
     served = NativeDlrm.open(tmp_path / "models" / "dlrm" / "1", CPU)
     text = np.array(lines[:NEW], object)[:, None]
