@@ -27,6 +27,8 @@ GROUP = "linear"
 """Group of the tensors that are no table."""
 _MOST_CHOOSING = 1 << 18
 """Validation rows that choose the penalty."""
+_USABLE = 0.9
+"""Of the memory that there is, where a part of the rows is advised."""
 _BYTES_OF_VALUE = 3 * (8 + 4)
 """Of the matrix: number and column of each value, while its blocks are joined, or another is."""
 _BYTES_OF_ID = 8 + 4 + 8 + 4
@@ -105,16 +107,16 @@ def _require_memory(rows: FitRows, count: int) -> None:
     of_rows = _bytes_of(block) * count // max(len(block), 1)
     of_ids = sum(rows.dataset.spec.table_sizes) * _BYTES_OF_ID
     limit = min(memory_limits(), key=lambda each: each.available)
-    if of_rows + of_ids > limit.available:
-        share = max(limit.available - of_ids, 0) / of_rows
-        advice = (
-            f"`dataset_subset` {share:.2g} takes the first of them" if share else "take another"
-        )
+    if (needed := of_rows + of_ids) > limit.available:
+        share = _USABLE * max(limit.available - of_ids, 0) / max(of_rows, 1)
+        advice = f"`dataset_subset` {share:.2g} takes the first of them, which fit"
+        if not share:
+            advice = "`hash_indices` and fewer `num_embeddings_per_feature` take less"
         raise UserError(
             f"`dataset` {rows.dataset.root}: a fit to all {count:,} training rows at once needs "
-            f"{format_bytes(of_rows + of_ids)} of memory; {format_bytes(max(limit.available, 0))} "
-            f"are {limit.name}. {advice}",
-            setting="dataset_subset",
+            f"{format_bytes(needed)} of memory; {format_bytes(max(limit.available, 0))} are "
+            f"{limit.name}. {advice}",
+            settings=("dataset", "dataset_subset", "hash_indices", "num_embeddings_per_feature"),
         )
 
 
