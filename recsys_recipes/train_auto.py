@@ -17,8 +17,7 @@ from typing import Any
 from absl import flags
 
 from recsys.auto import AutoConfig
-from recsys.data.manifest import SEQUENCES_KIND, Manifest
-from recsys.errors import UserError
+from recsys.data.manifest import LOG_KINDS, Manifest
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, Sections, require_threads, section_from_dict, setting
@@ -54,31 +53,28 @@ def train(settings: TrainAutoSettings, budget: str) -> None:
     Raises:
         UserError: the dataset is refused, or the folder holds another run.
     """
-    kind = Manifest.load(settings.dataset).kind
-    if kind != SEQUENCES_KIND:
-        raise UserError(
-            f"`dataset` {settings.dataset}: of click logs a model is chosen by `recsys-recipes "
-            "train dlrm` so far",
-            setting="dataset",
-        )
-    from recsys_recipes import ratings  # with torch
+    of_clicks = Manifest.load(settings.dataset).kind in LOG_KINDS
+    from recsys_recipes import clicks, ratings  # with torch
 
     network = settings.output / TRAINED
-    shared: dict[str, Any] = {}
-    if settings.num_threads is not None:
-        shared["num_threads"] = settings.num_threads
+    threads = {} if settings.num_threads is None else {"num_threads": settings.num_threads}
+    of_network: dict[str, Any] = {
+        **threads,
+        "base_device": settings.base_device,
+        "budget": budget,
+        "resume": True,
+        "baselines": "",
+    }
     print_line(f"1. The network, in {network}")
-    ratings.train(
-        settings.dataset,
-        network,
-        **shared,
-        base_device=settings.base_device,
-        budget=budget,
-        resume=True,
-        baselines="",
-    )
-    print_line(f"2. With the simple models, in {settings.output}")
-    ratings.train(settings.dataset, settings.output, "blend", **shared, blend_of=network)
+    if of_clicks:
+        clicks.train(settings.dataset, network, **of_network)
+    else:
+        ratings.train(settings.dataset, network, **of_network)
+    print_line(f"2. With a simple model, in {settings.output}")
+    if of_clicks:
+        clicks.train(settings.dataset, settings.output, "blend_clicks", **threads, blend_of=network)
+    else:
+        ratings.train(settings.dataset, settings.output, "blend", **threads, blend_of=network)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,9 +3,11 @@
 
 import shutil
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from recsys_recipes import ratings, train_auto
+from recsys_recipes import clicks, ratings, train_auto
 from recsys_recipes.models import model_of
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
@@ -43,6 +45,26 @@ def test_the_network_and_a_simple_model_make_one_run(dataset, tmp_path):
     assert train_auto.main(words(dataset, run)) == 0
     again = {file: file.read_bytes() for file in run.glob("step_*/**/*") if file.is_file()}
     assert again == before
+
+
+def test_of_clicks_the_network_and_a_logistic_regression(tmp_path):
+    generator = np.random.default_rng(0)
+    ad, age = generator.integers(0, 6, 1500), generator.normal(size=1500).round(2)
+    bought = ad / 3 + age > 1 + generator.normal(size=1500)
+    table = pa.table({"ad": ad.astype(str), "age": age, "bought": bought.astype(int)})
+    schema = {
+        "label": {"column": "bought", "positive": ["1"], "negative": ["0"]},
+        "columns": [
+            {"name": "ad", "role": "categorical", "type": "string"},
+            {"name": "age", "role": "numerical", "type": "float"},
+        ],
+        "split": {"fractions": [0.6, 0.2, 0.2]},
+    }
+    made = clicks.prepare(table, tmp_path / "data", schema=schema, progress="none")
+    run = tmp_path / "run"
+    assert train_auto.main(words(made, run)) == 0
+    assert [model_of(folder).name for folder in (run / "trained", run)] == ["dlrm", "blend_clicks"]
+    assert clicks.test(made, run, baselines="")["auc"] > 0.8
 
 
 def test_what_cannot_be_trained_is_refused(dataset, tmp_path, capsys):
