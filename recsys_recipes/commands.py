@@ -97,7 +97,7 @@ _RECOMMEND_FLAGS = (
 _FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()} | {
     "blend": ("A trained model and the best of these, added", "blend_of blend_with weight")
 }
-"""Models of ratings that need no training by steps: what they are, and their settings."""
+"""Models of ratings that one call fits: what they are, and their settings."""
 
 
 _OF_CLICKS = {

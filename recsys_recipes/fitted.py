@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits, tests and queries models that need no training by steps.
+"""Fits, tests and queries models that one call fits.
 
     python -m recsys_recipes.fitted item_knn --dataset_path data/ml-1m --export_root data/knn
     python -m recsys_recipes.fitted logistic --dataset data/clicks --save_checkpoint_path data/run
 
-The first word names the model. A run fits it on the CPU and compares it with baselines.
+The first word names the model. A run fits it and compares it with baselines.
 `--mode recommend` answers histories, `--mode predict` rows of clicks, and `recsys-recipes deploy`
 takes the checkpoint.
 """
