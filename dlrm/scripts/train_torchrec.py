@@ -93,6 +93,7 @@ DEFAULTS = {
     "warmup_steps": 0,
     "decay_steps": 0,
     "eval_split": "validation",
+    "baselines": (),  # the example compares with none
 }
 """Defaults that differ from those of `dlrm.scripts.main`."""
 

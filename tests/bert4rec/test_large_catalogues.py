@@ -185,5 +185,6 @@ def test_half_a_million_items_train_within_six_gibibytes(tmp_path, head, loss):
         *("--dataset_name=random", "--random_user_count=40", "--random_item_count=500000"),
         *("--random_size=800", "--emb_dim=128", "--max_len=16", "--train_batch_size=8"),
         *("--dupe_factor=1", "--windows=recent", "--max_steps=3"),
+        "--baselines=",
     )
     assert peak_mib(tmp_path, *flags, f"--head={head}", f"--loss={loss}") < 6 * 1024

@@ -31,6 +31,7 @@ MODEL = (
     "--warmup_steps=3",
     "--base_device=cpu",
     "--num_threads=1",
+    "--baselines=",
 )
 
 

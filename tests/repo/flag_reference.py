@@ -207,7 +207,10 @@ def render_sections(sections, default_texts, required=frozenset()):
 
 def render_variant(program):
     """Returns the section of a program with the flags of another one."""
-    values: Iterable[str] = (f"`--{name} {value}`" for name, value in program.defaults.items())
+    values: Iterable[str] = (
+        f"`--{name}=`" if value == () else f"`--{name} {value}`"
+        for name, value in program.defaults.items()
+    )
     text = f"The flags of `{program.of}`, with other defaults: {', '.join(values)}."
     text = textwrap.fill(text, 100, break_on_hyphens=False)
     return f"\n## {program.command}\n\n{text}\n{render_sections(program.more, {})}"
