@@ -19,7 +19,7 @@ from typing import Any
 
 from preproc.files.errors import PreprocError
 from preproc.spark import cluster as spark_cluster
-from preproc.spark.runner import InThread, SparkRunner, within
+from preproc.spark.runner import InThread, SparkRunner
 from preproc.spark.settings import SparkSettings
 from recsys.installation import command_for
 
@@ -47,21 +47,29 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
         session = pyspark.sql.SparkSession.builder.getOrCreate()
         yield SparkRunner(session, settings.spark_start_timeout)
         return
-    logging.getLogger().addFilter(_is_no_interrupt)
+    logging.getLogger().addFilter(_is_of_use)
     try:
         session = _start(pyspark, settings)
         try:
             yield SparkRunner(session, settings.spark_start_timeout)
         finally:
-            if not within(session.stop, _STOP_S):
+            stop = InThread(session.stop)
+            stop.join(_STOP_S)
+            if stop.is_alive():
                 _kill_gateway(pyspark)
+                stop.join(_TERMINATE_S)  # its call ends with Java, and is logged
     finally:
-        logging.getLogger().removeFilter(_is_no_interrupt)
+        logging.getLogger().removeFilter(_is_of_use)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Filters the traceback that py4j logs if Ctrl-C interrupts a call."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Filters the tracebacks that py4j logs if Ctrl-C or the end of Java cuts a call.
+
+    A call of the job that fails so is told by its own error.
+    """
+    error = None if record.exc_info is None else record.exc_info[1]
+    cut = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError"
+    return not cut
 
 
 def _import_pyspark() -> Any:
@@ -191,6 +199,10 @@ def _kill_gateway(pyspark: Any) -> None:
     process = getattr(pyspark.SparkContext._gateway, "proc", None)
     if process is None:  # spark-submit's
         return
+    # The server that adds up Spark's counters would print a traceback when Java leaves it.
+    server = getattr(pyspark.SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
     process.terminate()  # it removes its temporary folders
     try:
         process.wait(_TERMINATE_S)

@@ -200,3 +200,16 @@ def test_interrupted_job_continues(days, tmp_path):
     assert {p: p.stat().st_ino for p in before} == before
     assert not list(work.rglob("attempt-*"))
     assert Manifest.load(output).files == run(days, tmp_path / "native").files
+
+
+def test_a_session_that_does_not_stop_is_killed_without_a_word(tmp_path):
+    """As on a busy machine, after a job that did its work."""
+    write_days(tmp_path / "days", 2)
+    code = "from preproc.spark import session; from preproc.clicks.__main__ import main; "
+    code += "session._STOP_S = 0; import sys; sys.exit(main(sys.argv))"
+    flags = ("--engine=spark", "--master=local[2]", "--progress=none")
+    paths = (f"--input={tmp_path / 'days'}", f"--output={tmp_path / 'made'}")
+    done = harness.python("-c", code, *flags, *paths)
+    assert Manifest.load(tmp_path / "made").engine["name"] == "spark"
+    assert "Traceback" not in done.stderr
+    assert "ERROR" not in done.stderr
