@@ -176,6 +176,15 @@ def test_unsorted_sgd(cpu_backend, size, dtype, shared):
         check(update, update.run(partial(unsorted_sgd, cpu_backend)), in_chunks=False)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.125])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_sgd_takes_the_kernel_that_does_what_it_is_asked(table_format, weight_decay):
+    """The one that needs no sort neither decays weights nor rounds to bfloat16."""
+    update = make_update("sgd", table_format, 700, 33, weight_decay=weight_decay)
+    is_sorted = bool(weight_decay) or table_format != "float32"
+    check(update, update.run(ops.update_rows), in_chunks=is_sorted)
+
+
 @pytest.mark.parametrize(
     ("size", "row_type"),
     # Chunks are of 256 lookups on a CPU, of 32 on CUDA, where the last ones are more than the teams
