@@ -56,6 +56,7 @@ def test_the_metrics_of_lists_are_rectools(prepared):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_both_forms_of_ease_on_the_electronics_sample(real_data, tmp_path):
     """The figures of docs/bert4rec.md, those of Steck's form by plain NumPy too."""
     source = real_data / "amazon_electronics_sample" / "electronics_sample.txt.gz"
