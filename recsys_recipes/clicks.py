@@ -35,7 +35,14 @@ from recsys.program import new_flags
 from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
 from recsys_recipes.commands import COMMANDS
-from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags, schema_file
+from recsys_recipes.from_python import (
+    file_of,
+    log_file,
+    named_as_in,
+    parsed_flags,
+    schema_file,
+    train_auto,
+)
 from recsys_recipes.models import MODELS, model_of
 
 __all__ = ["infer", "predict", "prepare", "test", "train"]
@@ -93,12 +100,14 @@ def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings:
     Args:
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks.
+        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
         **settings: of that command, such as `preset` or `max_steps` of `dlrm`.
 
     Raises:
         UserError: a setting or the dataset is refused.
     """
+    if model == "auto":
+        return train_auto(dataset, run, **settings)
     files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
     _run("train", model, **{"mode": "train", **files, **settings})
     return Path(run)

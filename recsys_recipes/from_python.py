@@ -15,6 +15,7 @@ from pyarrow import ipc
 from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
+from recsys.program import new_flags
 from recsys_recipes.commands import Program
 
 
@@ -48,6 +49,20 @@ def parsed_flags(
     except flags.Error as error:
         raise UserError(str(error)) from error
     return values
+
+
+def train_auto(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
+    """Runs `recsys-recipes train auto`; returns the folder of the run.
+
+    Raises:
+        UserError: a setting or the dataset is refused, or a training failed.
+    """
+    from recsys_recipes import train_auto as program
+
+    values = parsed_flags(new_flags(program.SECTIONS), dataset=dataset, output=run, **settings)
+    if status := program.run(values):
+        raise UserError(f"train auto failed with the exit status {status}: see what it printed")
+    return Path(run)
 
 
 @contextlib.contextmanager

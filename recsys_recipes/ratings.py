@@ -33,7 +33,7 @@ from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
 from recsys_recipes.blending.kind import KINDS, kind_of
 from recsys_recipes.commands import COMMANDS, Program
-from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags
+from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags, train_auto
 from recsys_recipes.models import MODELS, model_of
 
 if TYPE_CHECKING:
@@ -66,13 +66,15 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
     Args:
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
         **settings: of that command, such as `preset` or `max_steps`, `neighbours` of `item_knn`, or
             `blend_of` of `blend`.
 
     Raises:
         UserError: a setting or the dataset is refused.
     """
+    if model == "auto":
+        return train_auto(dataset, run, **settings)
     files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
     _run("train", model, **{**files, **settings})
     return Path(run)
@@ -130,7 +132,7 @@ def recommend(
             recommender,
             lists,
             batch_size,
-            (json.dumps([*map(_raw_id, history)]).encode() for history in histories),
+            (json.dumps([*map(_raw_id, _ids(history))]).encode() for history in histories),
             "histories",
             lambda text: answers.extend(map(json.loads, text.splitlines())),
         )
@@ -151,6 +153,14 @@ def _opened(model: str, values: flags.FlagValues) -> "tuple[Recommender, ListCon
 
     config = bert4rec_flags.config_from_flags(values)
     return open_recommender(config), config.lists, config.data.test_batch_size
+
+
+def _ids(history: Sequence[object]) -> Sequence[object]:
+    if isinstance(history, str):
+        raise UserError(
+            f"histories are lists of item ids, got the text {history!r}: write [[{history!r}, ...]]"
+        )
+    return history
 
 
 def _raw_id(item: object) -> str:

@@ -9,16 +9,21 @@ command continues after an interruption.
 """
 
 import dataclasses
+import functools
+import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
 from recsys.auto import AutoConfig
 from recsys.data.manifest import LOG_KINDS, Manifest
+from recsys.errors import UserError
 from recsys.flags import values_from_flags
+from recsys.interruption import send_when_parent_ends
 from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, Sections, require_threads, section_from_dict, setting
 
@@ -43,49 +48,76 @@ class TrainAutoSettings:
 SECTIONS: Sections = {TrainAutoSettings: "train_auto", AutoConfig: "auto"}
 
 
-def train(settings: TrainAutoSettings, budget: str) -> None:
-    """Trains, chooses and tests.
+def train(settings: TrainAutoSettings, budget: str) -> int:
+    """Trains, chooses and tests, by two commands that are printed.
 
     Args:
         settings: of this program.
         budget: about the longest that the network may take, with its unit.
 
+    Returns:
+        The exit status of the command that failed; 0 if none did.
+
     Raises:
         UserError: the dataset is refused, or the folder holds another run.
     """
     of_clicks = Manifest.load(settings.dataset).kind in LOG_KINDS
-    from recsys_recipes import clicks, ratings  # with torch
-
+    model, blend = ("dlrm", "blend_clicks") if of_clicks else ("bert4rec", "blend")
     network = settings.output / TRAINED
-    threads = {} if settings.num_threads is None else {"num_threads": settings.num_threads}
-    of_network: dict[str, Any] = {
-        **threads,
-        "base_device": settings.base_device,
-        "budget": budget,
-        "resume": True,
-        "baselines": "",
-    }
-    print_line(f"1. The network, in {network}")
-    if of_clicks:
-        clicks.train(settings.dataset, network, **of_network)
-    else:
-        ratings.train(settings.dataset, network, **of_network)
-    print_line(f"2. With a simple model, in {settings.output}")
-    if of_clicks:
-        clicks.train(settings.dataset, settings.output, "blend_clicks", **threads, blend_of=network)
-    else:
-        ratings.train(settings.dataset, settings.output, "blend", **threads, blend_of=network)
+    _check_unused(settings.output, network, model)
+    shared = [f"--dataset={settings.dataset}"]
+    if settings.num_threads is not None:
+        shared.append(f"--num_threads={settings.num_threads}")
+    of_network = ["--resume", "--preset=auto", f"--budget={budget}", "--baselines="]
+    device = f"--base_device={settings.base_device}"
+    return _run(model, network, *shared, device, *of_network) or _run(
+        blend, settings.output, *shared, f"--blend_of={network}"
+    )
+
+
+def _check_unused(output: Path, network: Path, model: str) -> None:
+    """Refuses a folder that holds a run, or a network of other data."""
+    if not (output / "latest.json").exists() and not network.exists():
+        return
+    from recsys.train.saving.run_folder import CheckpointFolder  # with torch
+    from recsys_recipes.models import model_of
+
+    if CheckpointFolder(output).latest() is not None:
+        raise UserError(
+            f"`output` {output}: holds a finished run; `recsys-recipes test --checkpoint {output}` "
+            "tests it. To train another, name another folder",
+            setting="output",
+        )
+    if CheckpointFolder(network).latest() is not None and model_of(network).name != model:
+        raise UserError(
+            f"`output` {output}: holds a run of other data, {model_of(network).title} in "
+            f"{network}; name another folder",
+            setting="output",
+        )
+
+
+def _run(model: str, output: Path, *given: str) -> int:
+    """Prints a training command and runs it; returns its exit status."""
+    words = ["train", model, *given, f"--output={output}", f"--log_path={output / 'log.json'}"]
+    print_line(f"$ {shlex.join(['recsys-recipes', *words])}")
+    done = subprocess.run(
+        [sys.executable, "-m", "recsys_recipes", *words],
+        check=False,
+        preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
+    )
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def run(flag_values: flags.FlagValues) -> int:
+    """Runs the program with parsed flags; returns the exit status."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    settings = section_from_dict(TrainAutoSettings, values)
+    section_from_dict(AutoConfig, values)
+    return train(settings, str(flag_values["budget"].value))
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-
-    def run(flag_values: flags.FlagValues) -> None:
-        values, _ = values_from_flags(flag_values, SECTIONS)
-        settings = section_from_dict(TrainAutoSettings, values)
-        section_from_dict(AutoConfig, values)
-        train(settings, str(flag_values["budget"].value))
-
     return run_command(run, new_flags(SECTIONS), argv, __doc__)
 
 

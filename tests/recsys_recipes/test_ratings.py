@@ -31,6 +31,8 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
     for wrong in (1.5, 1e17, float("nan")):
         with harness.refusal(wrong):
             ratings.recommend([[1, wrong]], dataset, run, top_k=3, base_device="cpu")
+    with harness.refusal("'50'"):
+        ratings.recommend(["50", "110"], dataset, run, top_k=3, base_device="cpu")
     with harness.refusal("'top'"):
         ratings.recommend([[1]], dataset, run, top=3)
     (tmp_path / "histories").write_text("1 50 110\nnone\n260\n")

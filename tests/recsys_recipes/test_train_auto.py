@@ -67,6 +67,20 @@ def test_of_clicks_the_network_and_a_logistic_regression(tmp_path):
     assert clicks.test(made, run, baselines="")["auc"] > 0.8
 
 
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_trained(dataset, tmp_path, capsys):
+    """A finished one, and one that began with other data."""
+    assert ratings.train(dataset, tmp_path / "run", "markov", baselines="")
+    other = tmp_path / "other"
+    ratings.train(dataset, other / "trained", "markov", baselines="")
+    for run in (tmp_path / "run", other):
+        before = sorted(run.rglob("*"))
+        assert train_auto.main(words(dataset, run)) == 2
+        assert_tells(capsys.readouterr().err, "--output", run)
+        assert sorted(run.rglob("*")) == before
+        with harness.refusal(run, settings=("output",)):
+            ratings.train(dataset, run, "auto")
+
+
 def test_what_cannot_be_trained_is_refused(dataset, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for flags, facts in (
