@@ -133,7 +133,8 @@ def main() -> int:
     elif command.finds_model:
         found = _model_of_checkpoint(word, arguments)
         if found not in command.programs:
-            return _refuse(f"there is no {found!r} to {word}, only", command.programs)
+            models = ", ".join(command.programs)
+            return fail(f"the checkpoint is of {found}; {word} is for {models} ({NAME} --help)")
         run((word, found), command.programs[found], arguments)
     elif command.default is None:
         return _refuse(f"say what to {word}", command.programs)

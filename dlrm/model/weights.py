@@ -25,6 +25,7 @@ from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import (
+    MODEL,
     Checkpoint,
     CheckpointError,
     RowShard,
@@ -112,6 +113,8 @@ class DlrmCheckpoint(StoredClicks):
             CheckpointError: it is of another model, or a file is missing or damaged.
             UserError: a setting is of another type.
         """
+        if MODEL in checkpoint.state:  # NVIDIA's folders have no name of a model
+            checkpoint.require_model("dlrm", "DLRM")
         if MLP_GROUP not in checkpoint.groups():
             raise CheckpointError(
                 f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
