@@ -146,7 +146,7 @@ def other_model(folder):
 
 
 CHECKPOINTS = [  # more of them: tests/recsys/serve/test_damaged_checkpoints.py
-    (other_model, [], "'mlp' DLRM"),
+    (other_model, [], "DLRM bert4rec"),
     (change_table, [], "embedding_1.safetensors"),
     (lambda f: harness.put_nan(f, "mlp"), [], "mlp.safetensors bottom_mlp.layers.0.bias NaN"),
     (lambda f: harness.put_nan(f, "embedding_1"), [], "embedding_1.safetensors weight NaN"),
