@@ -13,8 +13,9 @@ SMALL := test_bag or test_gather or test_rules or sort
 # Python compiles what it imports, later; compiling all of torch takes as long as unpacking it.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
-# every file of tests in one of two processes: their tests use one thread each
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# every file of tests in one of three processes, of one thread each: while tests of one wait for a limit
+# or a server, the others keep two cores busy
+PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # `make test` runs the tests that are not of the release tier; `make test-release` makes it `release`.
 TIER ?= not release
@@ -73,7 +74,7 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-# One group after the other, the lines of each beginning with its name; a group has two workers.
+# One group after the other, the lines of each beginning with its name; a group has three workers.
 # A line `not run: why` says that a group had nothing to run here. The end names what failed once
 # more: a log is often cut to its last lines.
 LOGS := build/test-logs
