@@ -29,21 +29,20 @@ from dlrm.scripts import main as dlrm_main
 from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
-from recsys.errors import UserError
 from recsys.files.durable import write_whole_file
 from recsys.program import new_flags
 from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
-from recsys_recipes.commands import COMMANDS
 from recsys_recipes.from_python import (
     file_of,
     log_file,
     named_as_in,
     parsed_flags,
+    program_of,
     schema_file,
     train_auto,
 )
-from recsys_recipes.models import MODELS, model_of
+from recsys_recipes.models import model_of
 
 __all__ = ["infer", "predict", "prepare", "test", "train"]
 
@@ -182,10 +181,7 @@ def _model(run: str | Path) -> str:
 
 def _run(word: str, model: str, **settings: Any) -> None:
     """Runs a command with a model of clicks."""
-    of_clicks = [name for name, spec in MODELS.items() if spec.data == "clicks"]
-    if model not in of_clicks:
-        raise UserError(f"model {model!r} must be {' or '.join(of_clicks)}")
-    program, values = COMMANDS[word].programs[model], new_flags()
+    program, values = program_of(word, model, "clicks"), new_flags()
     with named_as_in(program):
         if model in fitted.OF_CLICKS:
             fitted.define_flags(values, model)

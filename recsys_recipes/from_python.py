@@ -16,7 +16,20 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.errors import UserError
 from recsys.program import new_flags
-from recsys_recipes.commands import Program
+from recsys_recipes.commands import COMMANDS, Program
+from recsys_recipes.models import MODELS, Data
+
+
+def program_of(word: str, model: str, data: Data) -> Program:
+    """Returns the program of a command for a model.
+
+    Raises:
+        UserError: there is no such model of these data.
+    """
+    names = [name for name, spec in MODELS.items() if spec.data == data]
+    if model not in names:
+        raise UserError(f"model {model!r} must be {' or '.join(names)}")
+    return COMMANDS[word].programs[model]
 
 
 def parsed_flags(

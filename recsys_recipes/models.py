@@ -5,20 +5,19 @@ What an entry names is imported when it is used, since torch takes seconds.
 """
 
 import dataclasses
-import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.errors import UserError
-from recsys.models.registry import FITTED
+from recsys.models.registry import FITTED, Entry
 from recsys.ratings.config import RatingsExportOptions
 from recsys.settings import joined
 
 if TYPE_CHECKING:
     from dlrm.model.clicks import StoredClicks
-    from dlrm.serve.export import ClicksExport
     from dlrm.serve.served import ServedClicks
     from recsys.ratings.export import RatingsExport
     from recsys.ratings.model import StoredModel
@@ -49,7 +48,7 @@ class ExportOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A model.
+    """A model. Classes and functions are named, `module:name`: torch takes seconds to import.
 
     Attributes:
         name: word after `train`; in checkpoints, deployments and servers.
@@ -57,12 +56,12 @@ class ModelSpec:
         data: what it is trained on.
         most_rows: default of the largest batch of a deployment; larger ones raise the latency, not
             the throughput.
-        of_clicks: opens a checkpoint of a model of clicks, to deploy it.
-        open_clicks: opens a checkpoint of a model of clicks, to score with.
-        served_clicks: returns the class that serves a model of clicks.
-        of_ratings: opens a checkpoint of a model of ratings, to deploy it.
-        open_stored: opens a checkpoint of a model of ratings, to score with.
-        served: returns the class that serves a model of ratings.
+        export_class: opens a checkpoint to deploy it.
+        raw_export_class: of clicks, the same for a deployment that takes raw rows.
+        open_stored: function that opens a checkpoint to score with: a `StoredClicks` or, of
+            ratings, a `StoredModel`.
+        served_class: serves a deployment.
+        entry: entry of a model of ratings that one call fits.
         package: package with `scripts.flags` and `recipe`, of a model that is trained by steps.
         recipe: class of its recipe.
     """
@@ -71,12 +70,11 @@ class ModelSpec:
     title: str
     data: Data
     most_rows: int
-    of_clicks: "Callable[[ExportOptions], ClicksExport] | None" = None
-    open_clicks: "Callable[[Path], StoredClicks] | None" = None
-    served_clicks: "Callable[[], type[ServedClicks]] | None" = None
-    of_ratings: "Callable[[Path, RatingsExportOptions], RatingsExport] | None" = None
-    open_stored: "Callable[[Path], StoredModel] | None" = None
-    served: "Callable[[], type[ServedRatings]] | None" = None
+    export_class: str
+    raw_export_class: str = ""
+    open_stored: str
+    served_class: str
+    entry: Entry | None = None
     package: str | None = None
     recipe: str = ""
 
@@ -87,14 +85,22 @@ class ModelSpec:
             CheckpointError: it is missing, damaged or of another model.
             UserError: the model cannot be deployed so.
         """
-        if self.of_clicks is not None:
-            return self.of_clicks(options)
-        return self.export_ratings(options.checkpoint, options.ratings)
+        if self.data == "ratings":
+            return self.export_ratings(options.checkpoint, options.ratings)
+        opened: CheckpointExport
+        if options.raw:
+            opened = resolve_name(self.raw_export_class)(
+                options.checkpoint, options.dataset, options.dataset_type
+            )
+        else:
+            opened = resolve_name(self.export_class)(options.checkpoint)
+        return opened
 
     def export_ratings(self, path: Path, options: RatingsExportOptions) -> "RatingsExport":
         """Opens a checkpoint of a model of ratings, to deploy it; see `export`."""
-        assert self.of_ratings is not None, "a model of ratings"
-        return self.of_ratings(path, options)
+        kind = () if self.entry is None else (self.entry.load(),)
+        opened: RatingsExport = resolve_name(self.export_class)(*kind, path, options)
+        return opened
 
     @property
     def flags(self) -> Any:
@@ -107,130 +113,16 @@ class ModelSpec:
         return importlib.import_module(f"{self.package}.recipe")
 
 
-def _export_dlrm(options: ExportOptions) -> "ClicksExport":
-    from dlrm.serve.export import DlrmExport
-    from recsys_recipes.serving.raw_rows import RawDlrmExport
-
-    if options.raw:
-        return RawDlrmExport(options.checkpoint, options.dataset, options.dataset_type)
-    return DlrmExport(options.checkpoint)
-
-
-def _open_dlrm(checkpoint: Path) -> "StoredClicks":
-    from dlrm.model.weights import DlrmCheckpoint
-
-    return DlrmCheckpoint.open(checkpoint)
-
-
-def _served_dlrm() -> "type[ServedClicks]":
-    from dlrm.serve.served import ServedDlrm
-
-    return ServedDlrm
-
-
-def _export_logistic(options: ExportOptions) -> "ClicksExport":
-    from recsys_recipes.logistic.serving import LogisticExport
-    from recsys_recipes.serving.raw_rows import RawLogisticExport
-
-    if options.raw:
-        return RawLogisticExport(options.checkpoint, options.dataset, options.dataset_type)
-    return LogisticExport(options.checkpoint)
-
-
-def _open_logistic(checkpoint: Path) -> "StoredClicks":
-    from recsys_recipes.logistic.stored import StoredLogistic
-
-    return StoredLogistic.open(checkpoint)
-
-
-def _served_logistic() -> "type[ServedClicks]":
-    from recsys_recipes.logistic.serving import ServedLogistic
-
-    return ServedLogistic
-
-
-def _export_blend_clicks(options: ExportOptions) -> "ClicksExport":
-    from recsys_recipes.blending.clicks.serving import ClicksBlendExport
-    from recsys_recipes.serving.raw_rows import RawClicksBlendExport
-
-    if options.raw:
-        return RawClicksBlendExport(options.checkpoint, options.dataset, options.dataset_type)
-    return ClicksBlendExport(options.checkpoint)
-
-
-def _open_blend_clicks(checkpoint: Path) -> "StoredClicks":
-    from recsys_recipes.blending.clicks.stored import StoredClicksBlend
-
-    return StoredClicksBlend.open(checkpoint)
-
-
-def _served_blend_clicks() -> "type[ServedClicks]":
-    from recsys_recipes.blending.clicks.serving import ServedClicksBlend
-
-    return ServedClicksBlend
-
-
-def _export_bert4rec(path: Path, options: RatingsExportOptions) -> "RatingsExport":
-    from bert4rec.serve.export import Bert4RecExport
-
-    return Bert4RecExport(path, options)
-
-
-def _open_bert4rec(checkpoint: Path) -> "StoredModel":
-    from bert4rec.model.weights import Bert4RecCheckpoint
-
-    return Bert4RecCheckpoint.open(checkpoint)
-
-
-def _served_bert4rec() -> "type[ServedRatings]":
-    from bert4rec.serve.served import ServedBert4Rec
-
-    return ServedBert4Rec
-
-
-def _export_fitted(name: str, path: Path, options: RatingsExportOptions) -> "RatingsExport":
-    from recsys.models.serving import FittedExport
-
-    return FittedExport(FITTED[name].load(), path, options)
-
-
-def _open_fitted(name: str, checkpoint: Path) -> "StoredModel":
-    return FITTED[name].load().open_stored(checkpoint)
-
-
-def _served_fitted() -> "type[ServedRatings]":
-    from recsys.models.serving import ServedFitted
-
-    return ServedFitted
-
-
-def _export_blend(path: Path, options: RatingsExportOptions) -> "RatingsExport":
-    from recsys_recipes.blending.serving import BlendExport
-
-    return BlendExport(path, options)
-
-
-def _served_blend() -> "type[ServedRatings]":
-    from recsys_recipes.blending.serving import ServedBlend
-
-    return ServedBlend
-
-
-def _open_blend(checkpoint: Path) -> "StoredModel":
-    from recsys_recipes.blending.stored import StoredBlend
-
-    return StoredBlend.open(checkpoint)
-
-
 _SPECS = (
     ModelSpec(
         name="dlrm",
         title="DLRM",
         data="clicks",
         most_rows=4096,
-        of_clicks=_export_dlrm,
-        open_clicks=_open_dlrm,
-        served_clicks=_served_dlrm,
+        export_class="dlrm.serve.export:DlrmExport",
+        raw_export_class="recsys_recipes.serving.raw_rows:RawDlrmExport",
+        open_stored="dlrm.model.weights:DlrmCheckpoint.open",
+        served_class="dlrm.serve.served:ServedDlrm",
         package="dlrm",
         recipe="DlrmRecipe",
     ),
@@ -239,50 +131,53 @@ _SPECS = (
         title="Logistic regression",
         data="clicks",
         most_rows=4096,
-        of_clicks=_export_logistic,
-        open_clicks=_open_logistic,
-        served_clicks=_served_logistic,
+        export_class="recsys_recipes.logistic.serving:LogisticExport",
+        raw_export_class="recsys_recipes.serving.raw_rows:RawLogisticExport",
+        open_stored="recsys_recipes.logistic.stored:StoredLogistic.open",
+        served_class="recsys_recipes.logistic.serving:ServedLogistic",
     ),
     ModelSpec(
         name="blend_clicks",
         title="Blend of clicks",
         data="clicks",
         most_rows=4096,
-        of_clicks=_export_blend_clicks,
-        open_clicks=_open_blend_clicks,
-        served_clicks=_served_blend_clicks,
+        export_class="recsys_recipes.blending.clicks.serving:ClicksBlendExport",
+        raw_export_class="recsys_recipes.serving.raw_rows:RawClicksBlendExport",
+        open_stored="recsys_recipes.blending.clicks.stored:StoredClicksBlend.open",
+        served_class="recsys_recipes.blending.clicks.serving:ServedClicksBlend",
     ),
     ModelSpec(
         name="bert4rec",
         title="BERT4Rec",
         data="ratings",
         most_rows=256,
-        of_ratings=_export_bert4rec,
-        open_stored=_open_bert4rec,
-        served=_served_bert4rec,
+        export_class="bert4rec.serve.export:Bert4RecExport",
+        open_stored="bert4rec.model.weights:Bert4RecCheckpoint.open",
+        served_class="bert4rec.serve.served:ServedBert4Rec",
         package="bert4rec",
         recipe="Bert4RecRecipe",
     ),
     *(
         ModelSpec(
             name=name,
-            title=model.title,
+            title=entry.title,
             data="ratings",
             most_rows=256,
-            of_ratings=functools.partial(_export_fitted, name),
-            open_stored=functools.partial(_open_fitted, name),
-            served=_served_fitted,
+            export_class="recsys.models.serving:FittedExport",
+            open_stored=f"{entry.module}:{entry.class_name}.open_stored",
+            served_class="recsys.models.serving:ServedFitted",
+            entry=entry,
         )
-        for name, model in FITTED.items()
+        for name, entry in FITTED.items()
     ),
     ModelSpec(
         name="blend",
         title="Blend",
         data="ratings",
         most_rows=256,
-        of_ratings=_export_blend,
-        open_stored=_open_blend,
-        served=_served_blend,
+        export_class="recsys_recipes.blending.serving:BlendExport",
+        open_stored="recsys_recipes.blending.stored:StoredBlend.open",
+        served_class="recsys_recipes.blending.serving:ServedBlend",
     ),
 )
 
@@ -319,12 +214,26 @@ def served_clicks(kind: str) -> "type[ServedClicks]":
     Raises:
         DeploymentError: there is no such model.
     """
+    served: type[ServedClicks] = _served(kind, "clicks")
+    return served
+
+
+def served_ratings(kind: str) -> "type[ServedRatings]":
+    """Returns the class that serves a model of ratings.
+
+    Raises:
+        DeploymentError: there is no such model.
+    """
+    served: type[ServedRatings] = _served(kind, "ratings")
+    return served
+
+
+def _served(kind: str, data: Data) -> Any:
     from recsys.serve.manifest import DeploymentError
 
-    served = MODELS[kind].served_clicks if kind in MODELS else None
-    if served is None:
-        raise DeploymentError(f"{kind} is no model of clicks")
-    return served()
+    if kind not in MODELS or MODELS[kind].data != data:
+        raise DeploymentError(f"{kind} is no model of {data}")
+    return resolve_name(MODELS[kind].served_class)
 
 
 def stored_clicks(checkpoint: Path) -> "StoredClicks":
@@ -334,10 +243,8 @@ def stored_clicks(checkpoint: Path) -> "StoredClicks":
         CheckpointError: it is missing or damaged.
         UserError: it is of a model of other data.
     """
-    model = model_of(checkpoint)
-    if model.open_clicks is None:
-        raise _of_other_data(checkpoint, model, "clicks")
-    return model.open_clicks(checkpoint)
+    opened: StoredClicks = _open_stored(checkpoint, "clicks")
+    return opened
 
 
 def stored_ratings(checkpoint: Path) -> "StoredModel":
@@ -347,15 +254,16 @@ def stored_ratings(checkpoint: Path) -> "StoredModel":
         CheckpointError: it is missing or damaged.
         UserError: it is of a model of other data.
     """
+    opened: StoredModel = _open_stored(checkpoint, "ratings")
+    return opened
+
+
+def _open_stored(checkpoint: Path, data: Data) -> Any:
     model = model_of(checkpoint)
-    if model.open_stored is None:
-        raise _of_other_data(checkpoint, model, "ratings")
-    return model.open_stored(checkpoint)
-
-
-def _of_other_data(checkpoint: Path, model: ModelSpec, data: Data) -> UserError:
-    return UserError(
-        f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; one of {data} "
-        "is needed here",
-        setting="checkpoint",
-    )
+    if model.data != data:
+        raise UserError(
+            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; one of "
+            f"{data} is needed here",
+            setting="checkpoint",
+        )
+    return resolve_name(model.open_stored)(checkpoint)

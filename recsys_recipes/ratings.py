@@ -32,9 +32,15 @@ from recsys.program import new_flags, print_line
 from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
 from recsys_recipes.blending.kind import KINDS, kind_of
-from recsys_recipes.commands import COMMANDS, Program
-from recsys_recipes.from_python import file_of, log_file, named_as_in, parsed_flags, train_auto
-from recsys_recipes.models import MODELS, model_of
+from recsys_recipes.from_python import (
+    file_of,
+    log_file,
+    named_as_in,
+    parsed_flags,
+    program_of,
+    train_auto,
+)
+from recsys_recipes.models import model_of
 
 if TYPE_CHECKING:
     from recsys.ratings.config import ListConfig
@@ -124,7 +130,7 @@ def recommend(
     model = model_of(Path(run)).name
     files = {"dataset": dataset, "checkpoint": run}
     answers: list[dict[str, Any]] = []
-    with named_as_in(_program("recommend", model)):
+    with named_as_in(program_of("recommend", model, "ratings")):
         recommender, lists, batch_size = _opened(
             model, _parsed("recommend", model, **{**files, **settings})
         )
@@ -173,16 +179,8 @@ def _raw_id(item: object) -> str:
     return str(int(number))
 
 
-def _program(mode: str, model: str) -> Program:
-    """Returns the command of a model of ratings; `mode` is its first word."""
-    of_ratings = [name for name, spec in MODELS.items() if spec.data == "ratings"]
-    if model not in of_ratings:
-        raise UserError(f"model {model!r} must be {' or '.join(of_ratings)}")
-    return COMMANDS[mode].programs[model]
-
-
 def _parsed(mode: str, model: str, **settings: Any) -> flags.FlagValues:
-    program, values = _program(mode, model), new_flags()
+    program, values = program_of(mode, model, "ratings"), new_flags()
     if model in KINDS:
         fitted.define_flags(values, model)
     else:
@@ -191,7 +189,7 @@ def _parsed(mode: str, model: str, **settings: Any) -> flags.FlagValues:
 
 
 def _run(mode: str, model: str, **settings: Any) -> None:
-    with named_as_in(_program(mode, model)):
+    with named_as_in(program_of(mode, model, "ratings")):
         values = _parsed(mode, model, **settings)
         if model in KINDS:
             fitted.run(values, model)

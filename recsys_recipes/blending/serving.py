@@ -18,7 +18,7 @@ from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
 from recsys_recipes.blending.kind import BLEND
 from recsys_recipes.blending.stored import FIRST, SECOND, StoredBlend
-from recsys_recipes.models import MODELS, model_of
+from recsys_recipes.models import model_of, served_ratings
 
 
 class ServedBlend(ServedRatings):
@@ -40,16 +40,9 @@ class ServedBlend(ServedRatings):
                 if key.startswith(f"{name}.")
             }
             of_member = dataclasses.replace(deployment, kind=values["kind"], model=values["values"])
-            return served_class(values["kind"]).build(of_member, own, device)
+            return served_ratings(values["kind"]).build(of_member, own, device)
 
         return Blend(member(FIRST), member(SECOND), deployment.model["weight"])
-
-
-def served_class(kind: str) -> type[ServedRatings]:
-    """Returns the class that serves a model of ratings."""
-    served = MODELS[kind].served
-    assert served is not None
-    return served()
 
 
 class BlendExport(PlainRatingsExport):
@@ -72,7 +65,7 @@ class BlendExport(PlainRatingsExport):
         self._stored = StoredBlend.open(path)
         plain = RatingsExportOptions(top_k=options.top_k)
         self._members: Mapping[str, RatingsExport] = {
-            name: MODELS[model_of(member.path).name].export_ratings(member.path, plain)
+            name: model_of(member.path).export_ratings(member.path, plain)
             for name, member in ((FIRST, self._stored.first), (SECOND, self._stored.second))
         }
         super().__init__(self._stored, options)
