@@ -19,11 +19,11 @@ from recsys import flags as settings_flags
 from recsys import program
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
-from recsys.ratings.fitted.config import FittedConfig, config_class
+from recsys.ratings.fitted.config import FittedConfig
+from recsys.train.config import config_class
 from recsys_recipes.blending.clicks.kind import BLEND_CLICKS
 from recsys_recipes.blending.kind import KINDS, kind_of
 from recsys_recipes.logistic.config import OF_STEPS, ClicksConfig
-from recsys_recipes.logistic.config import config_class as config_of_clicks
 from recsys_recipes.logistic.kind import LOGISTIC
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ NAMES = (*KINDS, *OF_CLICKS)
 def config_of(name: str) -> type[FittedConfig] | type[ClicksConfig]:
     """Returns the class of all settings of a run with a model."""
     if name in OF_CLICKS:
-        return config_of_clicks(OF_CLICKS[name].settings_class)
-    return config_class(kind_of(name).settings_class)
+        return config_class(ClicksConfig, OF_CLICKS[name])
+    return config_class(FittedConfig, kind_of(name))
 
 
 def define_flags(flag_values: flags.FlagValues, name: str) -> None:

@@ -106,7 +106,3 @@ class Bert4RecConfig(Config):
     def checkpoint_folder(self) -> Path | None:
         """Folder of the checkpoints; None if none are saved."""
         return Path(self.run.export_root) if self.run.export_root else None
-
-    def require_dataset(self) -> None:
-        """Refuses a folder without a prepared dataset."""
-        self.data.require_folder()

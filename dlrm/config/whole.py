@@ -66,10 +66,6 @@ class DlrmConfig(Config):
                 settings=("quantize", "batch_norm"),
             )
 
-    def require_dataset(self) -> None:
-        """Refuses a dataset that is no folder."""
-        self.data.require_folder()
-
     @property
     def checkpoint_folder(self) -> Path | None:
         """Folder of the run's checkpoints; None if none are saved."""

@@ -8,10 +8,10 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.ratings.data.interactions import Matrix, met_items
 from recsys.ratings.fitted.item_to_item import HistorySettings, ItemToItem
-from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.resources import memory_limits
 from recsys.settings import setting
 from recsys.sizes import format_bytes
+from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     import torch

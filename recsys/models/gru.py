@@ -17,10 +17,11 @@ import numpy.typing as npt
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.ratings.data.split import training_lengths
-from recsys.ratings.fitted.model import OF_TRAINING, FittedModel
+from recsys.ratings.fitted.model import FittedModel
 from recsys.resources import memory_limits
 from recsys.settings import require_not_negative, require_positive, setting
 from recsys.sizes import format_bytes
+from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from scipy import sparse
 from recsys.data.sequences.histories import Sequences
 from recsys.ratings.data.interactions import met_items
 from recsys.ratings.fitted.item_to_item import HistorySettings, ItemToItem
-from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.settings import require_not_negative, require_positive, setting
+from recsys.train.config import OF_TRAINING
 
 _BLOCK = 1 << 22
 """Entries of the matrix that are computed at once."""

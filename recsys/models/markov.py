@@ -10,8 +10,8 @@ from scipy import sparse
 from recsys.data.sequences.histories import Sequences
 from recsys.ratings.data.interactions import followers
 from recsys.ratings.fitted.item_to_item import HistorySettings, ItemToItem
-from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.settings import require_not_negative, require_positive, setting
+from recsys.train.config import OF_TRAINING
 
 # The defaults were chosen by the validation targets of MovieLens-1M, Amazon Beauty and the
 # Electronics sample.

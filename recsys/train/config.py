@@ -5,7 +5,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from recsys.errors import UserError
 from recsys.settings import (
@@ -134,16 +134,24 @@ class PrecisionSettings:
         return False
 
 
+OF_TRAINING = {"mode": ("train",)}
+"""`used_with` of settings that a checkpoint keeps, or that only a training has."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SettingsOfRun(abc.ABC):
     """All settings of a run, by section.
 
     Attributes:
         sections: class of each section -> name of the attribute that holds it.
+        data: the dataset; a section with `require_folder`.
+        run: task and files; a section with `load_checkpoint_path`.
         explicit: names of the settings that the user gave.
     """
 
     sections: ClassVar[Sections]
+    data: Any
+    run: Any
     explicit: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,6 +167,23 @@ class SettingsOfRun(abc.ABC):
         """
         return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
 
+    @property
+    @abc.abstractmethod
+    def checkpoint_folder(self) -> Path | None:
+        """Folder of the run's checkpoints; None if none are saved."""
+
+    def require_inputs(self) -> None:
+        """Refuses a dataset or a checkpoint that is not there.
+
+        It needs no torch, whose import takes seconds.
+
+        Raises:
+            UserError: names the folder.
+        """
+        self.data.require_folder()
+        if self.run.load_checkpoint_path is not None:
+            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config(SettingsOfRun):
@@ -172,11 +197,6 @@ class Config(SettingsOfRun):
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
     precision: PrecisionSettings = dataclasses.field(default_factory=PrecisionSettings)
     measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
-
-    @property
-    @abc.abstractmethod
-    def checkpoint_folder(self) -> Path | None:
-        """Folder of the run's checkpoints; None if none are saved."""
 
     def __post_init__(self) -> None:
         """Refuses to resume or to save often without a folder, and two beginnings."""
@@ -192,26 +212,6 @@ class Config(SettingsOfRun):
                 settings=("resume", self.folder_setting, "load_checkpoint_path"),
             )
 
-    @abc.abstractmethod
-    def require_dataset(self) -> None:
-        """Refuses a dataset that is not there.
-
-        Raises:
-            UserError: names the folder.
-        """
-
-    def require_inputs(self) -> None:
-        """Refuses a dataset or a checkpoint that is not there.
-
-        It needs no torch, whose import takes seconds.
-
-        Raises:
-            UserError: names the folder.
-        """
-        self.require_dataset()
-        if self.run.load_checkpoint_path is not None:
-            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
-
 
 def require_checkpoint(path: Path, setting_name: str) -> None:
     """Refuses the path of a checkpoint where nothing is.
@@ -225,3 +225,45 @@ def require_checkpoint(path: Path, setting_name: str) -> None:
             "training run saved in",
             setting=setting_name,
         )
+
+
+class FitKind(Protocol):
+    """A kind of model that is fitted in one call."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def title(self) -> str:
+        """Its title."""
+
+    @property
+    def settings_class(self) -> type:
+        """The class of its settings."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SettingsOfFit(SettingsOfRun):
+    """All settings of a run that fits a model in one call; `config_class` adds the model's.
+
+    Attributes:
+        shared: sections but that of the model; see `SettingsOfRun.sections`.
+        model: settings of the model.
+    """
+
+    shared: ClassVar[Sections]
+    model: Any
+
+
+SettingsT = TypeVar("SettingsT", bound=SettingsOfFit)
+
+
+def config_class(settings: type[SettingsT], kind: FitKind) -> type[SettingsT]:
+    """Returns the class of all settings of a run with a kind of model."""
+
+    class Whole(settings):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+    Whole.sections = {kind.settings_class: "model", **settings.shared}
+    return Whole

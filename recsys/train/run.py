@@ -37,7 +37,7 @@ from recsys.train.run_log import (
     require_log,
     require_writable,
 )
-from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+from recsys.train.saving.run_folder import CheckpointFolder, check_new, check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -351,8 +351,7 @@ def check_before_trials(config: Config) -> None:
     """
     check_outputs(config)
     if (folder := config.checkpoint_folder) is not None:
-        check_writable(folder, config.folder_setting)
-        CheckpointFolder(folder).check_unused(config.folder_setting)
+        check_new(folder, config.folder_setting)
 
 
 def try_out(

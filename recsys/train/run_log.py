@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of a run, as dllogger writes it, and its bar."""
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -10,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,19 @@ def read_run_log(path: Path) -> list[dict[str, Any]]:
         else:
             entries.append(entry)
     return entries
+
+
+@contextlib.contextmanager
+def begun_log(path: Path, settings: Mapping[str, Any]) -> Iterator[RunLog]:
+    """Begins the log of a run with its settings; closes it at the end of the block.
+
+    Raises:
+        UserError: the file holds something else or cannot be written.
+    """
+    require_log(path)
+    with contextlib.closing(RunLog(path)) as log:
+        log.begin(settings)
+        yield log
 
 
 def require_log(path: Path) -> None:

@@ -9,8 +9,8 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED_BASELINES
 from recsys.models.registry import FITTED
-from recsys.ratings.fitted.model import OF_TRAINING
 from recsys.settings import setting
+from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     from recsys.ratings.fitted.run import Kind

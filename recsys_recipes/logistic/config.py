@@ -3,15 +3,14 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from dlrm.config import DataConfig
 from recsys.errors import UserError
 from recsys.settings import Sections, require_known, require_threads, setting
-from recsys.train.config import SettingsOfRun, require_checkpoint
+from recsys.train.config import OF_TRAINING, SettingsOfFit
 from recsys.train.origin import ignore_fingerprint
 
-OF_TRAINING = {"mode": ("train",)}
 _BASELINES = ("lightgbm",)
 
 OF_STEPS = frozenset(
@@ -80,10 +79,10 @@ class ClicksRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ClicksConfig(SettingsOfRun):
-    """All settings of such a run; a subclass names those of the model."""
+class ClicksConfig(SettingsOfFit):
+    """All settings of a run with a fitted model of clicks."""
 
-    model: Any
+    shared: ClassVar[Sections] = {DataConfig: "data", ClicksRun: "run"}
     data: DataConfig
     run: ClicksRun = dataclasses.field(default_factory=ClicksRun)
 
@@ -101,28 +100,3 @@ class ClicksConfig(SettingsOfRun):
         """Folder of the checkpoint; None if none is saved."""
         path = self.run.save_checkpoint_path
         return None if path is None else Path(path)
-
-    def require_inputs(self) -> None:
-        """Refuses a dataset or a checkpoint that is not there.
-
-        Raises:
-            UserError: names the folder.
-        """
-        self.data.require_folder()
-        if self.run.load_checkpoint_path is not None:
-            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
-
-
-def config_class(model_settings: type) -> type[ClicksConfig]:
-    """Returns the class of all settings of a run with a model.
-
-    Args:
-        model_settings: class of the settings of the model.
-    """
-    sections: Sections = {model_settings: "model", DataConfig: "data", ClicksRun: "run"}
-
-    class Whole(ClicksConfig):
-        __slots__ = ()
-
-    Whole.sections = sections
-    return Whole

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run with a model of clicks that is fitted at once: fit, save, test, predict."""
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,11 +23,12 @@ from dlrm.train.predict import check_predictions_path, predict_split
 from recsys.data.row_reader import RowReader
 from recsys.errors import UserError
 from recsys.train.checkpoint import MODEL
+from recsys.train.config import FitKind
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, set_threads
 from recsys.train.recipe import PrintLine, adopt
-from recsys.train.run_log import RunLog, require_log
-from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+from recsys.train.run_log import begun_log
+from recsys.train.saving.run_folder import CheckpointFolder, check_new
 from recsys_recipes.logistic.config import ClicksConfig
 
 _FOLDER = "save_checkpoint_path"
@@ -56,20 +56,8 @@ class FittedClicks(Protocol):
         """Writes what else the folder of the checkpoint holds."""
 
 
-class ClicksKind(Protocol):
+class ClicksKind(FitKind, Protocol):
     """A kind of model of clicks that is fitted at once, without steps."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def title(self) -> str:
-        """Its title."""
-
-    @property
-    def settings_class(self) -> type:
-        """The class of its settings."""
 
     def begins_with(self, settings: Any) -> StoredClicks | None:
         """Returns the model that the fit begins with, if there is one: of the same data."""
@@ -140,11 +128,6 @@ class ClicksRecipe:
         rows = FitRows(config.data, dataset, check_ids=not hashes)
         return cls(kind=kind, config=config, rows=rows, stored=stored, print_line=print_line)
 
-    @property
-    def _tested(self) -> SplitTest:
-        run, dataset = self.config.run, self.rows.dataset
-        return SplitTest(self.config.data, dataset, run.gauc_by, self.print_line)
-
     def train(self) -> None:
         """Fits the model, saves and tests it.
 
@@ -153,10 +136,9 @@ class ClicksRecipe:
         """
         folder = self.config.checkpoint_folder
         if folder is not None:
-            check_writable(folder, _FOLDER)
-            CheckpointFolder(folder).check_unused(_FOLDER)
+            check_new(folder, _FOLDER)
         self.rows.reader(self.config.data.eval_split)  # a split that is missing is refused now
-        with self._logged() as log:
+        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
             started = time.perf_counter()
             fitted = self.kind.fit(self.rows, self.config.model, self.print_line)
             elapsed = time.perf_counter() - started
@@ -190,7 +172,7 @@ class ClicksRecipe:
         Raises:
             UserError: the checkpoint or the dataset is damaged.
         """
-        with self._logged() as log:
+        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
             log.record((), self._test(self._loaded()))
 
     def predict(self) -> None:
@@ -202,7 +184,7 @@ class ClicksRecipe:
         assert self.config.run.predictions is not None
         path = Path(self.config.run.predictions)
         check_predictions_path(path)
-        with self._logged() as log:
+        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
             values = predict_split(
                 path,
                 self._loaded(),
@@ -212,14 +194,6 @@ class ClicksRecipe:
                 self.print_line,
             )
             log.record((), values)
-
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[RunLog]:
-        path = Path(self.config.run.log_path)
-        require_log(path)
-        with contextlib.closing(RunLog(path)) as log:
-            log.begin(self.config.to_dict())
-            yield log
 
     def _loaded(self) -> ClickModel[Any]:
         assert self.stored is not None
@@ -231,10 +205,11 @@ class ClicksRecipe:
 
     def _test(self, model: ClickModel[Any]) -> dict[str, Any]:
         run, size = self.config.run, self.config.data.test_batch_size
+        test = SplitTest(self.config.data, self.rows.dataset, run.gauc_by, self.print_line)
         rows = self.rows.reader(self.config.data.eval_split)
-        scores = score_rows(model, rows, size, self._tested.groups_of())
-        values = self._tested.tell(scores, "Finished testing")
-        self._tested.tell_health(scores.metrics)
+        scores = score_rows(model, rows, size, test.groups_of())
+        values = test.tell(scores, "Finished testing")
+        test.tell_health(scores.metrics)
         parts = self.kind.parts(model)
         if run.baselines or parts:
             of_parts = {

@@ -3,7 +3,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from recsys.errors import UserError
 from recsys.ratings.config import HistoriesConfig, ListConfig
@@ -15,7 +15,7 @@ from recsys.settings import (
     require_threads,
     setting,
 )
-from recsys.train.config import SettingsOfRun, require_checkpoint
+from recsys.train.config import OF_TRAINING, SettingsOfFit
 from recsys.train.origin import ignore_fingerprint
 
 
@@ -27,7 +27,7 @@ class FittedRun:
         "train", "Fit and test, test a checkpoint, or recommend with one"
     )
     export_root: str = setting(
-        "", "Folder of the checkpoint; empty saves none", used_with={"mode": ("train",)}
+        "", "Folder of the checkpoint; empty saves none", used_with=OF_TRAINING
     )
     load_checkpoint_path: str | None = setting(
         None,
@@ -57,10 +57,15 @@ class FittedRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FittedConfig(SettingsOfRun):
-    """All settings of a run with a fitted model; a subclass names those of the model."""
+class FittedConfig(SettingsOfFit):
+    """All settings of a run with a fitted model of ratings."""
 
-    model: Any
+    shared: ClassVar[Sections] = {
+        HistoriesConfig: "data",
+        EvaluationConfig: "evaluation",
+        FittedRun: "run",
+        ListConfig: "lists",
+    }
     data: HistoriesConfig = dataclasses.field(default_factory=HistoriesConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     run: FittedRun = dataclasses.field(default_factory=FittedRun)
@@ -70,34 +75,3 @@ class FittedConfig(SettingsOfRun):
     def checkpoint_folder(self) -> Path | None:
         """Folder of the checkpoint; None if none is saved."""
         return Path(self.run.export_root) if self.run.export_root else None
-
-    def require_inputs(self) -> None:
-        """Refuses a dataset or a checkpoint that is not there.
-
-        Raises:
-            UserError: names the folder.
-        """
-        self.data.require_folder()
-        if self.run.load_checkpoint_path is not None:
-            require_checkpoint(Path(self.run.load_checkpoint_path), "load_checkpoint_path")
-
-
-def config_class(model_settings: type) -> type[FittedConfig]:
-    """Returns the class of all settings of a run with a model.
-
-    Args:
-        model_settings: class of the settings of the model.
-    """
-    sections: Sections = {
-        model_settings: "model",
-        HistoriesConfig: "data",
-        EvaluationConfig: "evaluation",
-        FittedRun: "run",
-        ListConfig: "lists",
-    }
-
-    class Whole(FittedConfig):
-        __slots__ = ()
-
-    Whole.sections = sections
-    return Whole

@@ -15,8 +15,9 @@ from scipy import sparse
 from recsys.data.sequences.histories import numbered
 from recsys.errors import UserError
 from recsys.ratings.data.interactions import Matrix
-from recsys.ratings.fitted.model import OF_TRAINING, FittedModel
+from recsys.ratings.fitted.model import FittedModel
 from recsys.settings import Not, declared, require_not_negative, setting
+from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     from torch import Tensor

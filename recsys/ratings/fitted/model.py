@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from recsys.ratings.model import StoredModel
     from recsys.ratings.scorer import Histories, Scorer
 
-OF_TRAINING = {"mode": ("train",)}
-"""`used_with` of a model's own settings: a checkpoint keeps them."""
-
 SettingsT = TypeVar("SettingsT")
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits a model, tests it and recommends with it."""
 
-import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,12 +24,13 @@ from recsys.ratings.ranking.negatives import negatives_of_targets
 from recsys.ratings.ranking.report import Baseline, check_result_files, report_test, write_files
 from recsys.ratings.recommend import Recommender
 from recsys.train.checkpoint import MODEL
+from recsys.train.config import FitKind
 from recsys.train.optimizers.precision import Precision
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import ALONE, set_threads
 from recsys.train.recipe import PrintLine, adopt
-from recsys.train.run_log import RunLog, require_log
-from recsys.train.saving.run_folder import CheckpointFolder, check_writable
+from recsys.train.run_log import begun_log
+from recsys.train.saving.run_folder import CheckpointFolder, check_new
 
 _FOLDER = "export_root"
 
@@ -57,20 +57,8 @@ class StoredFit(StoredModel, Protocol):
         """Settings of the model."""
 
 
-class Kind(Protocol):
+class Kind(FitKind, Protocol):
     """A kind of model that is fitted at once, without steps."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def title(self) -> str:
-        """Its title."""
-
-    @property
-    def settings_class(self) -> type:
-        """The class of its settings."""
 
     def begins_with(self, settings: Any) -> StoredModel | None:
         """Returns the model that the fit begins with, if there is one: of the same data."""
@@ -143,10 +131,9 @@ class FittedRecipe:
         """
         folder = self.config.checkpoint_folder
         if folder is not None:
-            check_writable(folder, _FOLDER)
-            CheckpointFolder(folder).check_unused(_FOLDER)
+            check_new(folder, _FOLDER)
         check_result_files(self.config.evaluation, self.sequences)
-        with self._logged() as log:
+        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
             self.print_line(count_users(self.sequences, least_items=1))
             started = time.perf_counter()
             model = self.kind.fit(self.sequences, self.config.model)
@@ -184,16 +171,8 @@ class FittedRecipe:
             UserError: a file cannot be written, or the checkpoint is damaged.
         """
         check_result_files(self.config.evaluation, self.sequences)
-        with self._logged() as log:
+        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
             log.record((), self._test(self._loaded(), baselines))
-
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[RunLog]:
-        path = Path(self.config.run.log_path)
-        require_log(path)
-        with contextlib.closing(RunLog(path)) as log:
-            log.begin(self.config.to_dict())
-            yield log
 
     def _loaded(self) -> RatingsModel:
         assert self.stored is not None

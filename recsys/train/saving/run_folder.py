@@ -261,3 +261,17 @@ def _remove_unread(checkpoint: Path) -> None:
         checkpoint.rename(unfinished)  # after a kill the next run knows that it is none
         shutil.rmtree(unfinished, ignore_errors=True)
         held.let_go()
+
+
+def check_new(folder: Path, setting: str) -> None:
+    """Refuses a folder that holds a run, or in which nothing can be written.
+
+    Args:
+        folder: folder of a run to begin.
+        setting: name of the setting that gives it.
+
+    Raises:
+        UserError: see `check_writable` and `CheckpointFolder.check_unused`.
+    """
+    check_writable(folder, setting)
+    CheckpointFolder(folder).check_unused(setting)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import UserError
 from recsys.settings import setting
-from recsys_recipes.logistic.config import OF_TRAINING
+from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
