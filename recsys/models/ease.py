@@ -77,17 +77,9 @@ class Ease(ItemToItem[EaseSettings]):
             alike = dataclasses.replace(settings, last_items=0)
             ridge = max(
                 RIDGES,
-                key=lambda value: cls(alike, _weights(gram, value))._validated(sequences),
+                key=lambda value: cls(alike, _weights(gram, value)).validated(sequences),
             )
         return cls(dataclasses.replace(settings, ridge=ridge), _weights(gram, ridge))
-
-    def _validated(self, sequences: Sequences) -> float:
-        """Returns NDCG@10 of the validation targets among all items."""
-        from recsys.ratings.ranking.evaluate import rank_on_host
-        from recsys.ratings.ranking.metrics import ranking_metrics
-
-        ranked = rank_on_host(self, sequences, "validation", {})
-        return ranking_metrics(ranked.ranks["full"], (10,))["ndcg@10"]
 
 
 def _weights(gram: "torch.Tensor", ridge: float) -> Matrix:

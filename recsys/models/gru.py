@@ -150,20 +150,12 @@ class Gru(FittedModel[GruSettings]):
             if epoch % epochs_of_round and epoch < settings.epochs:
                 continue
             model = cls(settings, copy.deepcopy(network).cpu().double())
-            if (found := model._validated(sequences)) > of_best:
+            if (found := model.validated(sequences)) > of_best:
                 best, of_best, waited = model, found, 0
             elif (waited := waited + 1) == settings.patience:
                 break
-        assert best is not None  # a diverged network is refused by `_validated`
+        assert best is not None  # a diverged network is refused by `validated`
         return best
-
-    def _validated(self, sequences: Sequences) -> float:
-        """Returns NDCG@10 of the validation targets among all items."""
-        from recsys.ratings.ranking.evaluate import rank_on_host
-        from recsys.ratings.ranking.metrics import ranking_metrics
-
-        ranked = rank_on_host(self, sequences, "validation", {})
-        return ranking_metrics(ranked.ranks["full"], (10,))["ndcg@10"]
 
     @property
     def num_items(self) -> int:

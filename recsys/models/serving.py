@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from recsys.errors import UserError
 from recsys.models.registry import FITTED
 from recsys.ratings.config import RatingsExportOptions
 from recsys.ratings.export import PlainRatingsExport
@@ -95,11 +94,7 @@ class FittedExport(PlainRatingsExport):
         Raises:
             UserError: `quantize` is not `none`.
         """
-        if quantize != "none":
-            raise UserError(
-                f"`quantize` {quantize} is for the tables of a DLRM; {self.kind} has none",
-                setting="quantize",
-            )
+        self.require_unquantized(quantize)
         model = self.model
         assert isinstance(model, FittedModel)
         return model.tensors()

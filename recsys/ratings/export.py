@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
 
 from recsys.data.sequences.files import read_item_map
 from recsys.data.sequences.titles import read_titles
@@ -20,9 +19,8 @@ from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.item_names import ItemNames
 from recsys.ratings.model import RatingsModel, StoredModel
 from recsys.ratings.scorer import history_item_pairs, largest_difference
-from recsys.serve.checkpoint_export import CheckpointExport, recorded_training
+from recsys.serve.checkpoint_export import CheckpointExport, PlainExport, recorded_training
 from recsys.serve.client.requests import Arrays
-from recsys.serve.manifest import OutOfRange
 from recsys.serve.signature import (
     EXCLUDE_SEEN,
     HISTORY,
@@ -173,18 +171,8 @@ class RatingsExport(CheckpointExport):
         return float(np.max(differences))  # NaN if one of them is
 
 
-class PlainRatingsExport(RatingsExport):
-    """A model that is not one network, so that no exporter can write it.
-
-    It is served as it is, by the Python backend.
-    """
-
-    def _cannot_export(self) -> UserError:
-        return UserError(
-            f"`format`: {self.kind} is not a network, so it cannot be exported; use `backend` "
-            "python `format` eager",
-            settings=("format", "backend"),
-        )
+class PlainRatingsExport(PlainExport, RatingsExport):
+    """A model of ratings that no exporter writes."""
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns names, types and shapes of inputs and outputs.
@@ -193,17 +181,5 @@ class PlainRatingsExport(RatingsExport):
             UserError: the model is to be exported.
         """
         if fixed_shapes:
-            raise self._cannot_export()
+            raise self.cannot_export()
         return super().signature(fixed_shapes=False)
-
-    def portable_network(
-        self,
-        weights: dict[str, Tensor],  # noqa: ARG002  (refused)
-        out_of_range: OutOfRange,  # noqa: ARG002
-    ) -> nn.Module:
-        """Refuses, as `signature` does before it.
-
-        Raises:
-            UserError: always.
-        """
-        raise self._cannot_export()

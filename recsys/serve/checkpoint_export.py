@@ -93,3 +93,42 @@ class CheckpointExport(abc.ABC):
 
         It is relative to the true value where that is above 1.
         """
+
+
+class PlainExport(CheckpointExport):
+    """A model that no exporter writes and that has no form in 8 bits.
+
+    The Python backend serves it as it is.
+    """
+
+    def require_unquantized(self, quantize: Quantize) -> None:
+        """Refuses to store the weights in 8 bits.
+
+        Raises:
+            UserError: `quantize` is not `none`.
+        """
+        if quantize != "none":
+            raise UserError(
+                f"`quantize` {quantize} is for the tables of a DLRM; {self.kind} is served as it "
+                "was trained",
+                setting="quantize",
+            )
+
+    def cannot_export(self) -> UserError:
+        """Returns the refusal of a format that an exporter writes."""
+        return UserError(
+            f"`format`: {self.kind} cannot be exported; use `backend` python `format` eager",
+            settings=("format", "backend"),
+        )
+
+    def portable_network(
+        self,
+        weights: dict[str, Tensor],  # noqa: ARG002  (refused)
+        out_of_range: OutOfRange,  # noqa: ARG002
+    ) -> nn.Module:
+        """Refuses to be exported.
+
+        Raises:
+            UserError: always.
+        """
+        raise self.cannot_export()

@@ -106,7 +106,7 @@ def _require_memory(rows: FitRows, count: int) -> None:
     block = rows.reader("train").read(0, min(count, BLOCK_ROWS))
     of_rows = _bytes_of(block) * count // max(len(block), 1)
     of_ids = sum(rows.dataset.spec.table_sizes) * _BYTES_OF_ID
-    limit = min(memory_limits(), key=lambda each: each.available)
+    limit = memory_limits()[0]
     if (needed := of_rows + of_ids) > limit.available:
         share = _USABLE * max(limit.available - of_ids, 0) / max(of_rows, 1)
         advice = f"`dataset_subset` {share:.2g} takes the first of them, which fit"

@@ -4,12 +4,12 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dlrm.serve.export import ClicksExport
 from dlrm.serve.served import ServedClicks
-from recsys.errors import UserError
-from recsys.serve.manifest import Deployment, OutOfRange, Quantize
+from recsys.serve.checkpoint_export import PlainExport
+from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
 from recsys_recipes.logistic.kind import NAME
 from recsys_recipes.logistic.network import LogisticNetwork
@@ -32,39 +32,7 @@ class ServedLogistic(ServedClicks):
         )
 
 
-class PlainClicksExport(ClicksExport):
-    """A model of clicks that the Python backend alone serves, as it is."""
-
-    def require_unquantized(self, quantize: Quantize) -> None:
-        """Refuses to store the weights in 8 bits.
-
-        Raises:
-            UserError: `quantize` is not `none`.
-        """
-        if quantize != "none":
-            raise UserError(
-                f"`quantize` {quantize} is for the tables of a DLRM; {self.kind} is served in "
-                "float32",
-                setting="quantize",
-            )
-
-    def portable_network(
-        self,
-        weights: dict[str, Tensor],  # noqa: ARG002  (refused)
-        out_of_range: OutOfRange,  # noqa: ARG002
-    ) -> nn.Module:
-        """Refuses: no exporter writes this model.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(
-            f"`format`: {self.kind} is not exported; use `backend` python `format` eager",
-            settings=("format", "backend"),
-        )
-
-
-class LogisticExport(PlainClicksExport):
+class LogisticExport(PlainExport, ClicksExport):
     """A logistic regression to deploy; see `ClicksExport`."""
 
     kind: str = NAME

@@ -64,6 +64,14 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
     def scorer(self, histories: "Histories") -> "Scorer":
         """Scores all items after each history, of which none is empty."""
 
+    def validated(self, sequences: Sequences) -> float:
+        """Returns NDCG@10 of the validation targets among all items."""
+        from recsys.ratings.ranking.evaluate import rank_on_host
+        from recsys.ratings.ranking.metrics import ranking_metrics
+
+        ranked = rank_on_host(self, sequences, "validation", {})
+        return ranking_metrics(ranked.ranks["full"], (10,))["ndcg@10"]
+
     @abc.abstractmethod
     def tensors(self) -> "dict[str, Tensor]":
         """Returns what a checkpoint keeps, by name."""

@@ -10,13 +10,14 @@ from torch import Tensor
 from dlrm.model.clicks import ClickModel
 from dlrm.serve.export import ClicksExport, DlrmExport
 from dlrm.serve.served import ServedClicks, ServedDlrm
+from recsys.serve.checkpoint_export import PlainExport
 from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
 from recsys_recipes.blending.clicks.kind import NAME
 from recsys_recipes.blending.clicks.network import ClicksBlend
 from recsys_recipes.blending.clicks.stored import WEIGHTS, StoredClicksBlend
 from recsys_recipes.blending.stored import FIRST, SECOND
-from recsys_recipes.logistic.serving import LogisticExport, PlainClicksExport, ServedLogistic
+from recsys_recipes.logistic.serving import LogisticExport, ServedLogistic
 
 
 class ServedClicksBlend(ServedClicks):
@@ -41,7 +42,7 @@ class ServedClicksBlend(ServedClicks):
         return ClicksBlend(first, second, weights[WEIGHTS])
 
 
-class ClicksBlendExport(PlainClicksExport):
+class ClicksBlendExport(PlainExport, ClicksExport):
     """A blend of clicks to deploy; see `ClicksExport`."""
 
     kind: str = NAME
