@@ -395,6 +395,12 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("DLLL ")) for line in lines]
 
 
+def last_figures(log: Path) -> dict[str, Any]:
+    """Returns the last record of a run's log, such as the figures of its test."""
+    figures: dict[str, Any] = read_log(log)[-1]["data"]
+    return figures
+
+
 def call(program: Any, *arguments: object, stdin: bytes | None = None) -> int:
     """Runs a program of flags in this process; returns its exit status.
 

@@ -22,23 +22,10 @@ from recsys_recipes.blending.stored import StoredBlend
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
 from tests import harness
-from tests.bert4rec.conftest import (
-    make_program,
-    make_sequences,
-    raw_id,
-    write_dataset,
-    write_other_dataset,
-)
+from tests.bert4rec.conftest import make_program, raw_id, write_other_dataset
 from tests.harness import assert_tells, refusal
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    root = tmp_path_factory.mktemp("sequences")
-    write_dataset(root, make_sequences())
-    return root
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,7 @@ from tests.dlrm.conftest import DlrmProgram, dataset, trained  # noqa: F401
 from tests.harness import assert_tells
 from tests.preproc.clicks.schema_log import (
     LINE,
-    columns_without,
-    prepare,
     text_of,
-    write_log,
-    write_schema,
 )
 from tests.tools import needs
 
@@ -36,10 +32,6 @@ CPU = torch.device("cpu")
 
 def run(name, *flags, status=0):
     assert fitted.main(["fitted", name, *map(str, flags)]) == status
-
-
-def figures_of(log):
-    return harness.read_log(log)[-1]["data"]
 
 
 def logits_of(data, checkpoint, folder, split="test"):
@@ -57,22 +49,19 @@ def logits_of(data, checkpoint, folder, split="test"):
 
 
 @pytest.fixture(scope="module")
-def with_lists(tmp_path_factory):
-    """A dataset of a schema with lists, its raw test rows, and a DLRM that ids are hashed for."""
-    folder = tmp_path_factory.mktemp("lists")
-    table = write_log(folder, 900, seed=8)
-    schema = write_schema(folder, split={"rows": [500, 100, -1]}, columns=columns_without("float"))
-    prepare(folder / "log.csv", schema, folder / "data", engine="reference")
+def hashing(with_lists, tmp_path_factory):
+    """A DLRM of the dataset with lists, that ids are hashed for."""
+    folder = tmp_path_factory.mktemp("hashing")
     of_model = ("--lr=0.1", "--hash_indices", "--max_table_size=40", "--batch_norm")
-    DlrmProgram(folder).train(folder / "data", folder / "dlrm", *of_model)
-    return folder / "data", folder / "dlrm", table[600:]
+    DlrmProgram(folder).train(with_lists[0], folder / "dlrm", *of_model)
+    return folder / "dlrm"
 
 
 @pytest.fixture(scope="module", params=["plain", "lists"])
-def blended(request, dataset, trained, with_lists, tmp_path_factory):  # noqa: F811
+def blended(request, dataset, trained, with_lists, hashing, tmp_path_factory):  # noqa: F811
     """A dataset, the run of the DLRM, that of the blend, and its log."""
     folder = tmp_path_factory.mktemp("blend")
-    data, dlrm = (dataset, trained) if request.param == "plain" else with_lists[:2]
+    data, dlrm = (dataset, trained) if request.param == "plain" else (with_lists[0], hashing)
     flags = (f"--dataset={data}", f"--blend_of={dlrm}", "--baselines=")
     log = folder / "log"
     run("blend_clicks", *flags, f"--save_checkpoint_path={folder / 'run'}", f"--log_path={log}")
@@ -113,7 +102,7 @@ def test_a_blend_is_tested_beside_its_parts(blended, parts, tmp_path):
     again = tmp_path / "again"
     loaded = (f"--dataset={data}", f"--load_checkpoint_path={folder}", "--baselines=")
     run("blend_clicks", "--mode=test", *loaded, f"--log_path={again}")
-    before, after = figures_of(log), figures_of(again)
+    before, after = harness.last_figures(log), harness.last_figures(again)
     timed = ("avg_inference_latency", "average_test_throughput")
     assert {n: v for n, v in after.items() if n not in timed} == {
         n: v for n, v in before.items() if n not in timed
@@ -150,7 +139,7 @@ def test_raw_rows_are_answered_as_those_of_the_dataset(blended, with_lists, tmp_
     command = (f"--checkpoint={folder}", "--raw", f"--dataset={data}", models)
     assert harness.call(deploy, *command) == 0
     served = ServedRawClicks.open(tmp_path / "models" / "blend_clicks" / "1", CPU)
-    lines = text_of(with_lists[2], LINE).splitlines()[1:]
+    lines = text_of(with_lists[1], LINE).splitlines()[1:]
     answer = served.respond({"line": np.array([[line] for line in lines], np.object_)})
     np.testing.assert_allclose(answer["logit"][:, 0], expected, rtol=1e-5, atol=1e-5)
 

@@ -27,11 +27,7 @@ from tests.dlrm.conftest import CARDINALITIES, ROWS, SPEC, dataset, make_columns
 from tests.harness import assert_tells, refusal
 from tests.preproc.clicks.schema_log import (
     LINE,
-    columns_without,
-    prepare,
     text_of,
-    write_log,
-    write_schema,
 )
 from tests.tools import needs
 
@@ -42,20 +38,6 @@ HASHED = (5, 60, 1000, 9)
 
 def run(*flags, status=0):
     assert fitted.main(["fitted", "logistic", *map(str, flags)]) == status
-
-
-def figures_of(log):
-    return harness.read_log(log)[-1]["data"]
-
-
-@pytest.fixture(scope="module")
-def with_lists(tmp_path_factory):
-    """A dataset of a schema with lists, weighted ones too, and its raw test rows."""
-    folder = tmp_path_factory.mktemp("lists")
-    table = write_log(folder, 900, seed=8)
-    schema = write_schema(folder, split={"rows": [500, 100, -1]}, columns=columns_without("float"))
-    prepare(folder / "log.csv", schema, folder / "data", engine="reference")
-    return folder / "data", table[600:]
 
 
 @pytest.fixture(scope="module", params=["plain", "hashed", "parquet", "lists"])
@@ -93,7 +75,7 @@ def test_the_figures_are_those_of_a_fit_to_all_training_rows(trained):
     )
     model = LogisticRegression.fit(train, validation, sizes, refit=False)
     logits = model.logits(test.blocks[0])
-    found = figures_of(log)
+    found = harness.last_figures(log)
     assert found["auc"] == pytest.approx(
         roc_auc(torch.from_numpy(logits), torch.from_numpy(test.labels)), abs=1e-5
     )
@@ -117,7 +99,7 @@ def test_a_checkpoint_is_tested_and_predicts_as_it_was(trained, tmp_path):
     run("--mode=test", *data, *loaded, *baselines)
     timed = ("avg_inference_latency", "average_test_throughput")
     before, after = (
-        {name: value for name, value in figures_of(each).items() if name not in timed}
+        {name: value for name, value in harness.last_figures(each).items() if name not in timed}
         for each in (log, again)
     )
     assert after == before
@@ -156,7 +138,7 @@ def test_commands_find_the_model_in_the_checkpoint(trained, tmp_path):
     _, data, folder, log = trained
     words = (*data, f"--checkpoint={folder}", f"--log_path={tmp_path / 'log'}")
     harness.forked("-m", "recsys_recipes", "test", *words, "--baselines=")
-    assert figures_of(tmp_path / "log")["auc"] == figures_of(log)["auc"]
+    assert harness.last_figures(tmp_path / "log")["auc"] == harness.last_figures(log)["auc"]
     file = tmp_path / "found.parquet"
     harness.forked("-m", "recsys_recipes", "predict", *words, f"--predictions={file}")
     assert parquet.read_table(file).equals(predictions(data, folder, tmp_path / "named.parquet"))
@@ -217,8 +199,8 @@ def test_where_validation_is_tested_the_last_training_rows_choose(dataset, tmp_p
     model = LogisticRegression.fit(*cut, CARDINALITIES, refit=True)
     tested = make_columns(ROWS["validation"], 1)
     loss = log_losses(model.logits(tested), tested.label).mean()
-    assert figures_of(log)["log_loss"] == pytest.approx(loss, abs=1e-6)
-    assert "verdict" not in figures_of(log)
+    assert harness.last_figures(log)["log_loss"] == pytest.approx(loss, abs=1e-6)
+    assert "verdict" not in harness.last_figures(log)
 
 
 def write(folder, splits, spec=SPEC):

@@ -5,20 +5,11 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from recsys_recipes import clicks, ratings, train_auto
 from recsys_recipes.models import model_of
 from tests import harness
-from tests.bert4rec import conftest as bert4rec
 from tests.harness import assert_tells
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sequences")
-    bert4rec.write_dataset(folder, bert4rec.make_sequences())
-    return folder
 
 
 def words(dataset, run):

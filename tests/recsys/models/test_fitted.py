@@ -23,19 +23,11 @@ from recsys_recipes import fitted
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
 from tests import harness
-from tests.bert4rec.conftest import NUM_ITEMS, make_sequences, raw_id, write_dataset
+from tests.bert4rec.conftest import NUM_ITEMS, raw_id
 from tests.harness import assert_tells, refusal
 
 CPU = torch.device("cpu")
 TOP_K = 7
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """A dataset with an order that can be learnt."""
-    root = tmp_path_factory.mktemp("sequences")
-    write_dataset(root, make_sequences())
-    return root
 
 
 def run(name, *flags, status=0):
@@ -52,14 +44,9 @@ def trained(request, dataset, tmp_path_factory):
     return request.param, folder / "run", log
 
 
-def figures_of(log):
-    """Returns the figures of the test in a log."""
-    return harness.read_log(log)[-1]["data"]
-
-
 def test_the_figures_are_those_of_another_fit(trained, dataset):
     name, folder, log = trained
-    sequences, found, kind = read_sequences(dataset), figures_of(log), FITTED[name].load()
+    sequences, found, kind = read_sequences(dataset), harness.last_figures(log), FITTED[name].load()
     model = kind.fit(sequences, kind.settings_class())
     ranks = rank_on_host(model, sequences, "test", {}).ranks["full"]
     assert found["test_full_hr@10"] == pytest.approx((ranks < 10).mean())
@@ -73,7 +60,7 @@ def test_a_checkpoint_is_tested_as_it_was(trained, dataset, tmp_path):
     flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}", f"--log_path={again}")
     run(name, "--mode=test", *flags, "--baselines=markov,item_knn", f"--ranks_file={files[0]}",
         f"--lists_file={files[1]}")  # fmt: skip
-    assert figures_of(again) == figures_of(log)
+    assert harness.last_figures(again) == harness.last_figures(log)
     ranks, lists = map(pq.read_table, files)
     first = {row["user_id"]: row["item_id"] for row in lists.to_pylist() if row["rank"] == 1}
     best = [row for row in ranks.to_pylist() if row["rank"] == 1]  # none has the same score
@@ -189,12 +176,12 @@ def test_settings_of_the_counting_change_the_figures_and_are_kept(dataset, tmp_p
             log = folder.with_suffix(".json")
             run(name, f"--dataset_path={dataset}", f"--export_root={folder}", f"--log_path={log}",
                 "--baselines=", *more)  # fmt: skip
-            figures.append(figures_of(log))
+            figures.append(harness.last_figures(log))
         assert figures[0] != figures[1], name
         again = tmp_path / f"{name}_again.json"
         run(name, "--mode=test", f"--dataset_path={dataset}", "--baselines=",
             f"--load_checkpoint_path={folder}", f"--log_path={again}")  # fmt: skip
-        assert figures_of(again) == figures[1]
+        assert harness.last_figures(again) == figures[1]
 
 
 def test_targets_are_those_of_the_split(dataset):
