@@ -9,13 +9,10 @@ model's is more than 0.01 below it. With fewer rows than by default it only says
 """
 
 import dataclasses
-import functools
 import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -24,8 +21,7 @@ from pathlib import Path
 from benchmark.door import start
 from benchmark.programs import read_figures
 from recsys.errors import FAILED
-from recsys.interruption import send_when_parent_ends
-from recsys.program import open_in_browser
+from recsys.program import open_in_browser, run_recipe
 from recsys.settings import require_positive, setting
 from recsys.train.measure.report import require_matplotlib, run_page, write_page
 from recsys.train.run_log import read_run_log
@@ -100,16 +96,10 @@ def run_step(title: str, *words: str) -> None:
     Raises:
         SystemExit: the command failed.
     """
-    command = shlex.join(["recsys-recipes", *words])
-    print(f"\n== {title}\n$ {command}", flush=True)
+    print(f"\n== {title}", flush=True)
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "recsys_recipes", *words],
-        check=False,
-        preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
-    )
-    code = done.returncode
-    if code:
+    if code := run_recipe(*words):
+        command = shlex.join(["recsys-recipes", *words])
         raise SystemExit(f"demo: `{command}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
 

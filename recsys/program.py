@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import io
 import logging
 import os
@@ -30,6 +31,7 @@ from recsys.errors import (
 )
 from recsys.flags import command_of as flags_command
 from recsys.flags import define_flags, help_text
+from recsys.interruption import send_when_parent_ends
 from recsys.settings import Sections
 
 _SIGNS_OF_A_BROWSER = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
@@ -294,6 +296,26 @@ def new_flags(sections: Mapping[type, str] = {}) -> flags.FlagValues:
     flags.DEFINE_bool("help", False, "Show this text.", **common)
     define_flags(values, sections)
     return values
+
+
+def run_recipe(*words: str) -> int:
+    """Prints a command of `recsys-recipes` and runs it in a process that ends with this one.
+
+    Args:
+        words: those after `recsys-recipes`.
+
+    Returns:
+        The exit status; after a signal that of a shell.
+    """
+    import subprocess  # which few programs need
+
+    print_line(f"$ {shlex.join(['recsys-recipes', *words])}")
+    done = subprocess.run(
+        [sys.executable, "-m", "recsys_recipes", *words],
+        check=False,
+        preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
+    )
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
 def print_how_to_continue(

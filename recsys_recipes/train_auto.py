@@ -9,10 +9,6 @@ command continues after an interruption.
 """
 
 import dataclasses
-import functools
-import shlex
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +19,7 @@ from recsys.auto import AutoConfig
 from recsys.data.manifest import LOG_KINDS, Manifest
 from recsys.errors import UserError
 from recsys.flags import values_from_flags
-from recsys.interruption import send_when_parent_ends
-from recsys.program import new_flags, print_line, run_command
+from recsys.program import new_flags, run_command, run_recipe
 from recsys.settings import REQUIRED, Sections, require_threads, section_from_dict, setting
 
 TRAINED = "trained"
@@ -77,7 +72,7 @@ def train(settings: TrainAutoSettings, budget: str) -> int:
 
 def _check_unused(output: Path, network: Path, model: str) -> None:
     """Refuses a folder that holds a run, or a network of other data."""
-    if not (output / "latest.json").exists() and not network.exists():
+    if not output.exists():
         return
     from recsys.train.saving.run_folder import CheckpointFolder  # with torch
     from recsys_recipes.models import model_of
@@ -97,15 +92,9 @@ def _check_unused(output: Path, network: Path, model: str) -> None:
 
 
 def _run(model: str, output: Path, *given: str) -> int:
-    """Prints a training command and runs it; returns its exit status."""
-    words = ["train", model, *given, f"--output={output}", f"--log_path={output / 'log.json'}"]
-    print_line(f"$ {shlex.join(['recsys-recipes', *words])}")
-    done = subprocess.run(
-        [sys.executable, "-m", "recsys_recipes", *words],
-        check=False,
-        preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
-    )
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+    """Runs a training command; returns its exit status."""
+    files = (f"--output={output}", f"--log_path={output / 'log.json'}")
+    return run_recipe("train", model, *given, *files)
 
 
 def run(flag_values: flags.FlagValues) -> int:
