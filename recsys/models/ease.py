@@ -72,24 +72,28 @@ class Ease(ItemToItem[EaseSettings]):
 
         met = met_items(sequences)
         gram = torch.from_numpy((met.T @ met).toarray())
-        ridge = settings.ridge
-        if ridge is None:
-            alike = dataclasses.replace(settings, last_items=0)
-            ridge = max(
-                RIDGES,
-                key=lambda value: cls(alike, _weights(gram, value)).validated(sequences),
-            )
-        return cls(dataclasses.replace(settings, ridge=ridge), _weights(gram, ridge))
+        if settings.ridge is not None:
+            return cls(settings, _weights(gram, settings.ridge))
+        found, best = None, 0.0
+        for ridge in RIDGES:
+            weights = _weights(gram, ridge)
+            alike = dataclasses.replace(settings, ridge=ridge, last_items=0)
+            value = cls(alike, weights).validated(sequences)
+            if found is None or value > best:
+                found, best = cls(dataclasses.replace(settings, ridge=ridge), weights), value
+        assert found is not None
+        return found
 
 
 def _weights(gram: "torch.Tensor", ridge: float) -> Matrix:
     import torch
 
     diagonal = torch.arange(len(gram))
-    regularised = gram.clone()
-    regularised[diagonal, diagonal] += ridge
-    # Positive definite; half the time of a general inverse.
-    weights = torch.cholesky_inverse(torch.linalg.cholesky(regularised))
+    weights = gram.clone()
+    weights[diagonal, diagonal] += ridge
+    # Positive definite: half the time of a general inverse. In place, since a matrix may be large.
+    torch.linalg.cholesky(weights, out=weights)
+    weights = torch.cholesky_inverse(weights)
     weights /= -weights.diagonal().clone()
     weights[diagonal, diagonal] = 0
     found: Matrix = weights.numpy()
