@@ -3,7 +3,7 @@
 
     import recsys_recipes as rr
 
-    columns = "user=customer,item=sku,timestamp=at"
+    columns = {"user": "customer", "item": "sku", "timestamp": "at"}
     dataset = rr.ratings.prepare(frame, "data/shop", columns=columns)
     run = rr.ratings.train(dataset, "data/run")
     hit_rate = rr.ratings.test(dataset, run)["test_full_hr@10"]
@@ -15,7 +15,7 @@ pyarrow.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
 from recsys.errors import UserError
 from recsys.program import new_flags, print_line
+from recsys.settings import joined
 from recsys.train.run_log import read_run_log
 from recsys_recipes import fitted
 from recsys_recipes.blending.kind import KINDS, kind_of
@@ -49,20 +50,31 @@ if TYPE_CHECKING:
 __all__ = ["prepare", "recommend", "test", "train"]
 
 
-def prepare(table: Any, output: str | Path, **settings: Any) -> Path:
+def prepare(
+    table: Any,
+    output: str | Path,
+    *,
+    columns: str | Mapping[str, str] = "auto",
+    **settings: Any,
+) -> Path:
     """Makes a dataset of users' histories; returns its folder.
 
     Args:
         table: a path or a table.
         output: the folder to make.
-        **settings: of `recsys-recipes prepare movielens`, such as `columns`.
+        columns: names of the columns of a table or a csv file, as {"user": "customer", "item":
+            "sku"}, with "rating" and "timestamp" where there are such columns, or as the text
+            "user=customer,item=sku"; "auto" tells them by their names.
+        **settings: of `recsys-recipes prepare movielens`, such as `min_rating`.
 
     Raises:
         UserError: a setting or a row is refused; names the line and column.
     """
+    if isinstance(columns, Mapping):
+        columns = joined(f"{column}={name}" for column, name in columns.items())
     with file_of(table) as path:
         known = command.define_flags(MOVIELENS)
-        values = parsed_flags(known, input=path, output=output, **settings)
+        values = parsed_flags(known, input=path, output=output, columns=columns, **settings)
         return pipeline.prepare(command.job_from_flags(MOVIELENS, values))
 
 

@@ -10,7 +10,7 @@ from pyarrow import compute, csv
 from recsys_recipes import ratings
 from tests import harness
 
-COLUMNS = "user=userId,item=movieId,rating=rating,timestamp=timestamp"
+COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "timestamp": "timestamp"}
 
 
 def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
@@ -60,6 +60,8 @@ def test_a_table_of_ratings_becomes_recommendations(real_data, tmp_path):
 def test_what_is_wrong_raises_errors_that_name_it(tmp_path):
     with harness.refusal("__arrow_c_stream__", "dict"):
         ratings.prepare({"user": [1]}, tmp_path / "data")
+    with harness.refusal("`columns`", "'user=u'"):
+        ratings.prepare(tmp_path, tmp_path / "data", columns={"user": "u"})
     with harness.refusal("'dlrm'", "item_knn"):
         ratings.train(tmp_path, tmp_path / "run", "dlrm")
     for name, meant in (("dataset_path", "dataset"), ("config", "preset")):
