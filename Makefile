@@ -286,5 +286,6 @@ smoke: setup  ## raw logs to latencies in under a minute
 smoke-serving: triton-env  ## a tiny model, deployed, served and asked for one row
 	PYTHON=$(abspath $(TRITON)/python) docker/smoke_serving.sh
 
-golden: setup  ## rewrite tests/golden and docs/flags.md; review the diff
-	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py
+golden: setup  ## rewrite tests/golden, docs/flags.md and recsys_recipes/*.pyi; review the diff
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py \
+		tests/repo/test_flag_surface.py tests/repo/test_python_stubs.py

@@ -12,6 +12,10 @@ from types import ModuleType
 import _triton_shadow  # noqa: F401  (before torch: keeps triton/ from posing as the compiler)
 from recsys import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from recsys_recipes import clicks, ratings
+
 __all__ = ["__version__", "clicks", "ratings"]
 
 

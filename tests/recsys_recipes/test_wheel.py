@@ -118,6 +118,8 @@ def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, t
     (installed,) = (tmp_path / "installed").glob("*.dist-info/METADATA")
     check_metadata(email.message_from_string(installed.read_text()))
     assert {p.parent.name for p in (tmp_path / "installed").glob("*/py.typed")} == TYPED
+    stubs = (tmp_path / "installed" / "recsys_recipes").glob("*.pyi")
+    assert {path.stem for path in stubs} == {"clicks", "ratings"}
 
     def recipes(*arguments, status=0):
         where = {"folder": tmp_path, "PYTHONPATH": str(tmp_path / "installed"), "status": status}

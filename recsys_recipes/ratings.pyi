@@ -1,0 +1,1053 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions with their settings, written by `make golden`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import pyarrow as pa
+
+__all__ = ["prepare", "recommend", "test", "train"]
+
+def prepare(
+    table: Any,
+    output: str | Path,
+    *,
+    columns: str | Mapping[str, str] = "auto",
+    format: str | Path = ...,
+    id_type: Literal["auto", "integer", "string"] = ...,
+    min_rating: float = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    kcore: Literal["iterated", "once"] = ...,
+    split: str | Path = ...,
+    dictionaries: str | Path = ...,
+    max_bad_fraction: float = ...,
+    titles: str | Path = ...,
+    progress: Literal["auto", "bar", "json", "none"] = ...,
+    overwrite: bool = ...,
+    engine: str | Path = ...,
+    nvtabular_python: str | Path = ...,
+    nvtabular_device: Literal["auto", "cpu", "gpu"] = ...,
+    master: str | Path = ...,
+    spark_conf: list[str] | tuple[str, ...] | str = ...,
+    executor_cores: int = ...,
+    executor_memory: str | Path = ...,
+    spark_start_timeout: float = ...,
+) -> Path:
+    """Makes a dataset of users' histories; returns its folder.
+
+    Args:
+        table: a path or a table.
+        output: the folder to make.
+        columns: names of the columns of a table or a csv file, as {"user": "customer", "item":
+            "sku"}, with "rating" and "timestamp" where there are such columns, or as the text
+            "user=customer,item=sku"; "auto" tells them by their names.
+        format: Of the file: auto, csv, dat, udata, text, or the path of a schema (YAML).
+        id_type: Ids of users and items in a csv file: auto | integer | string; auto takes integers
+            if any of the first rows has them, string keeps any text.
+        min_rating: Ratings below are dropped.
+        min_user_count: Users with fewer interactions are dropped; at least 3. Default: 5, for files
+            without times 3.
+        min_item_count: Items with fewer interactions are dropped. Default: 0.
+        kcore: How the two limits are applied, items before users: iterated | once (until nothing
+            changes, or one pass, after which items may be short again).
+        split: Items that are held out: leave_one_out (the last ones of each user), or temporal:0.9
+            (all from a moment on, with this fraction of the interactions before it).
+        dictionaries: Dataset whose item ids the rows get, for a model that was trained on it; rows
+            of other items are left out.
+        max_bad_fraction: Share of rows that may break the grammar: they are left out, and kept in
+            quarantine.csv. With 0 the first one stops the run.
+        titles: File of item titles, for people to read: u.item, movies.dat or movies.csv of
+            MovieLens; auto takes the one beside the ratings, if there is one, none takes none.
+        progress: How to report it: auto, bar, json, none.
+        overwrite: Replace the dataset at `output`, once the new one is done.
+        engine: Software that does the work: pyarrow, nvtabular, spark.
+        nvtabular_python: Interpreter that has NVTabular; by default that of `make nvtabular`.
+        nvtabular_device: Device: auto, cpu, gpu.
+        master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by
+            default what spark-submit or Spark's configuration says, else all cores of this machine.
+        spark_conf: Further configuration, spark.KEY=VALUE, several separated by commas; may be
+            repeated.
+        executor_cores: Cores of a Spark executor.
+        executor_memory: Memory of a Spark executor, such as 4g.
+        spark_start_timeout: Seconds until the first Spark executor must work.
+
+    Raises:
+        UserError: a setting or a row is refused; names the line and column.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["bert4rec"] = "bert4rec",
+    *,
+    max_len: int = ...,
+    emb_dim: int = ...,
+    nhead: int = ...,
+    num_layers: int = ...,
+    ffn_dim: int = ...,
+    activation: Literal["gelu", "relu", "swiglu"] = ...,
+    norm: Literal["pre", "post"] = ...,
+    positions_from: Literal["end", "start"] = ...,
+    head: Literal["untied", "tied"] = ...,
+    head_transform: bool = ...,
+    item_init: Literal["normal", "neighbours"] = ...,
+    temperature: float = ...,
+    dropout: float = ...,
+    attention_dropout: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    windows: Literal["recent", "random", "sliding", "prefix"] = ...,
+    dupe_factor: int = ...,
+    batch_size: int = ...,
+    val_batch_size: int = ...,
+    test_batch_size: int = ...,
+    num_workers: int = ...,
+    objective: Literal["cloze", "causal", "hybrid"] = ...,
+    mask_prob: float = ...,
+    mask_last_prob: float = ...,
+    mask_last_of: Literal["sequences", "batches"] = ...,
+    mask_replace: float = ...,
+    random_replace: float = ...,
+    loss: Literal["full", "sampled", "gbce"] = ...,
+    num_negatives: int = ...,
+    popularity_correction: float = ...,
+    lr: float = ...,
+    lr_schedule: Literal["step", "cosine", "linear"] = ...,
+    decay_step: int = ...,
+    gamma: float = ...,
+    warmup_steps: float = ...,
+    weight_decay: float = ...,
+    clip_norm: float = ...,
+    accumulation_steps: int = ...,
+    amp: bool = ...,
+    amp_dtype: Literal["float16", "bfloat16"] = ...,
+    adapter: Literal["none", "lora", "ilora"] = ...,
+    adapter_rank: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    seed: int = ...,
+    max_steps: int = ...,
+    test_freq: int = ...,
+    patience: int = ...,
+    base_device: Literal["auto", "cuda", "cpu"] = ...,
+    num_threads: int = ...,
+    process_timeout: float = ...,
+    print_freq: int = ...,
+    log_path: str | Path = ...,
+    checkpoint: str | Path = ...,
+    save_freq: int = ...,
+    ignore_fingerprint: bool = ...,
+    resume: bool = ...,
+    benchmark_warmup_steps: int = ...,
+    inference_benchmark_batch_sizes: list[int] | tuple[int, ...] | str = ...,
+    parallelism: Literal["ddp", "dmp"] = ...,
+    epochs: int = ...,
+    gc_after_epoch: bool = ...,
+    activation_checkpointing: bool = ...,
+    torch_compile: bool = ...,
+    use_torch_jit_trace: bool = ...,
+    top_k: int = ...,
+    run_benchmark: bool = ...,
+    benchmark_steps: int = ...,
+    run_profiler: bool = ...,
+    report: str | Path = ...,
+    tensorboard: str | Path = ...,
+    preset: str | Path = ...,
+    budget: int | str = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        max_len: Longest sequence the model sees
+        emb_dim: Columns of the item embedding and of every layer
+        nhead: Heads of the attention
+        num_layers: Transformer blocks
+        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        activation: Activation of the feed-forward networks
+        norm: Normalise before each sublayer of a block, or after it
+        positions_from: Count positions from the end of a sequence (left padding) or from its start
+        head: Score items with vectors of the head's own, or with the item embedding
+        head_transform: A linear layer, GELU and normalisation before items are scored
+        item_init: Item vectors at the start of a training: drawn, or such that items near each
+            other in histories are alike
+        temperature: Score items by the cosine of item and history vectors, divided by this
+            temperature; by default by the product of the vectors
+        dropout: Share of activations dropped while training
+        attention_dropout: Share of attention weights dropped while training
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
+            the items before each item
+        dupe_factor: Times an epoch sees each window, with masks of their own
+        batch_size: Sequences of a training batch
+        val_batch_size: Sequences of a validation batch
+        test_batch_size: Sequences of a test batch
+        num_workers: Threads that make the next training batches during a step, in each process; 0
+            makes each between two steps; by default one with a GPU, none on a CPU, which the step
+            itself needs. The batches are the same
+        objective: Hidden items from both sides, the next item from one side, or both in turn
+        mask_prob: Fraction of the items that are targets
+        mask_last_prob: Fraction of the sequences whose last item is the only target
+        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_replace: Fraction of the targets that the mask item replaces
+        random_replace: Fraction of the targets that a random item replaces; the rest stay visible
+        loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
+        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
+        popularity_correction: Under `loss` full learn scores that leave out this much of the log
+            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        lr: Learning rate
+        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
+            or a line
+        decay_step: Epochs between falls of the rate under `lr_schedule` step
+        gamma: Factor of each fall under `lr_schedule` step
+        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        weight_decay: Weight decay (decoupled)
+        clip_norm: Largest norm of the gradient of a step
+        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        amp: Compute matrix products in half precision
+        amp_dtype: Type of the matrix products under `amp`
+        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
+            the same for every history, or a mixture of experts that the history itself weighs
+        adapter_rank: Rank of each adapter, that of all its experts together
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        seed: Random seed
+        max_steps: Stop after this many steps
+        test_freq: Steps between validations; by default one per epoch
+        patience: Stop after this many validations without a better one
+        base_device: Device of the model; auto takes CUDA if present
+        num_threads: CPU threads of a step; by default one per core
+        process_timeout: Seconds that one of several processes waits for the others, at the start
+            and in an exchange, before the run ends with an error that names those that are missing
+        print_freq: Steps between lines of progress
+        log_path: Destination of the log of metrics
+        checkpoint: Checkpoint, or folder of a run, to load
+        save_freq: Steps between checkpoints, besides those at the best evaluation, at the end and
+            on SIGTERM, SIGINT or SIGHUP
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        resume: Continue the run in the folder of the checkpoints, if there is one
+        benchmark_warmup_steps: First steps to leave out of the throughput
+        inference_benchmark_batch_sizes: Batch sizes of `mode` inference_benchmark
+        parallelism: Under torchrun: a copy of the model per process, or TorchRec's
+            DistributedModelParallel with a sharded item table
+        epochs: Epochs to train for
+        gc_after_epoch: Collect garbage after each epoch and give memory that is not in use back: to
+            the system, and on a GPU to other processes
+        activation_checkpointing: Keep the inputs of the blocks alone and compute each again in
+            backward: the same result in less memory and more time
+        torch_compile: Compile the layers of a training step, once for all batch sizes
+        use_torch_jit_trace: Run the inference benchmark with the network that is deployed, traced
+            by torch.jit; `mode` train then runs it too, after the test
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 if
+            not given): throughput, step time, peak memory. Each waits for the device; then training
+            goes on
+        benchmark_steps: Steps of `run_benchmark`
+        run_profiler: Write a Chrome trace and a table of operators of three steps after the warm-up
+            and the benchmark, into the folder profile of the checkpoints, or else beside the log
+        report: File of a page with the curves, times, metrics and settings of a training,
+            FILE.html; needs matplotlib
+        tensorboard: Folder for events of TensorBoard: the curves of a training and its evaluations;
+            needs tensorboard
+        preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
+            large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
+            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
+            a million training rows. It shortens trials and training. The test at the end and its
+            baselines come on top
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["markov"],
+    *,
+    last_items: int = ...,
+    decay: float = ...,
+    window: int = ...,
+    first_power: float = ...,
+    next_power: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    log_path: str | Path = ...,
+    test_batch_size: int = ...,
+    num_threads: int = ...,
+    seed: int = ...,
+    top_k: int = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        last_items: Items at the end of a history that count; 0 counts all, each of them once
+        decay: How much an item counts, as a fraction of the one after it
+        window: Items after each item that count, near ones more
+        first_power: Power of the total of the first item that a weight is divided by
+        next_power: Power of the total of the following item that a weight is divided by
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        log_path: Destination of the log of metrics
+        test_batch_size: Histories that are scored at a time
+        num_threads: CPU threads; by default one per core
+        seed: Seeds `dataset_name` random
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["item_knn"],
+    *,
+    last_items: int = ...,
+    decay: float = ...,
+    neighbours: int = ...,
+    shrinkage: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    log_path: str | Path = ...,
+    test_batch_size: int = ...,
+    num_threads: int = ...,
+    seed: int = ...,
+    top_k: int = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        last_items: Items at the end of a history that count; 0 counts all, each of them once
+        decay: How much an item counts, as a fraction of the one after it
+        neighbours: Nearest items of each item that are kept
+        shrinkage: Added below a cosine, which lowers those of few users
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        log_path: Destination of the log of metrics
+        test_batch_size: Histories that are scored at a time
+        num_threads: CPU threads; by default one per core
+        seed: Seeds `dataset_name` random
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["ease"],
+    *,
+    last_items: int = ...,
+    decay: float = ...,
+    ridge: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    log_path: str | Path = ...,
+    test_batch_size: int = ...,
+    num_threads: int = ...,
+    seed: int = ...,
+    top_k: int = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        last_items: Items at the end of a history that count; 0 counts all, each of them once
+        decay: How much an item counts, as a fraction of the one after it
+        ridge: Lambda, which is added to the number of users of an item; by default the best of 50,
+            250, 1000 by NDCG@10 of the validation targets
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        log_path: Destination of the log of metrics
+        test_batch_size: Histories that are scored at a time
+        num_threads: CPU threads; by default one per core
+        seed: Seeds `dataset_name` random
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["gru"],
+    *,
+    emb_dim: int = ...,
+    dropout: float = ...,
+    last_items: int = ...,
+    lr: float = ...,
+    batch_size: int = ...,
+    epochs: int = ...,
+    patience: int = ...,
+    init_seed: int = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    log_path: str | Path = ...,
+    test_batch_size: int = ...,
+    num_threads: int = ...,
+    seed: int = ...,
+    top_k: int = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        emb_dim: Columns of the item embedding and of the hidden state
+        dropout: Share of the inputs and outputs dropped while training
+        last_items: Items at the end of a history that count; longer ones are trained on in pieces
+        lr: Learning rate of Adam
+        batch_size: Histories, or pieces of them, of a training batch
+        epochs: Most epochs to train for
+        patience: Epochs (or 25 batches, if those are more) without a better NDCG@10 of the
+            validation targets after which the training ends
+        init_seed: Seeds first parameters, dropout and order; on a GPU two runs still differ a
+            little
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        log_path: Destination of the log of metrics
+        test_batch_size: Histories that are scored at a time
+        num_threads: CPU threads; by default one per core
+        seed: Seeds `dataset_name` random
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["blend"],
+    *,
+    blend_of: str | Path = ...,
+    blend_with: str | Path = ...,
+    weight: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    log_path: str | Path = ...,
+    test_batch_size: int = ...,
+    num_threads: int = ...,
+    seed: int = ...,
+    top_k: int = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        blend_of: Checkpoint, or folder of a run, of the first model, which is trained on the same
+            dataset
+        blend_with: Second model: markov | item_knn | ease | ease_recent; auto takes the best by the
+            validation targets
+        weight: Weight of the second model, between 0 and 1; by default the tenth with the best
+            NDCG@10 of the validation targets
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        log_path: Destination of the log of metrics
+        test_batch_size: Histories that are scored at a time
+        num_threads: CPU threads; by default one per core
+        seed: Seeds `dataset_name` random
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+@overload
+def train(
+    dataset: str | Path,
+    run: str | Path,
+    model: Literal["auto"],
+    *,
+    base_device: str | Path = ...,
+    num_threads: int = ...,
+    budget: int | str = ...,
+) -> Path:
+    """Trains a model; returns the folder of its checkpoints.
+
+    Args:
+        dataset: a dataset that `prepare` made.
+        run: folder of the checkpoints.
+        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        base_device: Device of the network: auto, cuda or cpu
+        num_threads: CPU threads; by default one per core
+        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
+            a million training rows. It shortens trials and training. The test at the end and its
+            baselines come on top
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+def test(
+    dataset: str | Path,
+    run: str | Path,
+    *,
+    max_len: int = ...,
+    emb_dim: int = ...,
+    nhead: int = ...,
+    num_layers: int = ...,
+    ffn_dim: int = ...,
+    activation: Literal["gelu", "relu", "swiglu"] = ...,
+    norm: Literal["pre", "post"] = ...,
+    positions_from: Literal["end", "start"] = ...,
+    head: Literal["untied", "tied"] = ...,
+    head_transform: bool = ...,
+    item_init: Literal["normal", "neighbours"] = ...,
+    temperature: float = ...,
+    dropout: float = ...,
+    attention_dropout: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    windows: Literal["recent", "random", "sliding", "prefix"] = ...,
+    dupe_factor: int = ...,
+    batch_size: int = ...,
+    val_batch_size: int = ...,
+    test_batch_size: int = ...,
+    num_workers: int = ...,
+    objective: Literal["cloze", "causal", "hybrid"] = ...,
+    mask_prob: float = ...,
+    mask_last_prob: float = ...,
+    mask_last_of: Literal["sequences", "batches"] = ...,
+    mask_replace: float = ...,
+    random_replace: float = ...,
+    loss: Literal["full", "sampled", "gbce"] = ...,
+    num_negatives: int = ...,
+    popularity_correction: float = ...,
+    lr: float = ...,
+    lr_schedule: Literal["step", "cosine", "linear"] = ...,
+    decay_step: int = ...,
+    gamma: float = ...,
+    warmup_steps: float = ...,
+    weight_decay: float = ...,
+    clip_norm: float = ...,
+    accumulation_steps: int = ...,
+    amp: bool = ...,
+    amp_dtype: Literal["float16", "bfloat16"] = ...,
+    adapter: Literal["none", "lora", "ilora"] = ...,
+    adapter_rank: int = ...,
+    num_eval_negatives: int = ...,
+    baselines: list[str] | tuple[str, ...] | str = ...,
+    ranks_file: str | Path = ...,
+    lists_file: str | Path = ...,
+    seed: int = ...,
+    base_device: Literal["auto", "cuda", "cpu"] = ...,
+    num_threads: int = ...,
+    process_timeout: float = ...,
+    print_freq: int = ...,
+    log_path: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    parallelism: Literal["ddp", "dmp"] = ...,
+    epochs: int = ...,
+    top_k: int = ...,
+    benchmark_steps: int = ...,
+    report: str | Path = ...,
+    preset: str | Path = ...,
+    budget: int | str = ...,
+) -> dict[str, Any]:
+    """Measures a trained model by the last items of its users.
+
+    Args:
+        dataset: the dataset of the training.
+        run: folder of the checkpoints, of any model of ratings.
+        max_len: Longest sequence the model sees
+        emb_dim: Columns of the item embedding and of every layer
+        nhead: Heads of the attention
+        num_layers: Transformer blocks
+        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        activation: Activation of the feed-forward networks
+        norm: Normalise before each sublayer of a block, or after it
+        positions_from: Count positions from the end of a sequence (left padding) or from its start
+        head: Score items with vectors of the head's own, or with the item embedding
+        head_transform: A linear layer, GELU and normalisation before items are scored
+        item_init: Item vectors at the start of a training: drawn, or such that items near each
+            other in histories are alike
+        temperature: Score items by the cosine of item and history vectors, divided by this
+            temperature; by default by the product of the vectors
+        dropout: Share of activations dropped while training
+        attention_dropout: Share of attention weights dropped while training
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
+            the items before each item
+        dupe_factor: Times an epoch sees each window, with masks of their own
+        batch_size: Sequences of a training batch
+        val_batch_size: Sequences of a validation batch
+        test_batch_size: Sequences of a test batch
+        num_workers: Threads that make the next training batches during a step, in each process; 0
+            makes each between two steps; by default one with a GPU, none on a CPU, which the step
+            itself needs. The batches are the same
+        objective: Hidden items from both sides, the next item from one side, or both in turn
+        mask_prob: Fraction of the items that are targets
+        mask_last_prob: Fraction of the sequences whose last item is the only target
+        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_replace: Fraction of the targets that the mask item replaces
+        random_replace: Fraction of the targets that a random item replaces; the rest stay visible
+        loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
+        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
+        popularity_correction: Under `loss` full learn scores that leave out this much of the log
+            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        lr: Learning rate
+        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
+            or a line
+        decay_step: Epochs between falls of the rate under `lr_schedule` step
+        gamma: Factor of each fall under `lr_schedule` step
+        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        weight_decay: Weight decay (decoupled)
+        clip_norm: Largest norm of the gradient of a step
+        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        amp: Compute matrix products in half precision
+        amp_dtype: Type of the matrix products under `amp`
+        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
+            the same for every history, or a mixture of experts that the history itself weighs
+        adapter_rank: Rank of each adapter, that of all its experts together
+        num_eval_negatives: Negatives per user of the sampled rankings
+        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
+            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
+        lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
+            writes none
+        seed: Random seed
+        base_device: Device of the model; auto takes CUDA if present
+        num_threads: CPU threads of a step; by default one per core
+        process_timeout: Seconds that one of several processes waits for the others, at the start
+            and in an exchange, before the run ends with an error that names those that are missing
+        print_freq: Steps between lines of progress
+        log_path: Destination of the log of metrics
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        parallelism: Under torchrun: a copy of the model per process, or TorchRec's
+            DistributedModelParallel with a sharded item table
+        epochs: Epochs to train for
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        benchmark_steps: Steps of `run_benchmark`
+        report: File of a page with the curves, times, metrics and settings of a training,
+            FILE.html; needs matplotlib
+        preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
+            large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
+            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
+            a million training rows. It shortens trials and training. The test at the end and its
+            baselines come on top
+
+    Returns:
+        Name -> metric: `test_full_hr@10` and `test_full_ndcg@10` are those among all items; those
+        of the baselines and of lists follow.
+
+    Raises:
+        UserError: a setting or the dataset is refused.
+    """
+
+def recommend(
+    histories: Iterable[Sequence[object]],
+    dataset: str | Path,
+    run: str | Path,
+    *,
+    max_len: int = ...,
+    emb_dim: int = ...,
+    nhead: int = ...,
+    num_layers: int = ...,
+    ffn_dim: int = ...,
+    activation: Literal["gelu", "relu", "swiglu"] = ...,
+    norm: Literal["pre", "post"] = ...,
+    positions_from: Literal["end", "start"] = ...,
+    head: Literal["untied", "tied"] = ...,
+    head_transform: bool = ...,
+    item_init: Literal["normal", "neighbours"] = ...,
+    temperature: float = ...,
+    dropout: float = ...,
+    attention_dropout: float = ...,
+    dataset_name: Literal[
+        "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+    ] = ...,
+    min_user_count: int = ...,
+    min_item_count: int = ...,
+    min_rating: float = ...,
+    validation_users: int = ...,
+    temporal_targets: Literal["first", "last", "all"] = ...,
+    temporal_validation: Literal["time", "users"] = ...,
+    random_user_count: int = ...,
+    random_item_count: int = ...,
+    random_size: int = ...,
+    windows: Literal["recent", "random", "sliding", "prefix"] = ...,
+    dupe_factor: int = ...,
+    batch_size: int = ...,
+    val_batch_size: int = ...,
+    test_batch_size: int = ...,
+    num_workers: int = ...,
+    objective: Literal["cloze", "causal", "hybrid"] = ...,
+    mask_prob: float = ...,
+    mask_last_prob: float = ...,
+    mask_last_of: Literal["sequences", "batches"] = ...,
+    mask_replace: float = ...,
+    random_replace: float = ...,
+    loss: Literal["full", "sampled", "gbce"] = ...,
+    num_negatives: int = ...,
+    popularity_correction: float = ...,
+    lr: float = ...,
+    lr_schedule: Literal["step", "cosine", "linear"] = ...,
+    decay_step: int = ...,
+    gamma: float = ...,
+    warmup_steps: float = ...,
+    weight_decay: float = ...,
+    clip_norm: float = ...,
+    accumulation_steps: int = ...,
+    amp: bool = ...,
+    amp_dtype: Literal["float16", "bfloat16"] = ...,
+    adapter: Literal["none", "lora", "ilora"] = ...,
+    adapter_rank: int = ...,
+    num_eval_negatives: int = ...,
+    seed: int = ...,
+    base_device: Literal["auto", "cuda", "cpu"] = ...,
+    num_threads: int = ...,
+    process_timeout: float = ...,
+    print_freq: int = ...,
+    log_path: str | Path = ...,
+    ignore_fingerprint: bool = ...,
+    parallelism: Literal["ddp", "dmp"] = ...,
+    epochs: int = ...,
+    top_k: int = ...,
+    benchmark_steps: int = ...,
+    preset: str | Path = ...,
+    budget: int | str = ...,
+) -> pa.Table:
+    """Returns the items that come next.
+
+    Args:
+        histories: raw item ids of each, oldest first.
+        dataset: the dataset of the training.
+        run: folder of the checkpoints, of any model of ratings.
+        max_len: Longest sequence the model sees
+        emb_dim: Columns of the item embedding and of every layer
+        nhead: Heads of the attention
+        num_layers: Transformer blocks
+        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        activation: Activation of the feed-forward networks
+        norm: Normalise before each sublayer of a block, or after it
+        positions_from: Count positions from the end of a sequence (left padding) or from its start
+        head: Score items with vectors of the head's own, or with the item embedding
+        head_transform: A linear layer, GELU and normalisation before items are scored
+        item_init: Item vectors at the start of a training: drawn, or such that items near each
+            other in histories are alike
+        temperature: Score items by the cosine of item and history vectors, divided by this
+            temperature; by default by the product of the vectors
+        dropout: Share of activations dropped while training
+        attention_dropout: Share of attention weights dropped while training
+        dataset_name: Dataset; random is generated
+        min_user_count: Interactions a user must have
+        min_item_count: Interactions an item must have
+        min_rating: Ratings below are left out
+        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
+            others train on it. By default all validate
+        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        temporal_validation: Validation of a temporal split: items after an earlier cut, or users
+            not trained on
+        random_user_count: Users of `dataset_name` random
+        random_item_count: Items of `dataset_name` random
+        random_size: Interactions of `dataset_name` random
+        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
+            the items before each item
+        dupe_factor: Times an epoch sees each window, with masks of their own
+        batch_size: Sequences of a training batch
+        val_batch_size: Sequences of a validation batch
+        test_batch_size: Sequences of a test batch
+        num_workers: Threads that make the next training batches during a step, in each process; 0
+            makes each between two steps; by default one with a GPU, none on a CPU, which the step
+            itself needs. The batches are the same
+        objective: Hidden items from both sides, the next item from one side, or both in turn
+        mask_prob: Fraction of the items that are targets
+        mask_last_prob: Fraction of the sequences whose last item is the only target
+        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_replace: Fraction of the targets that the mask item replaces
+        random_replace: Fraction of the targets that a random item replaces; the rest stay visible
+        loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
+        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
+        popularity_correction: Under `loss` full learn scores that leave out this much of the log
+            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        lr: Learning rate
+        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
+            or a line
+        decay_step: Epochs between falls of the rate under `lr_schedule` step
+        gamma: Factor of each fall under `lr_schedule` step
+        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        weight_decay: Weight decay (decoupled)
+        clip_norm: Largest norm of the gradient of a step
+        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        amp: Compute matrix products in half precision
+        amp_dtype: Type of the matrix products under `amp`
+        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
+            the same for every history, or a mixture of experts that the history itself weighs
+        adapter_rank: Rank of each adapter, that of all its experts together
+        num_eval_negatives: Negatives per user of the sampled rankings
+        seed: Random seed
+        base_device: Device of the model; auto takes CUDA if present
+        num_threads: CPU threads of a step; by default one per core
+        process_timeout: Seconds that one of several processes waits for the others, at the start
+            and in an exchange, before the run ends with an error that names those that are missing
+        print_freq: Steps between lines of progress
+        log_path: Destination of the log of metrics
+        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
+            training; only sizes are compared
+        parallelism: Under torchrun: a copy of the model per process, or TorchRec's
+            DistributedModelParallel with a sharded item table
+        epochs: Epochs to train for
+        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        benchmark_steps: Steps of `run_benchmark`
+        preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
+            large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
+            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
+            a million training rows. It shortens trials and training. The test at the end and its
+            baselines come on top
+
+    Returns:
+        A row for each history with `items`, a list of raw ids, best first, and their `scores`; both
+        null where no item of the history is known.
+
+    Raises:
+        UserError: a setting is refused.
+    """
