@@ -24,24 +24,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from dlrm.scripts import flags as dlrm_flags
-from dlrm.scripts import main as dlrm_main
 from preproc.clicks import __main__ as clicks_program
 from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
 from recsys.files.durable import write_whole_file
-from recsys.program import new_flags
 from recsys.train.run_log import read_run_log
-from recsys_recipes import fitted
-from recsys_recipes.from_python import (
-    file_of,
-    log_file,
-    named_as_in,
-    parsed_flags,
-    program_of,
-    schema_file,
-    train_auto,
-)
+from recsys_recipes.from_python import file_of, log_file, parsed_flags, schema_file, train_auto
+from recsys_recipes.from_python import run as run_model
 from recsys_recipes.models import model_of
 
 __all__ = ["infer", "predict", "prepare", "test", "train"]
@@ -108,7 +97,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings:
     if model == "auto":
         return train_auto(dataset, run, **settings)
     files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
-    _run("train", model, **{"mode": "train", **files, **settings})
+    run_model("train", model, "clicks", **{**files, **settings})
     return Path(run)
 
 
@@ -128,7 +117,7 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
     """
     with log_file(settings) as log:
         files = {"dataset": dataset, "checkpoint": run, "log_path": log}
-        _run("test", _model(run), **{"mode": "test", **settings, **files})
+        run_model("test", model_of(Path(run)).name, "clicks", **{**settings, **files})
         return dict(read_run_log(log)[-1]["data"])
 
 
@@ -153,8 +142,9 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"
         prepare(log, rows, dictionaries=dataset, unlabelled=True)
         files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
-        quiet = {"mode": "predict", "log_path": Path(folder) / "log"}
-        _run("predict", _model(run), **{**quiet, **files, **settings})
+        quiet = {"log_path": Path(folder) / "log"}
+        given = {**quiet, **files, **settings}
+        run_model("predict", model_of(Path(run)).name, "clicks", **given)
         table = parquet.read_table(predictions)
     return _of_index(table, log.index) if _is_pandas(log) else table
 
@@ -173,19 +163,3 @@ def _of_index(table: pa.Table, index: Any) -> Any:
         columns[name] = np.full(len(index), np.nan, np.float32)
         columns[name][row] = table[name].to_numpy()
     return pd.DataFrame(columns, index=index)
-
-
-def _model(run: str | Path) -> str:
-    return model_of(Path(run)).name
-
-
-def _run(word: str, model: str, **settings: Any) -> None:
-    """Runs a command with a model of clicks."""
-    program, values = program_of(word, model, "clicks"), new_flags()
-    with named_as_in(program):
-        if model in fitted.OF_CLICKS:
-            fitted.define_flags(values, model)
-            fitted.run(parsed_flags(values, program, **settings), model)
-        else:
-            dlrm_flags.define_flags(values)
-            dlrm_main.run(parsed_flags(values, program, **settings))

@@ -27,6 +27,7 @@ from recsys_recipes.logistic.config import OF_STEPS, ClicksConfig
 from recsys_recipes.logistic.kind import LOGISTIC
 
 if TYPE_CHECKING:
+    from recsys.ratings.recommend import Recommending
     from recsys_recipes.logistic.recipe import ClicksKind
 
 
@@ -80,17 +81,27 @@ def execute(kind: Any, config: FittedConfig) -> None:
     from recsys.ratings.fitted.run import FittedRecipe
     from recsys.ratings.recommend import recommend_named
 
-    print_line, mode = program.print_with_flags, config.run.mode
-    if mode == "recommend":
-        recommend_named(
-            lambda: FittedRecipe.open(kind, config, print_line).recommender(),
-            config.lists,
-            config.run.test_batch_size,
-            program.print_line,
-        )
+    if config.run.mode == "recommend":
+        recommend_named(_recommending(kind, config), program.print_line)
         return
-    recipe = FittedRecipe.open(kind, config, print_line)
-    (recipe.train if mode == "train" else recipe.test)(BASELINES)
+    recipe = FittedRecipe.open(kind, config, program.print_with_flags)
+    (recipe.train if config.run.mode == "train" else recipe.test)(BASELINES)
+
+
+def recommending(flag_values: flags.FlagValues, name: str) -> "Recommending":
+    """Prepares to recommend with a model of ratings, by parsed flags."""
+    return _recommending(kind_of(name), config_from_flags(flag_values, name))
+
+
+def _recommending(kind: Any, config: FittedConfig) -> "Recommending":
+    from recsys.ratings.fitted.run import FittedRecipe
+    from recsys.ratings.recommend import Recommending
+
+    return Recommending(
+        lambda: FittedRecipe.open(kind, config, program.print_with_flags).recommender(),
+        config.lists,
+        config.run.test_batch_size,
+    )
 
 
 def main(argv: Sequence[str]) -> int:

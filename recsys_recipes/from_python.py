@@ -64,6 +64,25 @@ def parsed_flags(
     return values
 
 
+def run(word: str, model: str, data: Data, **settings: Any) -> None:
+    """Runs a command with a model.
+
+    Raises:
+        UserError: there is no such model of these data, or a setting is refused.
+    """
+    with values_of(word, model, data, **settings) as values:
+        MODELS[model].run(values)
+
+
+@contextlib.contextmanager
+def values_of(word: str, model: str, data: Data, **settings: Any) -> Iterator[flags.FlagValues]:
+    """Yields the flags of a command with a model; errors name settings as the command does."""
+    program, values = program_of(word, model, data), new_flags()
+    with named_as_in(program):
+        MODELS[model].define_flags(values)
+        yield parsed_flags(values, program, **{"mode": word, **settings})
+
+
 def train_auto(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
     """Runs `recsys-recipes train auto`; returns the folder of the run.
 

@@ -17,10 +17,13 @@ from recsys.ratings.config import RatingsExportOptions
 from recsys.settings import joined
 
 if TYPE_CHECKING:
+    from absl.flags import FlagValues
+
     from dlrm.model.clicks import StoredClicks
     from dlrm.serve.served import ServedClicks
     from recsys.ratings.export import RatingsExport
     from recsys.ratings.model import StoredModel
+    from recsys.ratings.recommend import Recommending
     from recsys.ratings.served import ServedRatings
     from recsys.serve.checkpoint_export import CheckpointExport
 
@@ -62,7 +65,8 @@ class ModelSpec:
             ratings, a `StoredModel`.
         served_class: serves a deployment.
         entry: entry of a model of ratings that one call fits.
-        package: package with `scripts.flags` and `recipe`, of a model that is trained by steps.
+        package: package with `scripts.main`, `scripts.flags` and `recipe`, of a model that is
+            trained by steps.
         recipe: class of its recipe.
     """
 
@@ -101,6 +105,25 @@ class ModelSpec:
         kind = () if self.entry is None else (self.entry.load(),)
         opened: RatingsExport = resolve_name(self.export_class)(*kind, path, options)
         return opened
+
+    def define_flags(self, values: "FlagValues") -> None:
+        """Defines the flags of its program."""
+        self._call("define_flags", values)
+
+    def run(self, values: "FlagValues") -> None:
+        """Runs its program with parsed flags."""
+        self._call("run", values)
+
+    def recommending(self, values: "FlagValues") -> "Recommending":
+        """Prepares to recommend with a model of ratings, by parsed flags."""
+        prepared: Recommending = self._call("recommending", values)
+        return prepared
+
+    def _call(self, function: str, values: "FlagValues") -> Any:
+        if self.package is None:
+            program = importlib.import_module("recsys_recipes.fitted")
+            return getattr(program, function)(values, self.name)
+        return getattr(importlib.import_module(f"{self.package}.scripts.main"), function)(values)
 
     @property
     def flags(self) -> Any:

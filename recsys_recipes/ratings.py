@@ -17,35 +17,19 @@ pyarrow.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from absl import flags
 
-from bert4rec.scripts import flags as bert4rec_flags
-from bert4rec.scripts import main as bert4rec_main
 from preproc.ratings import command, pipeline
 from preproc.ratings.job import MOVIELENS
 from recsys.errors import UserError
-from recsys.program import new_flags, print_line
 from recsys.settings import joined
 from recsys.train.run_log import read_run_log
-from recsys_recipes import fitted
-from recsys_recipes.blending.kind import KINDS, kind_of
-from recsys_recipes.from_python import (
-    file_of,
-    log_file,
-    named_as_in,
-    parsed_flags,
-    program_of,
-    train_auto,
-)
-from recsys_recipes.models import model_of
-
-if TYPE_CHECKING:
-    from recsys.ratings.config import ListConfig
-    from recsys.ratings.recommend import Recommender
+from recsys_recipes.from_python import file_of, log_file, parsed_flags, train_auto, values_of
+from recsys_recipes.from_python import run as run_model
+from recsys_recipes.models import MODELS, model_of
 
 __all__ = ["prepare", "recommend", "test", "train"]
 
@@ -94,7 +78,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
     if model == "auto":
         return train_auto(dataset, run, **settings)
     files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
-    _run("train", model, **{**files, **settings})
+    run_model("train", model, "ratings", **{**files, **settings})
     return Path(run)
 
 
@@ -115,7 +99,7 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
     """
     with log_file(settings) as log:
         files = {"dataset": dataset, "checkpoint": run, "log_path": log}
-        _run("test", model_of(Path(run)).name, **{**settings, **files})
+        run_model("test", model_of(Path(run)).name, "ratings", **{**settings, **files})
         return dict(read_run_log(log)[-1]["data"])
 
 
@@ -142,14 +126,12 @@ def recommend(
     model = model_of(Path(run)).name
     files = {"dataset": dataset, "checkpoint": run}
     answers: list[dict[str, Any]] = []
-    with named_as_in(program_of("recommend", model, "ratings")):
-        recommender, lists, batch_size = _opened(
-            model, _parsed("recommend", model, **{**files, **settings})
-        )
+    with values_of("recommend", model, "ratings", **{**files, **settings}) as values:
+        recommending = MODELS[model].recommending(values)
         recommend_lines(
-            recommender,
-            lists,
-            batch_size,
+            recommending.open(),
+            recommending.lists,
+            recommending.batch_size,
             (json.dumps([*map(_raw_id, _ids(history))]).encode() for history in histories),
             "histories",
             lambda text: answers.extend(map(json.loads, text.splitlines())),
@@ -157,20 +139,6 @@ def recommend(
     columns = {name: [answer.get(name) for answer in answers] for name in ("items", "scores")}
     schema = {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float32())}
     return pa.table(columns, pa.schema(schema))
-
-
-def _opened(model: str, values: flags.FlagValues) -> "tuple[Recommender, ListConfig, int]":
-    """Opens a model; returns it, the settings of lists, and the histories to score at a time."""
-    if model in KINDS:
-        from recsys.ratings.fitted.run import FittedRecipe
-
-        of_fitted = fitted.config_from_flags(values, model)
-        recipe = FittedRecipe.open(kind_of(model), of_fitted, print_line)
-        return recipe.recommender(), of_fitted.lists, of_fitted.run.test_batch_size
-    from bert4rec.train.recommend import open_recommender
-
-    config = bert4rec_flags.config_from_flags(values)
-    return open_recommender(config), config.lists, config.data.test_batch_size
 
 
 def _ids(history: Sequence[object]) -> Sequence[object]:
@@ -189,21 +157,3 @@ def _raw_id(item: object) -> str:
     if not number.is_integer() or abs(number) > 2**53:
         raise UserError(f"{item} is no item: ids are whole numbers that a float holds, or texts")
     return str(int(number))
-
-
-def _parsed(mode: str, model: str, **settings: Any) -> flags.FlagValues:
-    program, values = program_of(mode, model, "ratings"), new_flags()
-    if model in KINDS:
-        fitted.define_flags(values, model)
-    else:
-        bert4rec_flags.define_flags(values)
-    return parsed_flags(values, program, mode=mode, **settings)
-
-
-def _run(mode: str, model: str, **settings: Any) -> None:
-    with named_as_in(program_of(mode, model, "ratings")):
-        values = _parsed(mode, model, **settings)
-        if model in KINDS:
-            fitted.run(values, model)
-        else:
-            bert4rec_main.run(values)

@@ -5,15 +5,23 @@ python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_pat
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from bert4rec.auto.choice import Choice
 from bert4rec.config import Bert4RecConfig
-from bert4rec.scripts.flags import chosen_from_flags, define_flags, refuse_unused
+from bert4rec.scripts.flags import (
+    chosen_from_flags,
+    config_from_flags,
+    define_flags,
+    refuse_unused,
+)
 from recsys import program
 from recsys.auto import budget_from_flags
+
+if TYPE_CHECKING:
+    from recsys.ratings.recommend import Recommending
 
 
 def run(flag_values: flags.FlagValues) -> None:
@@ -24,15 +32,9 @@ def run(flag_values: flags.FlagValues) -> None:
     if chosen is not None:
         config = _auto(chosen, config, given, budget_from_flags(flag_values, "config"))
     if config.run.mode == "recommend":
-        from bert4rec.train.recommend import open_recommender
         from recsys.ratings.recommend import recommend_named
 
-        recommend_named(
-            lambda: open_recommender(config),
-            config.lists,
-            config.data.test_batch_size,
-            program.print_line,
-        )
+        recommend_named(_recommending(config), program.print_line)
         return
     # With torch, which takes seconds: a typo is refused before.
     from bert4rec.auto.length import what_was_tried
@@ -54,6 +56,18 @@ def run(flag_values: flags.FlagValues) -> None:
             "bert4rec.scripts.main",
             folder="export_root",
         )
+
+
+def recommending(flag_values: flags.FlagValues) -> "Recommending":
+    """Prepares to recommend, by parsed flags."""
+    return _recommending(config_from_flags(flag_values))
+
+
+def _recommending(config: Bert4RecConfig) -> "Recommending":
+    from bert4rec.train.recommend import open_recommender
+    from recsys.ratings.recommend import Recommending
+
+    return Recommending(lambda: open_recommender(config), config.lists, config.data.test_batch_size)
 
 
 def _auto(

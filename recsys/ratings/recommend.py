@@ -81,23 +81,32 @@ class Recommender:
         return best.cpu().numpy(), scores.cpu().numpy()
 
 
-def recommend_named(
-    open_recommender: Callable[[], Recommender],
-    settings: ListConfig,
-    batch_size: int,
-    write: Callable[[str], None],
-) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recommending:
+    """What a program recommends with.
+
+    Attributes:
+        open: loads the model.
+        lists: the input, the number of items to find and the kind of output.
+        batch_size: histories that are scored at a time.
+    """
+
+    open: Callable[[], Recommender]
+    lists: ListConfig
+    batch_size: int
+
+
+def recommend_named(recommending: Recommending, write: Callable[[str], None]) -> None:
     """Recommends for each line of `recommend_input`, of standard input, or of the dataset's users.
 
     Args:
-        open_recommender: loads the model; called once the input is open.
-        settings: the input, the number of items to find and the kind of output.
-        batch_size: histories that are scored at a time.
+        recommending: its model is loaded once the input is open.
         write: called with the output of each line, without its end.
 
     Raises:
         UserError: see `recommend`, or the input cannot be read.
     """
+    settings = recommending.lists
     name, output = settings.recommend_input, settings.output_format
     as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
     with contextlib.ExitStack() as stack:
@@ -105,7 +114,7 @@ def recommend_named(
         if name is None and not settings.recommend_users and sys.stdin.isatty():
             logger.info("reading histories from the terminal, a line each; Ctrl-D ends")
         where = "standard input" if name is None else name
-        recommender = open_recommender()
+        recommender, batch_size = recommending.open(), recommending.batch_size
         recommend(recommender, settings, batch_size, lines, where, write, as_tables=as_tables)
 
 
