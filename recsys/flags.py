@@ -93,7 +93,7 @@ def _define(
         flags.DEFINE_multi_string(name, list(default), help_text, **common)
     elif origin is typing.Literal and check_choices:
         flags.DEFINE_enum(name, default, arguments, help_text, **common)
-    elif origin is tuple and arguments[0] is int:
+    elif origin is tuple and arguments[0] in (int, float):
         flags.DEFINE_list(name, [str(v) for v in default], help_text, **common)
     elif origin is tuple:
         flags.DEFINE_string(name, joined(default), help_text, **common)
@@ -197,18 +197,20 @@ def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
     if hint is Path:
         return Path(value)
     if typing.get_origin(hint) is tuple:
-        if typing.get_args(hint)[0] is int:
-            return _integers(field.name, value)
+        kind = typing.get_args(hint)[0]
+        if kind in (int, float):
+            return _numbers(field.name, kind, value)
         return tuple(value.split(",")) if value else ()
     return value
 
 
-def _integers(name: str, items: list[str]) -> tuple[int, ...]:
+def _numbers(name: str, kind: type, items: list[str]) -> tuple[Any, ...]:
     try:
-        return tuple(int(item) for item in items)
+        return tuple(kind(item) for item in items)
     except ValueError as error:
+        kinds = {int: "integers", float: "numbers"}
         raise UserError(
-            f"--{name} must be integers separated by commas, got {','.join(items)!r}"
+            f"--{name} must be {kinds[kind]} separated by commas, got {','.join(items)!r}"
         ) from error
 
 

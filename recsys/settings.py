@@ -106,18 +106,15 @@ def checked(what: str, hint: Any, value: Any) -> Any:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         expected, fits = f"one of {', '.join(arguments)}", value in arguments
-    elif typing.get_origin(hint) is tuple and arguments[0] is not float:
-        names = {int: "integers", str: "texts"}
+    elif typing.get_origin(hint) is tuple:
+        names = {int: "integers", float: "numbers", str: "texts"}
         count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
         expected = f"a list of {count}{names[arguments[0]]}"
-        fits = isinstance(value, list) and all(type(e) is arguments[0] for e in value)
-        fits = fits and (not count or len(value) == len(arguments))
-        value = tuple(value) if fits else value
-    elif typing.get_origin(hint) is tuple:
-        expected = f"a list of {len(arguments)} numbers"
-        numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
-        fits = len(numbers) == len(arguments) and all(type(n) is float for n in numbers)
-        value = numbers if fits else value
+        of_kind = _number if arguments[0] is float else lambda element: element
+        elements = tuple(map(of_kind, value)) if isinstance(value, list) else ()
+        fits = isinstance(value, list) and all(type(e) is arguments[0] for e in elements)
+        fits = fits and (not count or len(elements) == len(arguments))
+        value = elements if fits else value
     elif hint is float:
         expected, value = "a number", _number(value)
         fits = type(value) is float

@@ -95,7 +95,7 @@ _RECOMMEND_FLAGS = (
     "num_threads test_batch_size ignore_fingerprint"
 )
 _FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()} | {
-    "blend": ("A trained model and the best of these, added", "blend_of blend_with weight")
+    "blend": ("A trained model and the best of these, added", "blend_of blend_with weights")
 }
 """Models of ratings that one call fits: what they are, and their settings."""
 

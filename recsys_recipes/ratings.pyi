@@ -608,8 +608,8 @@ def train(
     model: Literal["blend"],
     *,
     blend_of: str | Path = ...,
-    blend_with: str | Path = ...,
-    weight: float = ...,
+    blend_with: list[str] | tuple[str, ...] | str = ...,
+    weights: list[float] | tuple[float, ...] | str = ...,
     dataset_name: Literal[
         "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
     ] = ...,
@@ -641,10 +641,11 @@ def train(
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
         blend_of: Checkpoint, or folder of a run, of the first model, which is trained on the same
             dataset
-        blend_with: Second model: markov | item_knn | ease | ease_recent; auto takes the best by the
-            validation targets
-        weight: Weight of the second model, between 0 and 1; by default the tenth with the best
-            NDCG@10 of the validation targets
+        blend_with: Models to add, one or two of markov | item_knn | ease | ease_recent; by default
+            the validation targets choose
+        weights: Weights of these models; that of the first is what they leave of 1. By default the
+            validation targets choose tenths: the most even ones that are within a standard error of
+            the best NDCG@10
         dataset_name: Dataset; random is generated
         min_user_count: Interactions a user must have
         min_item_count: Interactions an item must have

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains what is best for a dataset: a network, a simple model, or the two added.
+"""Trains what is best for a dataset: a network, a simple model, or their sum.
 
     python -m recsys_recipes.train_auto --dataset data/ml-1m --output data/ml-1m-run
 
-The network is trained with its preset auto, in the folder `trained` of the
-run; then validation chooses a simple model and its weight in the sum. The same
-command continues after an interruption.
+The network is trained with its preset auto, in the folder `trained` of the run; then validation
+chooses simple models and their weights in the sum. The same command continues after an
+interruption.
 """
 
 import dataclasses

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of two models of ratings, each standardised over the items of a history."""
+"""Weighted sums of models of ratings, each standardised over the items of a history."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from recsys.data.sequences.histories import Sequences
+from recsys.errors import UserError
 from recsys.ratings.data.split import known_items, targets_of, true_items
 from recsys.ratings.fitted.scores import MatrixScores
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.ranking.evaluate import seen_pairs
-from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.ratings.scorer import Histories, Scorer
 
-WEIGHTS = tuple(i / 10 for i in range(1, 11))
-"""Weights of the second model, of which the validation targets choose one."""
+Weights = Mapping[str, float]
+"""Weights of models by name, which add up to 1."""
 
+_PARTS = 10
+"""Weights are multiples of one part in so many."""
 _SCORES = 1 << 24
 """Scores of a model that are held at once."""
+_MOST_TARGETS = 5_000
+"""Validation targets that choose: more change the choice little."""
+_K = 10
 
 
 def standardised(scorer: Scorer) -> npt.NDArray[np.float64]:
@@ -37,22 +42,20 @@ def standardised(scorer: Scorer) -> npt.NDArray[np.float64]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blend:
-    """A sum of two models; see `RatingsModel`.
+    """A weighted sum of models; see `RatingsModel`.
 
     Attributes:
-        first: a model.
-        second: another one of the same items.
-        weight: of the second, in [0, 1]; the first has the rest.
+        models: models of the same items.
+        weights: one of each, which add up to 1.
     """
 
-    first: RatingsModel
-    second: RatingsModel
-    weight: float
+    models: Sequence[RatingsModel]
+    weights: Sequence[float]
 
     @property
     def num_items(self) -> int:
         """I, the items of the catalogue."""
-        return self.first.num_items
+        return self.models[0].num_items
 
     @property
     def device(self) -> torch.device:
@@ -62,53 +65,84 @@ class Blend:
     @torch.no_grad()
     def scorer(self, histories: Histories) -> MatrixScores:
         """Scores all items after each history."""
-        first, second = (standardised(m.scorer(histories)) for m in (self.first, self.second))
-        return MatrixScores((1 - self.weight) * first + self.weight * second)
+        pairs = zip(self.weights, self.models, strict=True)
+        first, *others = (weight * standardised(m.scorer(histories)) for weight, m in pairs)
+        return MatrixScores(sum(others, first))
 
 
-def _batches(sequences: Sequences) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields the numbers of the validation targets, some at a time."""
-    size = max(min(256, _SCORES // sequences.num_items), 1)
-    count = len(targets_of(sequences, "validation"))
-    for begin in range(0, count, size):
-        yield np.arange(begin, min(begin + size, count))
+def possible_weights(first: str, others: Sequence[str], most: int) -> list[Weights]:
+    """Lists sums of a first model and at most `most` others, in tenths, without weights of 0."""
+    found: dict[tuple[tuple[str, float], ...], None] = {}
+    for added in itertools.combinations(others, min(most, len(others))):
+        for parts in itertools.product(range(_PARTS + 1), repeat=len(added)):
+            if (rest := _PARTS - sum(parts)) >= 0:
+                named = zip((first, *added), (rest, *parts), strict=True)
+                found[tuple((name, n / _PARTS) for name, n in named if n)] = None
+    return [dict(key) for key in found]
 
 
-def validate_blends(
-    first: RatingsModel,
-    others: Mapping[str, RatingsModel],
-    sequences: Sequences,
-    weights: Sequence[float] = WEIGHTS,
-) -> tuple[float, dict[tuple[str, float], float]]:
-    """Computes NDCG@10 of the validation targets for each other model and weight.
+def gains_of(
+    models: Mapping[str, RatingsModel], sequences: Sequences, possible: Sequence[Weights]
+) -> npt.NDArray[np.float64]:
+    """Computes the NDCG@10 of validation targets for each of some sums.
 
     Args:
-        first: a model.
-        others: models to blend it with, by name.
+        models: models of the same items, by name.
         sequences: histories of all users.
-        weights: weights of the other model.
+        possible: C sums.
 
     Returns:
-        (NDCG@10 of the first model alone, (name, weight) -> that of a blend), among all items but
-        those of the history.
+        [C, T] of the targets, each ranked among all items but those of its history. Of more than
+        5,000 targets so many are taken, evenly spaced.
+
+    Raises:
+        UserError: there is no validation target.
     """
-    truth, keys = true_items(sequences, "validation"), [*itertools.product(others, weights)]
-    alone: list[npt.NDArray[np.int64]] = []
-    ranks: dict[tuple[str, float], list[npt.NDArray[np.int64]]] = {key: [] for key in keys}
+    truth, count = true_items(sequences, "validation"), len(targets_of(sequences, "validation"))
+    if not count:
+        raise UserError(
+            "no user has a validation target, which would choose the weights: name `blend_with` "
+            "and `weights`",
+            settings=("blend_with", "weights"),
+        )
+    table = np.array([[weights.get(name, 0.0) for name in models] for weights in possible])
+    targets = np.linspace(0, count - 1, min(count, _MOST_TARGETS)).astype(np.int64)
+    size = max(min(256, _SCORES // sequences.num_items), 1)
+    ranks = np.empty((len(possible), len(targets)), np.int64)
     with torch.inference_mode():
-        for rows in _batches(sequences):
+        for begin in range(0, len(targets), size):
+            rows = targets[begin : begin + size]
             histories = known_items(sequences, "validation", rows)
-            true = torch.from_numpy(truth[rows].astype(np.int64))
-            seen = seen_pairs(sequences, "validation", rows, torch.device("cpu"))
-            of_first = standardised(first.scorer(histories))
-            alone.append(MatrixScores(of_first).ranks(true, *seen)[1].numpy())
-            for name, other in others.items():
-                of_other = standardised(other.scorer(histories))
-                for weight in weights:
-                    blended = MatrixScores((1 - weight) * of_first + weight * of_other)
-                    ranks[name, weight].append(blended.ranks(true, *seen)[1].numpy())
-    return _ndcg(alone), {key: _ndcg(parts) for key, parts in ranks.items()}
+            seen = [
+                pairs.numpy()
+                for pairs in seen_pairs(sequences, "validation", rows, torch.device("cpu"))
+            ]
+            scores = [standardised(model.scorer(histories)) for model in models.values()]
+            for row, true in enumerate(truth[rows].tolist()):
+                leads = np.stack([of_model[row] - of_model[row, true - 1] for of_model in scores])
+                leads[:, [true - 1, *(seen[1][seen[0] == row] - 1)]] = -1
+                # An item that is behind in every model is behind in every sum.
+                ahead = leads[:, (leads >= 0).any(0)]
+                ranks[:, begin + row] = (table @ ahead >= 0).sum(1)
+    return np.where(ranks < _K, 1 / np.log2(ranks + 2), 0.0)
 
 
-def _ndcg(ranks: list[npt.NDArray[np.int64]]) -> float:
-    return ranking_metrics(np.concatenate(ranks), (10,))["ndcg@10"]
+def most_even(possible: Sequence[Weights], gains: npt.NDArray[np.float64]) -> int:
+    """Chooses a sum: the most even one that is within a standard error of the best.
+
+    The best by a few validation targets is so by chance, and often leans on the model that was
+    trained the longest for them. This is the one-standard-error rule of Breiman et al.,
+    "Classification and regression trees", 1984, with the most even sum as the simplest.
+
+    Args:
+        possible: C sums.
+        gains: [C, T] of the validation targets.
+
+    Returns:
+        The index of the one whose largest weight is the smallest; of such the best.
+    """
+    means = gains.mean(1)
+    behind = gains[means.argmax()] - gains
+    is_near = behind.mean(1) <= behind.std(1) / np.sqrt(gains.shape[1])
+    largest = np.array([max(weights.values()) for weights in possible])
+    return int(np.lexsort((-means, largest, ~is_near))[0])

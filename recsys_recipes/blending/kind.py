@@ -9,13 +9,17 @@ from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED_BASELINES
 from recsys.models.registry import FITTED
-from recsys.settings import setting
+from recsys.settings import require_known, setting
 from recsys.train.config import OF_TRAINING
 
 if TYPE_CHECKING:
     from recsys.ratings.fitted.run import Kind
     from recsys.ratings.model import StoredModel
     from recsys_recipes.blending.stored import StoredBlend, TrainedBlend
+
+
+MOST_ADDED = 2
+"""Most models that are added to the first one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,29 +31,42 @@ class BlendSettings:
         "Checkpoint, or folder of a run, of the first model, which is trained on the same dataset",
         used_with=OF_TRAINING,
     )
-    blend_with: str = setting(
-        "auto",
-        f"Second model: {' | '.join(COUNTED_BASELINES)}; auto takes the best by the validation "
-        "targets",
+    blend_with: tuple[str, ...] = setting(
+        (),
+        f"Models to add, one or two of {' | '.join(COUNTED_BASELINES)}; by default the validation "
+        "targets choose",
         used_with=OF_TRAINING,
     )
-    weight: float | None = setting(
-        None,
-        "Weight of the second model, between 0 and 1; by default the tenth with the best NDCG@10 "
-        "of the validation targets",
+    weights: tuple[float, ...] = setting(
+        (),
+        "Weights of these models; that of the first is what they leave of 1. By default the "
+        "validation targets choose tenths: the most even ones that are within a standard error of "
+        "the best NDCG@10",
         used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:
-        """Refuses weights outside [0, 1]."""
-        if self.blend_with not in ("auto", *COUNTED_BASELINES):
+        """Refuses unknown models, and weights that do not fit them."""
+        require_known(self, "blend_with", tuple(COUNTED_BASELINES))
+        if len(self.blend_with) > MOST_ADDED:
             raise UserError(
-                f"`blend_with` must be auto, {' or '.join(COUNTED_BASELINES)}, got "
-                f"{self.blend_with!r}",
+                f"`blend_with` takes at most {MOST_ADDED} models, got {len(self.blend_with)}",
                 setting="blend_with",
             )
-        if self.weight is not None and not 0 <= self.weight <= 1:
-            raise UserError(f"`weight` must lie in [0, 1], got {self.weight:g}", setting="weight")
+        if not self.weights:
+            return
+        given = ",".join(f"{weight:g}" for weight in self.weights)
+        if len(self.weights) != len(self.blend_with):
+            raise UserError(
+                f"`weights` {given}: give one for each model of `blend_with`, which names "
+                f"{len(self.blend_with)}",
+                settings=("weights", "blend_with"),
+            )
+        if not (min(self.weights) >= 0 and sum(self.weights) <= 1 + 1e-9):
+            raise UserError(
+                f"`weights` must not be negative and add up to at most 1, got {given}",
+                setting="weights",
+            )
 
 
 class BlendKind:
@@ -74,7 +91,7 @@ class BlendKind:
         return stored_ratings(Path(settings.blend_of))
 
     def fit(self, sequences: Sequences, settings: BlendSettings) -> "TrainedBlend":
-        """Counts the second model, and chooses it and its weight."""
+        """Fits the models to add, and chooses some and their weights."""
         from recsys_recipes.blending.stored import choose
 
         return choose(sequences, settings)

@@ -17,7 +17,7 @@ from recsys.ratings.served import ServedRatings
 from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
 from recsys_recipes.blending.kind import BLEND
-from recsys_recipes.blending.stored import FIRST, SECOND, StoredBlend
+from recsys_recipes.blending.stored import MEMBERS, StoredBlend, shares_of
 from recsys_recipes.models import model_of, served_ratings
 
 
@@ -30,7 +30,7 @@ class ServedBlend(ServedRatings):
     def build(
         cls, deployment: Deployment, weights: dict[str, Tensor], device: torch.device
     ) -> Blend:
-        """Builds both models around deployed weights, without a copy."""
+        """Builds the models around deployed weights, without a copy."""
 
         def member(name: str) -> RatingsModel:
             values = deployment.model[name]
@@ -42,7 +42,8 @@ class ServedBlend(ServedRatings):
             of_member = dataclasses.replace(deployment, kind=values["kind"], model=values["values"])
             return served_ratings(values["kind"]).build(of_member, own, device)
 
-        return Blend(member(FIRST), member(SECOND), deployment.model["weight"])
+        shares = deployment.model["weights"]
+        return Blend([member(name) for name in MEMBERS[: len(shares)]], shares)
 
 
 class BlendExport(PlainRatingsExport):
@@ -66,25 +67,26 @@ class BlendExport(PlainRatingsExport):
         plain = RatingsExportOptions(top_k=options.top_k)
         self._members: Mapping[str, RatingsExport] = {
             name: model_of(member.path).export_ratings(member.path, plain)
-            for name, member in ((FIRST, self._stored.first), (SECOND, self._stored.second))
+            for name, member in zip(MEMBERS, self._stored.members, strict=False)
         }
         super().__init__(self._stored, options)
 
     @property
     def history_length(self) -> int:
-        """Items of a history that either model reads at most."""
+        """Items of a history that any of the models reads at most."""
         return max(member.history_length for member in self._members.values())
 
     def network_values(self) -> dict[str, Any]:
-        """Returns the settings that rebuild both models, and the weight."""
+        """Returns the settings that rebuild the models, and their weights."""
         values: dict[str, Any] = {
             name: {"kind": member.kind, "values": member.network_values()}
             for name, member in self._members.items()
         }
-        return values | {"num_items": self.num_items, "weight": self._stored.settings.weight}
+        shares = shares_of(self._stored.settings.weights)
+        return values | {"num_items": self.num_items, "weights": shares}
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
-        """Returns the tensors of both models.
+        """Returns the tensors of the models.
 
         Raises:
             UserError: `quantize` is not `none`.

@@ -3,6 +3,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import COUNTED_BASELINES, fit_baseline
-from recsys.ratings.blend import WEIGHTS, Blend, validate_blends
+from recsys.ratings.blend import Blend, Weights, gains_of, most_even, possible_weights
 from recsys.ratings.fitted.model import FittedModel
 from recsys.ratings.fitted.stored import GROUP, NUM_ITEMS
 from recsys.ratings.model import StoredModel
@@ -19,13 +20,15 @@ from recsys.ratings.scorer import Histories, Scorer
 from recsys.train.checkpoint import MODEL, Checkpoint, read_checkpoint
 from recsys.train.origin import Origin
 from recsys.train.saving.write import write_checkpoint
-from recsys_recipes.blending.kind import BLEND, BlendSettings
+from recsys_recipes.blending.kind import BLEND, MOST_ADDED, BlendSettings
 from recsys_recipes.models import stored_ratings
 
 logger = logging.getLogger(__name__)
 
-FIRST, SECOND = "first", "second"
+MEMBERS = ("first", "second", "third")
 """Folders of the models within a checkpoint."""
+
+FIRST = MEMBERS[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,15 +39,16 @@ class TrainedBlend:
         settings: what was chosen is filled in.
         blend: the sum.
         first: checkpoint of the first model.
-        second: the second one.
-        validated: NDCG@10 of the validation targets of the first model, and of the blend.
+        added: the others.
+        validated: NDCG@10 of the validation targets of the first model, and of the blend; None
+            where the weights were given.
     """
 
     settings: BlendSettings
     blend: Blend
     first: StoredModel
-    second: FittedModel[Any]
-    validated: tuple[float, float]
+    added: Sequence[FittedModel[Any]]
+    validated: tuple[float, float] | None
 
     @property
     def num_items(self) -> int:
@@ -61,24 +65,25 @@ class TrainedBlend:
         return self.blend.scorer(histories)
 
     def __str__(self) -> str:
-        """Returns the second model, the weights and what they gain."""
-        weight, (alone, blended) = self.blend.weight, self.validated
-        return (
-            f"{1 - weight:g} of {self.first.checkpoint.state[MODEL]} and {weight:g} of "
-            f"{self.second.name} ({self.second}); validation ndcg@10 {blended:.6f}, of the first "
-            f"{alone:.6f}"
-        )
+        """Returns the weights, the models and what they gain."""
+        names = [self.first.checkpoint.state[MODEL], *(f"{m.name} ({m})" for m in self.added)]
+        parts = [f"{w:g} of {n}" for w, n in zip(self.blend.weights, names, strict=True)]
+        if self.validated is None:
+            return " + ".join(parts)
+        alone, blended = self.validated
+        return f"{' + '.join(parts)}; validation ndcg@10 {blended:.6f}, of the first {alone:.6f}"
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns none: the folders of the models hold them."""
         return {}
 
     def add_files(self, folder: Path) -> None:
-        """Writes the checkpoints of both models."""
+        """Writes the checkpoints of the models."""
         _copy(self.first, folder / FIRST)
-        state = {MODEL: self.second.name, NUM_ITEMS: self.second.num_items}
-        config = dataclasses.asdict(self.second.settings)
-        write_checkpoint(folder / SECOND, {GROUP: self.second.tensors()}, state, config)
+        for name, model in zip(MEMBERS[1:], self.added, strict=False):
+            state = {MODEL: model.name, NUM_ITEMS: model.num_items}
+            config = dataclasses.asdict(model.settings)
+            write_checkpoint(folder / name, {GROUP: model.tensors()}, state, config)
 
 
 def _copy(stored: StoredModel, folder: Path) -> None:
@@ -87,40 +92,46 @@ def _copy(stored: StoredModel, folder: Path) -> None:
     own = {GROUP: checkpoint.tensors(GROUP)} if GROUP in checkpoint.groups() else {}
     write_checkpoint(folder, own, checkpoint.state, checkpoint.config)
     if isinstance(stored, StoredBlend):
-        _copy(stored.first, folder / FIRST)
-        _copy(stored.second, folder / SECOND)
+        for name, member in zip(MEMBERS, stored.members, strict=False):
+            _copy(member, folder / name)
 
 
 def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
-    """Counts the second model, or all that may be it, and chooses by the validation targets.
+    """Fits the models to add, or all that may be, and chooses by the validation targets.
 
     Raises:
-        UserError: the one that was named needs more memory than there is.
+        UserError: one that was named needs more memory than there is, or nobody validates.
     """
-    first = stored_ratings(Path(settings.blend_of))
-    is_auto = settings.blend_with == "auto"
-    names = [*COUNTED_BASELINES] if is_auto else [settings.blend_with]
+    stored = stored_ratings(Path(settings.blend_of))
     others: dict[str, FittedModel[Any]] = {}
-    for name in names:
+    for name in settings.blend_with or COUNTED_BASELINES:
         try:
             others[name] = fit_baseline(name, sequences)
         except UserError as error:
-            if not is_auto:
+            if settings.blend_with:
                 raise
             logger.warning("%s is left out: %s", name, error)
-    model = first.open_model()
-    weights = WEIGHTS if settings.weight is None else (settings.weight,)
-    alone, gains = validate_blends(model, others, sequences, weights)
-    name, weight = max(gains, key=lambda key: gains[key])
-    if settings.weight is None and alone >= gains[name, weight]:
-        weight = 0.0
+    first, validated = stored.open_model(), None
+    chosen: Weights = dict(zip(settings.blend_with, settings.weights, strict=False))
+    if not settings.weights:
+        possible = possible_weights(FIRST, [*others], MOST_ADDED)
+        gains = gains_of({FIRST: first, **others}, sequences, possible)
+        index, of_first = most_even(possible, gains), possible.index({FIRST: 1.0})
+        validated = float(gains[of_first].mean()), float(gains[index].mean())
+        chosen = {name: weight for name, weight in possible[index].items() if name != FIRST}
+    added, weights = [others[name] for name in chosen], (*chosen.values(),)
     return TrainedBlend(
-        dataclasses.replace(settings, blend_with=name, weight=weight),
-        Blend(model, others[name], weight),
-        first,
-        others[name],
-        (alone, gains.get((name, weight), alone)),
+        dataclasses.replace(settings, blend_with=(*chosen,), weights=weights),
+        Blend([first, *added], shares_of(weights)),
+        stored,
+        added,
+        validated,
     )
+
+
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """Returns the weights of all models: the first has what the others leave."""
+    return [max(1 - sum(weights), 0.0), *weights]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,14 +141,12 @@ class StoredBlend:
     Attributes:
         checkpoint: the checkpoint of any model.
         settings: of the blend.
-        first: checkpoint of the first model.
-        second: that of the second one.
+        members: checkpoints of the models.
     """
 
     checkpoint: Checkpoint
     settings: BlendSettings
-    first: StoredModel
-    second: StoredModel
+    members: Sequence[StoredModel]
 
     @classmethod
     def open(cls, path: Path) -> "StoredBlend":
@@ -148,8 +157,9 @@ class StoredBlend:
         """
         checkpoint = read_checkpoint(path)
         checkpoint.require_model(BLEND.name, BLEND.title)
-        first, second = (stored_ratings(checkpoint.path / name) for name in (FIRST, SECOND))
-        return cls(checkpoint, checkpoint.section(BlendSettings), first, second)
+        settings = checkpoint.section(BlendSettings)
+        names = MEMBERS[: 1 + len(settings.weights)]
+        return cls(checkpoint, settings, [stored_ratings(checkpoint.path / n) for n in names])
 
     @property
     def path(self) -> Path:
@@ -159,23 +169,23 @@ class StoredBlend:
     @property
     def step(self) -> int | None:
         """Steps that the first model was trained for, if it was."""
-        return self.first.step
+        return self.members[0].step
 
     @property
     def num_items(self) -> int:
         """I, the items of the catalogue."""
-        return self.first.num_items
+        return self.members[0].num_items
 
     @property
     def origin(self) -> Origin:
         """The training dataset."""
-        return self.first.origin
+        return self.members[0].origin
 
     def open_model(self) -> Blend:
-        """Reads the weights of both models.
+        """Reads the weights of the models.
 
         Raises:
             CheckpointError: a file is missing or damaged.
         """
-        assert self.settings.weight is not None
-        return Blend(self.first.open_model(), self.second.open_model(), self.settings.weight)
+        models = [member.open_model() for member in self.members]
+        return Blend(models, shares_of(self.settings.weights))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model and a counted one, added: chosen by validation, saved, asked and deployed."""
 
+import itertools
 import json
 
 import numpy as np
@@ -13,12 +14,11 @@ from recsys.models.baselines import COUNTED_BASELINES, fit_baseline
 from recsys.ratings.blend import Blend
 from recsys.ratings.data.split import known_items, targets_of, true_items
 from recsys.ratings.ranking.evaluate import rank_on_host
-from recsys.ratings.ranking.metrics import ranking_metrics
 from recsys.ratings.scorer import history_item_pairs
 from recsys.train.checkpoint import CheckpointError
 from recsys_recipes import fitted
 from recsys_recipes.blending.serving import ServedBlend
-from recsys_recipes.blending.stored import StoredBlend
+from recsys_recipes.blending.stored import StoredBlend, shares_of
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
 from tests import harness
@@ -50,9 +50,17 @@ def blended(dataset, bert4rec, tmp_path_factory):
     return folder / "run", folder / "log"
 
 
-def ndcg(model, sequences, split):
-    ranks = rank_on_host(model, sequences, split, {}).ranks["full"]
-    return ranking_metrics(ranks, (10,))["ndcg@10"]
+def gains(model, sequences):
+    """Returns the NDCG@10 of each validation target."""
+    ranks = rank_on_host(model, sequences, "validation", {}).ranks["full"]
+    return np.where(ranks < 10, 1 / np.log2(ranks + 2), 0)
+
+
+def tenths(count):
+    """Yields all weights of `count` models that are tenths and add up to 1."""
+    for added in itertools.product(range(11), repeat=count - 1):
+        if sum(added) <= 10:
+            yield [(10 - sum(added)) / 10, *(n / 10 for n in added)]
 
 
 def plain_scores(model, histories):
@@ -66,30 +74,46 @@ def plain_scores(model, histories):
     return np.stack(rows)
 
 
-def test_validation_chooses_the_second_model_and_its_weight(dataset, bert4rec, blended):
-    sequences, stored = read_sequences(dataset), StoredBlend.open(blended[0])
+def test_the_most_even_of_the_weights_that_are_level_by_validation_are_chosen(
+    dataset, bert4rec, blended
+):
+    sequences, settings = read_sequences(dataset), StoredBlend.open(blended[0]).settings
     first = Bert4RecCheckpoint.open(bert4rec).open_model()
-    gains = {}
-    for name in COUNTED_BASELINES:
-        second = fit_baseline(name, sequences)
-        for weight in np.arange(11) / 10:
-            gains[name, weight] = ndcg(Blend(first, second, weight), sequences, "validation")
-    chosen = stored.settings.blend_with, stored.settings.weight
-    assert gains[chosen] == max(gains.values())
-    assert gains[chosen] > ndcg(first, sequences, "validation") + 0.05
-    assert harness.read_log(blended[1])[-2]["data"]["full_ndcg@10"] == gains[chosen]
+    fitted = {name: fit_baseline(name, sequences) for name in COUNTED_BASELINES}
+    found = {}
+    for names in itertools.combinations(fitted, 2):
+        models = [first, *(fitted[name] for name in names)]
+        for weights in tenths(3):
+            added = {n: w for n, w in zip(names, weights[1:], strict=True) if w}
+            key = (*added.items(), ("first", weights[0]))
+            if key not in found:
+                found[key] = gains(Blend(models, weights), sequences)
+    best = max(found.values(), key=np.mean)
+    level = {
+        key: gain
+        for key, gain in found.items()
+        if (best - gain).mean() <= (best - gain).std() / len(gain) ** 0.5
+    }
+    shares = [round(share, 9) for share in shares_of(settings.weights)]
+    chosen = (*zip(settings.blend_with, settings.weights, strict=True), ("first", shares[0]))
+    assert max(shares) == min(max(weight for _, weight in key) for key in level)
+    assert level[chosen].mean() > gains(first, sequences).mean() + 0.05
+    logged = harness.read_log(blended[1])[-2]["data"]["full_ndcg@10"]
+    assert logged == pytest.approx(level[chosen].mean(), abs=1e-12)
 
 
 def test_scores_are_sums_of_standardised_ones(dataset, bert4rec, blended):
     sequences, blend = read_sequences(dataset), StoredBlend.open(blended[0]).open_model()
     histories = known_items(sequences, "test", np.arange(9))
-    first, second = (plain_scores(m, histories) for m in (blend.first, blend.second))
-    expected = (1 - blend.weight) * first + blend.weight * second
+    scores = [plain_scores(model, histories) for model in blend.models]
+    assert len(scores) > 1
+    assert sum(blend.weights) == pytest.approx(1)
+    expected = sum(w * score for w, score in zip(blend.weights, scores, strict=True))
     with torch.inference_mode():
         found = blend.scorer(histories).dense().numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     of_first = Bert4RecCheckpoint.open(bert4rec).open_model()
-    np.testing.assert_allclose(first, plain_scores(of_first, histories), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(scores[0], plain_scores(of_first, histories), rtol=0, atol=1e-9)
 
 
 def test_a_checkpoint_is_tested_and_asked_as_it_was(dataset, blended, tmp_path, capsys):
@@ -134,7 +158,7 @@ def test_served_answers_are_the_lists_of_the_checkpoint(dataset, blended, tmp_pa
 def test_a_blend_may_be_blended_once_more(dataset, blended, tmp_path):
     common = (f"--dataset_path={dataset}", f"--blend_of={blended[0]}", "--baselines=")
     run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
-        "--blend_with=ease", "--weight=0.5")  # fmt: skip
+        "--blend_with=ease", "--weights=0.5")  # fmt: skip
     command = (f"--checkpoint={tmp_path / 'run'}", f"--repository={tmp_path / 'models'}")
     assert harness.call(deploy, *command) == 0
     served = ServedBlend.open(tmp_path / "models" / "blend" / "1", CPU)
@@ -142,16 +166,31 @@ def test_a_blend_may_be_blended_once_more(dataset, blended, tmp_path):
     history = np.array([3, 4, 5])
     best, _ = stored.open_model().scorer([history]).top(10, *history_item_pairs([history], CPU))
     assert served.respond({"history": history[None]})["items"].tolist() == best.tolist()
-    first, second = (StoredBlend.open(each).settings for each in (stored.first.path, blended[0]))
+    first, second = (StoredBlend.open(p).settings for p in (stored.members[0].path, blended[0]))
     assert first == second
 
 
-def test_a_weight_and_a_model_may_be_given(dataset, bert4rec, tmp_path):
+@pytest.mark.parametrize(
+    ("names", "weights"), [(["item_knn"], [0.25]), (["ease", "markov"], [0.5, 0.125])]
+)
+def test_weights_and_models_may_be_given(dataset, bert4rec, tmp_path, names, weights):
     common = (f"--dataset_path={dataset}", f"--blend_of={bert4rec}", "--baselines=")
     run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
-        "--blend_with=item_knn", "--weight=0.25")  # fmt: skip
+        f"--blend_with={','.join(names)}", f"--weights={','.join(map(str, weights))}")  # fmt: skip
+    stored = StoredBlend.open(tmp_path / "run")
+    assert (stored.settings.blend_with, stored.settings.weights) == (tuple(names), tuple(weights))
+    kinds = [model_of(member.path).name for member in stored.members]
+    assert kinds == ["bert4rec", *names]
+    assert stored.open_model().weights == [1 - sum(weights), *weights]
+
+
+def test_models_may_be_given_and_their_weights_chosen(dataset, bert4rec, tmp_path):
+    common = (f"--dataset_path={dataset}", f"--blend_of={bert4rec}", "--baselines=")
+    run(*common, f"--export_root={tmp_path / 'run'}", f"--log_path={tmp_path / 'log'}",
+        "--blend_with=markov")  # fmt: skip
     settings = StoredBlend.open(tmp_path / "run").settings
-    assert (settings.blend_with, settings.weight) == ("item_knn", 0.25)
+    assert settings.blend_with == ("markov",)
+    assert 0 < settings.weights[0] < 1
 
 
 def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path, capsys):
@@ -161,7 +200,11 @@ def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path,
         ((), ["--blend_of"]),
         ((f"--blend_of={tmp_path / 'none'}",), [tmp_path / "none"]),
         ((f"--blend_of={bert4rec}", "--blend_with=other"), ["--blend_with", "markov", "other"]),
-        ((f"--blend_of={bert4rec}", "--weight=2"), ["--weight", "2"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=ease", "--weights=2"), ["--weights", "2"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=ease", "--weights=nan"), ["--weights", "nan"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=ease", "--weights=x"), ["--weights", "x"]),
+        ((f"--blend_of={bert4rec}", "--weights=.5"), ["--weights", "--blend_with"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=ease,markov,item_knn"), ["--blend_with", "2"]),
         ((f"--blend_of={bert4rec}", f"--dataset_path={other}"), ["--dataset_path", other]),
     ):
         run(*common, *flags, f"--log_path={tmp_path / 'log'}", status=2)

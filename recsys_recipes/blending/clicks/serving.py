@@ -15,8 +15,7 @@ from recsys.serve.manifest import Deployment, Quantize
 from recsys.serve.served import ServedModel
 from recsys_recipes.blending.clicks.kind import NAME
 from recsys_recipes.blending.clicks.network import ClicksBlend
-from recsys_recipes.blending.clicks.stored import WEIGHTS, StoredClicksBlend
-from recsys_recipes.blending.stored import FIRST, SECOND
+from recsys_recipes.blending.clicks.stored import FIRST, SECOND, WEIGHTS, StoredClicksBlend
 from recsys_recipes.logistic.serving import LogisticExport, ServedLogistic
 
 

@@ -22,7 +22,7 @@ from recsys.train.recipe import PrintLine
 from recsys.train.saving.write import write_checkpoint
 from recsys_recipes.blending.clicks.kind import BLEND_CLICKS, ClicksBlendSettings
 from recsys_recipes.blending.clicks.network import ClicksBlend
-from recsys_recipes.blending.stored import FIRST, SECOND
+from recsys_recipes.blending.stored import MEMBERS
 from recsys_recipes.logistic.config import LogisticSettings
 from recsys_recipes.logistic.fit import FittedLogistic, fit
 from recsys_recipes.logistic.kind import LOGISTIC
@@ -30,6 +30,7 @@ from recsys_recipes.logistic.recipe import score_rows
 from recsys_recipes.logistic.stored import StoredLogistic
 from recsys_recipes.models import MODELS, model_of
 
+FIRST, SECOND = MEMBERS[:2]
 GROUP, WEIGHTS = "blend", "weights"
 """Group of the tensor of weights, and its name."""
 
