@@ -14,7 +14,9 @@ Each function is a command of `recsys-recipes`, and its further settings are tho
 or pyarrow.
 """
 
+import contextlib
 import dataclasses
+import io
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,11 +142,12 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
     """
     with tempfile.TemporaryDirectory() as folder:
         rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"
-        prepare(log, rows, dictionaries=dataset, unlabelled=True)
+        prepare(log, rows, dictionaries=dataset, unlabelled=True, progress="none")
         files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
         quiet = {"log_path": Path(folder) / "log"}
         given = {**quiet, **files, **settings}
-        run_model("predict", model_of(Path(run)).name, "clicks", **given)
+        with contextlib.redirect_stdout(io.StringIO()):  # it names the file, which does not stay
+            run_model("predict", model_of(Path(run)).name, "clicks", **given)
         table = parquet.read_table(predictions)
     return _of_index(table, log.index) if _is_pandas(log) else table
 

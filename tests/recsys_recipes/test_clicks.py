@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Own click logs from Python, and the notebook of docs/tutorials."""
+"""Own click logs from Python."""
 
 import gzip
-import json
 import tempfile
 
 import numpy as np
@@ -15,7 +14,6 @@ from recsys_recipes import clicks
 from tests import harness
 from tests.tools import needs
 
-NOTEBOOK = harness.REPOSITORY / "docs" / "tutorials" / "own_clicks.ipynb"
 QUIET = {"progress": "none"}
 
 
@@ -75,7 +73,7 @@ SCHEMA = {
 }
 
 
-def test_a_frame_gets_predictions_on_its_index_and_a_test_its_metrics(tmp_path):
+def test_a_frame_gets_predictions_on_its_index_and_a_test_its_metrics(tmp_path, capsys):
     """The schema is a dictionary; a row of the new frame is refused, and its labels repeat."""
     import pandas as pd  # which Gradio brings
 
@@ -93,19 +91,11 @@ def test_a_frame_gets_predictions_on_its_index_and_a_test_its_metrics(tmp_path):
     assert metrics["num_rows"] == rows * 0.2
     new = pd.concat([frame.drop(columns="bought").astype({"age": "str"})] * 30)
     new.iloc[3, 1] = "x"
+    capsys.readouterr()
     answers = rr.clicks.predict(new, dataset, run)
+    assert capsys.readouterr() == ("", "")  # nothing of files that do not stay
     assert answers.index.equals(new.index)
     assert answers["probability"].isna().to_numpy().nonzero()[0].tolist() == [3]
     likely = answers["probability"].to_numpy() > 0.5
     known = np.arange(len(new)) != 3
     assert (likely == (np.arange(len(new)) % 5 < 2))[known].mean() > 0.95
-
-
-@needs("Polars")
-def test_the_notebook_runs(real_data, tmp_path):
-    cells = json.loads(NOTEBOOK.read_text())["cells"]
-    script = tmp_path / "notebook.py"
-    code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    script.write_text("\n".join(code))
-    done = harness.forked(script, folder=tmp_path, RECSYS_DATA=str(real_data))
-    harness.assert_tells(done.stdout, 5, "predictions")
