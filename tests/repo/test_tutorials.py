@@ -52,15 +52,25 @@ def raw(real_data, tmp_path):
     return folder
 
 
-def printed(command, folder, raw):
-    """Returns the output of a command, run as a reader of the tutorial would."""
-    environment = {
+def environment_of(folder, raw):
+    """Returns the variables of a reader, whose `recsys-recipes` is of this Python."""
+    recipes = folder / "bin" / "recsys-recipes"
+    if not recipes.exists():
+        recipes.parent.mkdir()
+        recipes.write_text(f'#!/bin/sh\nexec {sys.executable} -m recsys_recipes "$@"\n')
+        recipes.chmod(0o755)
+    return {
         "RECSYS_DATA": str(raw),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{recipes.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(harness.REPOSITORY),
         "CUDA_VISIBLE_DEVICES": "",
         "JAVA_TOOL_OPTIONS": harness.SHORT_LIVED_JAVA,
     }
+
+
+def printed(command, folder, raw):
+    """Returns the output of a command, run as a reader of the tutorial would."""
+    environment = environment_of(folder, raw)
     words = shlex.split(command.replace("$RECSYS_DATA", str(raw)))
     if words[:2] == ["python", "-m"] and not OF_SHELL & set(words):
         return harness.forked(*words[1:], folder=folder, **environment).stdout
