@@ -133,7 +133,7 @@ docs: setup $(VENV)/.with-docs  ## the documents as a site in build/site; a brok
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 tutorials: triton-env spark  ## run the tutorials, write their outputs into docs/tutorials; review the diff
-	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q -m "release and not triton_server" tests/repo/test_tutorials.py
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q -m "not triton_server" tests/repo/test_tutorials.py
 	RECIPES_REWRITE_GOLDEN=1 $(TRITON)/python -m pytest -q -m triton_server tests/repo/test_tutorials.py
 
 test-gpu: setup  ## on a CUDA device: the whole op matrix, race and memory checks

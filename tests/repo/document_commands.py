@@ -20,6 +20,7 @@ from tests.harness import REPOSITORY
 from tests.repo.flag_reference import flags_of
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+NOTEBOOKS = sorted(REPOSITORY.glob("docs/**/*.ipynb"))
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OF_SHELL = {"|", "||", ">", "2>&1", "&"}

@@ -188,7 +188,7 @@ def test_tables_are_those_of_the_results():
 @pytest.mark.parametrize(
     ("folder", "patterns", "name"),
     [
-        ("docs", ("*.md", "quickstarts/*.md", "tutorials/*.md"), r"[a-z0-9_/]+\.md"),
+        ("docs", ("*.md", "quickstarts/*.md", "tutorials/*.*"), r"[a-z0-9_/]+\.(md|ipynb)"),
         ("docs/decisions", ("*.md",), r"\d{4}-[a-z0-9-]+\.md"),
     ],
 )

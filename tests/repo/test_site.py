@@ -15,7 +15,8 @@ import pytest
 
 from tests import harness
 from tests.browser import CHROMIUM
-from tests.repo.document_commands import DOCUMENTS, FENCE
+from tests.repo.document_commands import DOCUMENTS, FENCE, NOTEBOOKS
+from tests.repo.notebook import texts_of
 from tests.tools import needs
 
 pytestmark = [pytest.mark.release, needs("built site")]
@@ -46,7 +47,8 @@ def page_of(document):
 
 
 def test_every_document_has_a_page():
-    assert [str(page) for page in map(page_of, DOCUMENTS) if not page.is_file()] == []
+    pages = map(page_of, [*DOCUMENTS, *NOTEBOOKS])
+    assert [str(page) for page in pages if not page.is_file()] == []
 
 
 def test_a_page_loads_nothing_from_elsewhere():
@@ -71,12 +73,21 @@ def test_the_search_knows_every_page_and_a_flag():
     assert any("embedding_dim" in entry["text"] for entry in flags)
 
 
-def test_a_tutorial_shows_its_outputs():
-    text = (harness.REPOSITORY / "docs" / "tutorials" / "criteo.md").read_text()
-    outputs = ["".join(body.split()) for kind, body in FENCE.findall(text) if kind == "text"]
-    page = html.unescape((SITE / "docs" / "tutorials" / "criteo" / "index.html").read_text())
+@pytest.mark.parametrize(
+    "document",
+    [harness.REPOSITORY / "docs" / "tutorials" / "criteo.md", *NOTEBOOKS],
+    ids=lambda document: document.stem,
+)
+def test_a_tutorial_shows_its_outputs(document):
+    text = document.read_text()
+    if document.suffix == ".ipynb":
+        outputs = [output for cell in texts_of(json.loads(text)) for output in cell]
+    else:
+        outputs = [body for kind, body in FENCE.findall(text) if kind == "text"]
+    page = re.sub(r"<[^>]*>", "", page_of(document).read_text())
+    page = "".join(html.unescape(page).split())
     assert outputs
-    assert [output for output in outputs if output not in "".join(page.split())] == []
+    assert [output for output in outputs if "".join(output.split()) not in page] == []
 
 
 def test_the_build_refuses_a_broken_link(tmp_path):

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tutorials run from top to bottom, and print what they show, but for numbers and titles.
 
-They run in one folder beside the quickstarts, in two orders, as who follows several pages does.
+They run in one folder beside the quickstarts, in two orders, as who follows several pages does. The
+notebooks run in folders of their own.
 
 `make tutorials` (RECIPES_REWRITE_GOLDEN=1) writes the outputs into the documents; it needs the real
 data with MovieLens' titles.
 """
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -18,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests import harness
-from tests.repo.document_commands import OF_SHELL, commands_of
+from tests.repo.document_commands import FENCE, NOTEBOOKS, OF_SHELL, commands_of
+from tests.repo.notebook import texts_of
 from tests.tools import require
 
 DOCS = harness.REPOSITORY / "docs"
@@ -31,7 +34,10 @@ PAGES = (
     *("quickstarts/ml_engineer", "quickstarts/researcher"),
     *("tutorials/criteo", "tutorials/movielens"),
 )
-OF_SERVER = ("tutorials/criteo", "tutorials/deploy_and_monitor", "quickstarts/ml_engineer")
+OF_SERVER = (
+    *("tutorials/criteo", "tutorials/deploy_and_monitor"),
+    *("quickstarts/ml_engineer", "quickstarts/own_orders"),
+)
 """Pages that run in the environment of the Triton server."""
 SPARK = "tutorials/spark"
 
@@ -79,6 +85,21 @@ def printed(command, folder, raw):
     ).stdout
 
 
+def outputs_of(text, folder, raw):
+    """Does what a page shows, in its order; returns the output of each step of commands."""
+    outputs = []
+    for language, body in FENCE.findall(text):
+        if language == "bash":
+            commands = body.replace("\\\n", " ").splitlines()
+            outputs.append("".join(printed(command, folder, raw) for command in commands))
+        elif language == "yaml":  # its first line names the file
+            (folder / body.split()[1]).write_text(body)
+        elif language == "python":
+            (folder / "page.py").write_text(body)
+            harness.forked(folder / "page.py", folder=folder, **environment_of(folder, raw))
+    return outputs
+
+
 def shape(text):
     """Returns a text without its numbers, titles, verdicts and the width of its columns."""
     text = re.sub(r"^( *\d+) +\S.*\(\d{4}\) +(\S+ +\S+)$", r"\1 title \2", text, flags=re.MULTILINE)
@@ -117,10 +138,7 @@ def test_pages_print_what_they_show_in_one_folder(pages, raw, tmp_path):
     for page in pages:
         document = DOCS / f"{page}.md"
         text = document.read_text()
-        outputs = []
-        for step in STEP.finditer(text):
-            commands = step[1].replace("\\\n", " ").splitlines()[1:-1]
-            outputs.append("".join(printed(command, tmp_path, raw) for command in commands))
+        outputs = outputs_of(text, tmp_path, raw)
         if page.startswith("quickstarts/"):
             continue  # they show no outputs
         assert len(outputs) > 4
@@ -146,3 +164,17 @@ def test_every_output_of_a_tutorial_stands_below_its_commands():
         assert f"tutorials/{document.stem}" in (*PAGES, SPARK, *OF_SERVER)
         assert text.count("\n```text\n") == sum(step[2] is not None for step in STEP.finditer(text))
         assert commands_of(text)
+
+
+@pytest.mark.parametrize("document", NOTEBOOKS, ids=lambda document: document.stem)
+def test_a_notebook_prints_what_it_shows(document, tmp_path):
+    """It needs no data, and shows nothing of the machine that it ran on."""
+    done = harness.forked(
+        "-m", "tests.repo.notebook", document, folder=tmp_path, CUDA_VISIBLE_DEVICES=""
+    )
+    if REWRITES:
+        document.write_text(done.stdout)
+    shown, printed_here = map(texts_of, map(json.loads, (document.read_text(), done.stdout)))
+    assert sum(map(len, shown)) > 4
+    assert not re.search(r"(?<![\w<])/\w+/", str(shown)), "a path of this machine"
+    assert [[*map(shape, cell)] for cell in shown] == [[*map(shape, cell)] for cell in printed_here]
