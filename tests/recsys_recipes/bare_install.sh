@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the wheel in a bare Debian, without compiler and git, and runs the demo there.
+# Installs a release's wheel in a bare Debian, without compiler and git, and runs the demo there.
 #
 #   bare_install.sh WHEELS SUITE ROOT [demo's flags]
 #
-# WHEELS  folder with the wheel of `make wheel` and those that it needs (pip download)
+# WHEELS  folder with the compiled wheel of a release, and those that it needs (pip download)
 # SUITE   of Debian: bookworm has Python 3.11, trixie 3.13
 # ROOT    folder of the file system; made by debootstrap if it is not there
 # Needs root and debootstrap. Nothing stays mounted.

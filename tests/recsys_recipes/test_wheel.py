@@ -63,6 +63,12 @@ def sdist(tmp_path_factory):
     return file
 
 
+def check_named(wheel):
+    """README tells which file of a release to install."""
+    name = wheel.name.replace(recsys.__version__, "VERSION").replace(platform.machine(), "x86_64")
+    assert name in (harness.REPOSITORY / "README.md").read_text()
+
+
 def build_wheel(sources, kind, folder, **environment):
     """Builds a wheel of an sdist, as `make wheel` does; returns its path."""
     harness.python(
@@ -112,6 +118,7 @@ def test_links_of_the_page_lead_into_the_repository_that_a_release_names():
 def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, tmp_path):
     wheel = build_wheel(sdist, "pure", tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
+    check_named(wheel)
     assert wheel.stat().st_size < 5_000_000
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
@@ -199,6 +206,7 @@ def libraries(wheel):
 @pytest.mark.wheel
 def test_the_compiled_wheel_is_small_and_auditwheel_adds_no_library(compiled_wheel):
     assert compiled_wheel.stat().st_size <= 5_000_000
+    check_named(compiled_wheel)
     (checked,) = (DIST / "checked").glob("*.whl")  # it may add the tag of an older glibc
     assert libraries(compiled_wheel) == libraries(checked)
     assert libraries(compiled_wheel) == {
