@@ -245,7 +245,7 @@ class Run(Generic[BatchT]):
         """
         config, processes = self.recipe.config, self.machine.processes
         if not config.run.resume and not processes.is_restart:
-            folder.check_unused(config.folder_setting)
+            folder.check_unused(config.folder_setting, can_resume=True)
             return LoopState()
         latest = folder.latest()
         if latest is None:

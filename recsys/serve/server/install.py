@@ -61,18 +61,19 @@ def find_server(backends: Path) -> ServerInstall:
     Raises:
         ServerError: there is none, or it does not fit this Python.
     """
-    loaded = {"LD_PRELOAD": _joined(_preloaded(backends), os.getenv("LD_PRELOAD"))}
-    on_path = shutil.which("tritonserver")
-    if on_path is not None:
-        return ServerInstall([on_path], loaded)
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or spec.origin is None:
+    on_path, spec = shutil.which("tritonserver"), importlib.util.find_spec("pytriton")
+    if on_path is None and (spec is None or spec.origin is None):
         python = python_with_server()
         advice = f"run this with {python}" if python else f"run {command_for('triton-server')}"
         raise ServerError(
             "no Triton server: neither tritonserver on the PATH nor the package nvidia-pytriton "
             f"in {sys.prefix}; {advice}"
         )
+    loaded = {"LD_PRELOAD": _joined(_preloaded(backends), os.getenv("LD_PRELOAD"))}
+    if on_path is not None:
+        return ServerInstall([on_path], loaded)
+    assert spec is not None
+    assert spec.origin is not None
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"
     _fill_backends(root, backends)

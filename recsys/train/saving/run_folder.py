@@ -88,17 +88,22 @@ class CheckpointFolder:
         """Returns the folder of the checkpoint with the best evaluation."""
         return named_checkpoint(self.folder, "best")
 
-    def check_unused(self, setting: str) -> None:
+    def check_unused(self, setting: str, *, can_resume: bool) -> None:
         """Refuses a folder that an earlier run saved in.
 
+        Args:
+            setting: the setting that gives it.
+            can_resume: the setting `resume` continues such a run.
+
         Raises:
-            UserError: there is such a run; names the setting and how to continue it.
+            UserError: there is such a run.
         """
         if self.latest() is not None:
+            advice = "add `resume` to continue it, or name" if can_resume else "name"
             raise UserError(
-                f"`{setting}`: {self.folder} holds a run already ({self.latest()}); add `resume` "
-                "to continue it, or name another folder",
-                settings=(setting, "resume"),
+                f"`{setting}`: {self.folder} holds a run already ({self.latest()}); {advice} "
+                "another folder",
+                settings=(setting, "resume") if can_resume else (setting,),
             )
 
     def check_shared(self, setting: str, processes: Processes) -> None:
@@ -267,11 +272,11 @@ def check_new(folder: Path, setting: str) -> None:
     """Refuses a folder that holds a run, or in which nothing can be written.
 
     Args:
-        folder: folder of a run to begin.
+        folder: folder of a run that one call fits.
         setting: name of the setting that gives it.
 
     Raises:
         UserError: see `check_writable` and `CheckpointFolder.check_unused`.
     """
     check_writable(folder, setting)
-    CheckpointFolder(folder).check_unused(setting)
+    CheckpointFolder(folder).check_unused(setting, can_resume=False)

@@ -160,7 +160,9 @@ def test_a_run_is_not_replaced(trained, dataset, tmp_path, capsys):
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     flags = (f"--dataset_path={dataset}", f"--export_root={folder}")
     run(name, *flags, f"--log_path={tmp_path / 'log'}", status=2)
-    assert_tells(capsys.readouterr().err, "--export_root", folder)
+    told = capsys.readouterr().err
+    assert_tells(told, "--export_root", folder)
+    assert "--resume" not in told  # which such a run does not have
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
