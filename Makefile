@@ -74,30 +74,39 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-# One group after the other, the lines of each beginning with its name; a group has three workers.
-# A line `not run: why` says that a group had nothing to run here. The end names what failed once
-# more: a log is often cut to its last lines.
+# The groups run at the same time: while tests of one wait for a server or a process, those of the
+# others keep the cores busy. Each line begins with the name of its group. A line `not run: why` says
+# that a group had nothing to run here. The end names what failed once more: a log is often cut to
+# its last lines.
 LOGS := build/test-logs
-as_group = { SECONDS=0; mkdir -p $(LOGS); $(MAKE) --no-print-directory $(1) 2>&1 | \
-	tee $(LOGS)/$(1).log | { skipped=0; \
-	while IFS= read -r line || [[ -n $$line ]]; do printf '%s\n' "$(1): $$line"; \
+group-%:
+	+@{ SECONDS=0; $(MAKE) --no-print-directory $* 2>&1 | \
+	tee $(LOGS)/$*.log | { skipped=0; \
+	while IFS= read -r line || [[ -n $$line ]]; do printf '%s\n' "$*: $$line"; \
 		[[ $$line != "not run: "* ]] || skipped=1; done; exit $$skipped; }; \
 	status=("$${PIPESTATUS[@]}"); verdict="passed after $$SECONDS s"; \
 	[ $${status[2]} = 0 ] || verdict="not run"; \
-	[ $${status[0]} = 0 ] && echo "$(1): $$verdict"; }
-in_turn = +@failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
+	[ $${status[0]} = 0 ] && echo "$*: $$verdict"; } || touch $(LOGS)/$*.failed
+together = +@mkdir -p $(LOGS); rm -f $(LOGS)/*.failed; \
+	$(MAKE) --no-print-directory -j $(addprefix group-,$(1)) || exit; \
+	failed=; for group in $(1); do [ ! -e $(LOGS)/$$group.failed ] || failed+=" $$group"; done; \
 	[ -z "$$failed" ] || { for group in $$failed; do \
 		grep -aE '^(FAILED|ERROR) ' $(LOGS)/$$group.log || tail -n 5 $(LOGS)/$$group.log; done >&2; \
 		echo "failed:$$failed" >&2; exit 1; }
+ifeq ($(filter group-%,$(MAKECMDGOALS)),)
+.NOTPARALLEL:  # two installations into one environment would disturb each other
+endif
 
-test: setup  ## linters and the tests of every run, as CI runs it
-	$(call in_turn,lint test-main test-fake-cuda test-triton)
+IN_VENV := torchrec $(if $(shell command -v java),spark)
+
+test: setup $(IN_VENV)  ## linters and the tests of every run, as CI runs it
+	$(call together,lint test-main test-fake-cuda test-triton)
 
 test-release: export TIER = release
-test-release: wheel docs  ## the tests before a release, some hours; `make test` runs the others
-	$(call in_turn,test-main test-merlin test-triton)
+test-release: wheel docs $(IN_VENV)  ## the tests before a release, some hours; `make test` runs the others
+	$(call together,test-main test-merlin test-triton)
 
-test-main: $(if $(shell command -v java),spark) torchrec  ## tests that run in .venv
+test-main: $(IN_VENV)  ## tests that run in .venv
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
 	$(BIN)/pytest $(SUITE) $(PARALLEL) -m "$(TIER) and not ($(ELSEWHERE))"
 
