@@ -68,6 +68,7 @@ class ModelSpec:
         package: package with `scripts.main`, `scripts.flags` and `recipe`, of a model that is
             trained by steps.
         recipe: class of its recipe.
+        blend: name of the model that adds simple ones to it.
     """
 
     name: str
@@ -81,6 +82,7 @@ class ModelSpec:
     entry: Entry | None = None
     package: str | None = None
     recipe: str = ""
+    blend: str = ""
 
     def export(self, options: ExportOptions) -> "CheckpointExport":
         """Opens a checkpoint to deploy.
@@ -148,6 +150,7 @@ _SPECS = (
         served_class="dlrm.serve.served:ServedDlrm",
         package="dlrm",
         recipe="DlrmRecipe",
+        blend="blend_clicks",
     ),
     ModelSpec(
         name="logistic",
@@ -179,6 +182,7 @@ _SPECS = (
         served_class="bert4rec.serve.served:ServedBert4Rec",
         package="bert4rec",
         recipe="Bert4RecRecipe",
+        blend="blend",
     ),
     *(
         ModelSpec(
@@ -206,6 +210,11 @@ _SPECS = (
 
 MODELS: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
 """Name -> model."""
+
+
+def network_of(data: Data) -> ModelSpec:
+    """Returns the model of these data that is trained by steps."""
+    return next(spec for spec in _SPECS if spec.data == data and spec.package is not None)
 
 
 def model_of(checkpoint: Path) -> ModelSpec:

@@ -21,6 +21,7 @@ from recsys.errors import UserError
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, run_command, run_recipe
 from recsys.settings import REQUIRED, Sections, require_threads, section_from_dict, setting
+from recsys_recipes.models import ModelSpec, model_of, network_of
 
 TRAINED = "trained"
 """Folder of the network within that of the run."""
@@ -57,7 +58,7 @@ def train(settings: TrainAutoSettings, budget: str) -> int:
         UserError: the dataset is refused, or the folder holds another run.
     """
     of_clicks = Manifest.load(settings.dataset).kind in LOG_KINDS
-    model, blend = ("dlrm", "blend_clicks") if of_clicks else ("bert4rec", "blend")
+    model = network_of("clicks" if of_clicks else "ratings")
     network = settings.output / TRAINED
     _check_unused(settings.output, network, model)
     shared = [f"--dataset={settings.dataset}"]
@@ -65,17 +66,16 @@ def train(settings: TrainAutoSettings, budget: str) -> int:
         shared.append(f"--num_threads={settings.num_threads}")
     of_network = ["--resume", "--preset=auto", f"--budget={budget}", "--baselines="]
     device = f"--base_device={settings.base_device}"
-    return _run(model, network, *shared, device, *of_network) or _run(
-        blend, settings.output, *shared, f"--blend_of={network}"
+    return _run(model.name, network, *shared, device, *of_network) or _run(
+        model.blend, settings.output, *shared, f"--blend_of={network}"
     )
 
 
-def _check_unused(output: Path, network: Path, model: str) -> None:
+def _check_unused(output: Path, network: Path, model: ModelSpec) -> None:
     """Refuses a folder that holds a run, or a network of other data."""
     if not output.exists():
         return
     from recsys.train.saving.run_folder import CheckpointFolder  # with torch
-    from recsys_recipes.models import model_of
 
     if CheckpointFolder(output).latest() is not None:
         raise UserError(
@@ -83,7 +83,7 @@ def _check_unused(output: Path, network: Path, model: str) -> None:
             "tests it. To train another, name another folder",
             setting="output",
         )
-    if CheckpointFolder(network).latest() is not None and model_of(network).name != model:
+    if CheckpointFolder(network).latest() is not None and model_of(network) is not model:
         raise UserError(
             f"`output` {output}: holds a run of other data, {model_of(network).title} in "
             f"{network}; name another folder",
