@@ -246,7 +246,9 @@ def _forkserver() -> multiprocessing.context.ForkServerContext:
     Not those of torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests", "dlrm.recipe", "bert4rec.recipe", "torch._dynamo"])
+    context.set_forkserver_preload(
+        ["tests", "dlrm.recipe", "bert4rec.recipe", "torch._dynamo", "tests.harness"]
+    )
     return context
 
 
