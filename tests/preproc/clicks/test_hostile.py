@@ -162,7 +162,8 @@ def test_the_native_engine_refuses_the_same_rows(name, expected, tmp_path):
     assert outcome(tmp_path, name, "native") == expected[name]
 
 
-@pytest.mark.parametrize("engine", [pytest.param("spark", marks=ENGINES["spark"])])
+@ENGINES["spark"]
+@pytest.mark.usefixtures("spark_session")
 @pytest.mark.parametrize("name", [TOGETHER, "gzip cut"])
-def test_spark_refuses_the_same_rows(engine, name, expected, tmp_path):
-    assert outcome(tmp_path, name, engine) == expected[name]
+def test_spark_refuses_the_same_rows(name, expected, tmp_path):
+    assert outcome(tmp_path, name, "spark") == expected[name]
