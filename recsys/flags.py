@@ -6,7 +6,7 @@ import itertools
 import shlex
 import textwrap
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,9 @@ _MOST_USED = (
 _FEW = 6
 """Flags that need no selection of the most used."""
 
+BY_PRESET = "chosen by the preset"
+"""Text of the help in place of a default that a preset replaces."""
+
 _SHOWN, _LINES = 10, 16
 _COLUMNS, _INDENT = 80, 28
 """Width of a terminal, and where the texts of the most used flags begin."""
@@ -259,6 +262,13 @@ def help_text(flag_values: flags.FlagValues, most_used: Sequence[str] = ()) -> t
     return "\n".join(["", "Most used:", *lines, ""]), texts
 
 
+def show_chosen(flag_values: flags.FlagValues, names: Iterable[str]) -> None:
+    """Shows in the help that a preset chooses settings, in place of their defaults."""
+    for name in names:
+        if name in flag_values:
+            flag_values[name].default_as_str = BY_PRESET
+
+
 def _is_alias(flag: "flags.Flag[Any]") -> bool:
     return str(flag.help).startswith("Alias for ")
 
@@ -270,6 +280,8 @@ def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
     if flag.using_default_value:
         value, spelled = flag.default, str(flag.default_as_str)
     default = "" if value in (None, "", False) else f"={spelled}".replace("'", "")
+    if spelled == BY_PRESET:
+        default = "=(preset)"
     name = f"  --{flag.name}"
     if len(name + default) < _INDENT:
         name += default

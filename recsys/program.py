@@ -200,7 +200,9 @@ def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
             del rest[0]  # the opening has a usual call
         rest = [text.replace(caller.module, caller.name) for text in rest]
     for setting, name in _names().items():
-        flag_values[setting].name = name
+        flag = flag_values[setting]
+        flag.name = name
+        flag_values[name] = flag  # else its section would leave it out
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
     print_line(_in_command("\n".join(texts)))
@@ -212,15 +214,21 @@ def show_log() -> None:
     logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
 
 
-def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:
+def start(
+    run: Callable[[flags.FlagValues], int | None],
+    flag_values: flags.FlagValues,
+    describe: Callable[[flags.FlagValues], None] = lambda _: None,
+) -> None:
     """Runs a program that logs, and exits with its status.
 
     Args:
         run: runs the program with parsed flags.
         flag_values: its flags, from `new_flags`.
+        describe: see `run_command`.
     """
     show_log()
-    sys.exit(run_command(run, flag_values, sys.argv, sys.modules["__main__"].__doc__))
+    description = sys.modules["__main__"].__doc__
+    sys.exit(run_command(run, flag_values, sys.argv, description, describe=describe))
 
 
 def run_command(

@@ -22,6 +22,13 @@ from recsys.settings import declared
 
 BASE = "best-short"
 """Preset that the choice changes."""
+CHOSEN = frozenset(
+    {
+        *("max_len", "dropout", "loss", "num_negatives", "validation_users", "warmup_steps"),
+        *("num_epochs", "max_steps", "test_freq", "patience"),
+    }
+)
+"""Settings that the choice takes by the dataset, or by the time it may take."""
 
 _LONG_MEDIAN, _SHORT_LEN, _LONG_LEN = 20, 50, 200
 """Median length of histories from which the model sees more of them, and how much."""

@@ -88,6 +88,15 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     )
 
 
+def describe(flag_values: flags.FlagValues) -> None:
+    """Shows in the help which settings the preset chooses."""
+    values, _ = settings_flags.values_from_flags(flag_values, SECTIONS)
+    _drop_default_preset(flag_values["config"], values)
+    if (name := flag_values["config"].value) is not None:
+        file, more = (choice.BASE, choice.CHOSEN) if name == AUTO else (name, ())
+        settings_flags.show_chosen(flag_values, {*PRESETS.read(file).values, *more})
+
+
 def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
     """Builds the config from parsed flags and their YAML file; of auto the one without a budget.
 

@@ -15,6 +15,7 @@ from bert4rec.scripts.flags import (
     chosen_from_flags,
     config_from_flags,
     define_flags,
+    describe,
     refuse_unused,
 )
 from recsys import program
@@ -98,7 +99,7 @@ def start(**defaults: Any) -> None:
     """
     values = program.new_flags()
     define_flags(values, **defaults)
-    program.start(run, values)
+    program.start(run, values, describe)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,18 @@ _FEWEST = 8
 _EPOCHS_UNSEEN = 8
 """Epochs of a training that no validation rows can end."""
 
+CHOSEN = frozenset(
+    {
+        *("interaction_op", "embedding_dim", "bottom_mlp_sizes", "top_mlp_sizes", "embedding_init"),
+        *("numerical_embedding", "numerical_bins", "id_statistics", "batch_norm", "dropout"),
+        *("optimizer", "lr", "warmup_steps", "decay_start_step", "decay_steps", "plateau_factor"),
+        *("embedding_l2", "embedding_weight_decay", "reset_embeddings", "seeds"),
+        *("batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
+        *("epochs", "patience", "test_after", "test_freq", "best_by"),
+    }
+)
+"""Settings that one of the candidates has, for some dataset."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlrm.auto.candidates import Candidate, Traits, candidates
+from dlrm.auto.candidates import CHOSEN, Candidate, Traits, candidates
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
 from recsys.auto import require_training
 from recsys.data.errors import DatasetError
@@ -49,25 +49,35 @@ _SETTLED = frozenset(
     field.name for section in (ModelConfig, OptimizerConfig) for field in declared(section)
 ) - {"seeds", "num_numerical_features", "optimized_mlp"}
 """Settings with which a run is no more of the dataset's choice."""
-_RESUMED = _SETTLED | {
-    *("seeds", "batch_size", "drop_last", "shuffle_batch_order", "eval_split"),
-    *("epochs", "patience", "test_after", "test_freq", "best_by"),
-}
-"""Settings that auto chooses, without those that follow from dataset and machine."""
+_RESUMED = _SETTLED | CHOSEN
+"""Settings that a resumed run keeps, without those that follow from dataset and machine."""
+
+
+def is_open(values: Mapping[str, Any], explicit: Collection[str]) -> bool:
+    """Tells whether the settings of a run leave the choice to auto.
+
+    They do if it trains, without a checkpoint to begin with, and no setting of the model or the
+    optimizer but `seeds` is given.
+
+    Args:
+        values: every setting.
+        explicit: names of those that the user gave.
+    """
+    trains = values["mode"] == "train" and not values["load_checkpoint_path"]
+    return trains and not _SETTLED & set(explicit)
 
 
 def is_default(values: Mapping[str, Any], explicit: Collection[str], *, any_kind: bool) -> bool:
     """Tells whether a run without `preset` takes auto.
 
-    It does if it trains, on a dataset that a schema made, without a checkpoint to begin with, and
-    no setting of the model or the optimizer but `seeds` is given.
+    It does if its settings leave the choice open, on a dataset that a schema made.
 
     Args:
         values: every setting.
         explicit: names of those that the user gave.
         any_kind: datasets of Criteo's form take auto too.
     """
-    if values["mode"] != "train" or values["load_checkpoint_path"] or _SETTLED & set(explicit):
+    if not is_open(values, explicit):
         return False
     try:
         kind = Manifest.load(Path(values["dataset"] or "")).kind

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from dlrm.auto import choice
-from dlrm.auto.candidates import Candidate
+from dlrm.auto.candidates import CHOSEN, Candidate
 from dlrm.auto.choice import Choice, Contender
 from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
 from recsys import auto, program
@@ -77,6 +77,15 @@ def take_default_preset(flag_values: flags.FlagValues) -> None:
         values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
         is_auto = choice.is_default(values, explicit, any_kind=preset.default == AUTO)
         preset.value = AUTO if is_auto else None
+
+
+def describe(flag_values: flags.FlagValues) -> None:
+    """Shows in the help which settings the preset chooses."""
+    values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    preset = flag_values["preset"]
+    if preset.value is not None and (preset.present or choice.is_open(values, explicit)):
+        chosen = CHOSEN if preset.value == AUTO else PRESETS.read(preset.value).values
+        settings_flags.show_chosen(flag_values, chosen)
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:

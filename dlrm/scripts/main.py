@@ -13,7 +13,7 @@ from absl import flags
 
 from dlrm.config import DlrmConfig
 from dlrm.scripts import flags as dlrm_flags
-from dlrm.scripts.flags import config_from_flags, define_flags
+from dlrm.scripts.flags import config_from_flags, define_flags, describe
 from recsys import program
 from recsys.auto import AUTO, budget_from_flags
 
@@ -83,7 +83,7 @@ def start(**defaults: Any) -> None:
     """
     values = program.new_flags()
     define_flags(values, **defaults)
-    program.start(functools.partial(run, has_own_defaults=bool(defaults)), values)
+    program.start(functools.partial(run, has_own_defaults=bool(defaults)), values, describe)
 
 
 if __name__ == "__main__":

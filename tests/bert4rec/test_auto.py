@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from bert4rec.auto.choice import Traits, choose
+from bert4rec.auto.choice import CHOSEN, Traits, choose
 from bert4rec.scripts import main
 from recsys_recipes import ratings
 from tests.bert4rec.conftest import parse
@@ -139,6 +139,16 @@ def test_users_and_lengths_decide_the_epochs():
         return choose(traits, {}, 128).settings["num_epochs"]
 
     assert epochs(100_000, 5) == epochs(50_000, 20) < epochs(50_000, 100) < epochs(1000, 100)
+
+
+def test_the_help_tells_of_all_that_is_chosen():
+    """`CHOSEN` names every setting of a choice, and the steps that fit into a budget."""
+    chosen = {"max_steps"}
+    for users, items in ((100, 50), (10_000, 50_000)):
+        sizes = {"users": users, "items": items, "interactions": users * 5}
+        traits = Traits(**sizes, median=5, longest=9, leaves_one_out=True)
+        chosen |= choose(traits, {}, 128).settings.keys()
+    assert chosen == CHOSEN
 
 
 def test_a_given_length_is_taken(short):

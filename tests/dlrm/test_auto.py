@@ -3,13 +3,14 @@
 
 import dataclasses
 import functools
+import itertools
 import shlex
 import signal
 
 import numpy as np
 import pytest
 
-from dlrm.auto.candidates import candidates
+from dlrm.auto.candidates import CHOSEN, candidates
 from dlrm.auto.choice import Traits
 from dlrm.config import DataConfig
 from dlrm.scripts import main
@@ -279,6 +280,20 @@ def test_millions_of_rows_are_not_raced(largest, interaction):
         assert chosen["decay_start_step"] + chosen["decay_steps"] == steps
     raced = candidates(dataclasses.replace(traits, rows=900_000, largest_table=50_000), {}, 1)
     assert len(raced) > 1
+
+
+def test_the_help_tells_of_all_that_candidates_choose():
+    """`CHOSEN` names the settings of every candidate, and no other."""
+    names = ("rows", "validation_rows", "largest_table", "numbers")
+    sizes = ((300, 5_000_000), (0, 100), (100, 100_000, 5_000_000), (0, 3))
+    chosen = set()
+    for values, world_size in itertools.product(itertools.product(*sizes), (1, 2)):
+        traits = Traits(
+            **dict(zip(names, values, strict=True)), table_rows=300, tables=1, combinations=300
+        )
+        for each in candidates(traits, {}, world_size):
+            chosen |= {*each.settings, *(each.refined.settings if each.refined else ())}
+    assert chosen == CHOSEN
 
 
 def test_python_takes_auto_too(frequent, tmp_path):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import recsys.program
+from recsys.flags import BY_PRESET
 from recsys_recipes import __version__
 from recsys_recipes.command import main
 from recsys_recipes.commands import COMMANDS
@@ -123,11 +124,51 @@ def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here
     most_used = {program.flag(setting) for setting in program.most_used}
     assert most_used <= names
     assert not names & set(program.names).difference(program.names.values())
+    assert set(program.names.values()) <= set(defaults_shown(text))
     shown = set(re.findall(r"--(?:\[no\])?(\w+)", screen)) & names
     assert (most_used or names) <= shown
     assert len(shown) >= min(10, len(names))
     assert words[0] != "test" or "--mode=test" in screen  # the mode that it has
     assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
+
+
+def defaults_shown(text):
+    """Returns flag -> default, of the flags of a help that have one."""
+    sections = text[text.index("\nHelp:") :]
+    entries = re.split(r"\n  (?=-)", sections)
+    found = {}
+    for entry in entries[1:]:
+        name = re.search(r"--(?:\[no\])?(\w+):", entry)[1]
+        default = re.search(r"\(default: (.*?)\)$", entry, re.MULTILINE)
+        found[name] = default and default[1].strip("'")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen", "kept"),
+    [
+        (("train", "dlrm"), ["lr", "batch_size", "patience"], {"preset": "auto", "decay_power": 2}),
+        (("train", "dlrm", "--preset=small"), ["lr"], {"eval_split": "test"}),
+        (("train", "dlrm", "--embedding_dim=4"), [], {"lr": 28.0, "batch_size": 32768}),
+        (("train", "bert4rec"), ["lr", "epochs", "nhead"], {"preset": "auto", "batch_size": 128}),
+        (("train", "bert4rec", "--preset=paper"), ["lr"], {"patience": None}),
+        (("test", "bert4rec"), [], {"lr": 0.001, "preset": None}),
+    ],
+)
+def test_the_help_shows_no_default_in_place_of_which_the_preset_chooses(words, chosen, kept):
+    text = recipes(*words, "--help").stdout
+    shown = defaults_shown(text)
+    for flag in chosen:
+        assert shown[flag] == BY_PRESET
+        assert not re.search(rf"^  --{flag}=\d", text, re.MULTILINE)
+    assert {flag: shown[flag] for flag in kept} == {
+        flag: None if default is None else str(default) for flag, default in kept.items()
+    }
+
+
+@pytest.mark.parametrize("program", ["dlrm.scripts.main", "bert4rec.scripts.main"])
+def test_the_help_of_a_models_own_program_shows_its_defaults(program):
+    assert BY_PRESET not in harness.forked("-m", program, "--help").stdout
 
 
 def test_messages_name_the_command_of_a_program(tmp_path):
