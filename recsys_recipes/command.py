@@ -132,9 +132,6 @@ def main() -> int:
         print_line(choices(word, command))
     elif command.finds_model:
         found = _model_of_checkpoint(word, arguments)
-        if found not in command.programs:
-            models = ", ".join(command.programs)
-            return fail(f"the checkpoint is of {found}; {word} is for {models} ({NAME} --help)")
         run((word, found), command.programs[found], arguments)
     elif command.default is None:
         return _refuse(f"say what to {word}", command.programs)
@@ -145,7 +142,7 @@ def main() -> int:
 
 
 def _model_of_checkpoint(word: str, arguments: Sequence[str]) -> str:
-    """Returns the model of the checkpoint that the arguments name."""
+    """Returns the model of the checkpoint that the arguments name; ends where it has none here."""
     for argument, following in itertools.pairwise([*arguments, ""]):
         name, equals, value = argument.partition("=")
         if name in ("--checkpoint", "-checkpoint"):
@@ -154,14 +151,30 @@ def _model_of_checkpoint(word: str, arguments: Sequence[str]) -> str:
                 require_checkpoint(path, "checkpoint")
                 from recsys_recipes.models import model_of  # with torch
 
-                return model_of(path).name
+                model = model_of(path)
+                if model.name not in COMMANDS[word].programs:
+                    takers = [w for w in _words_with(model.name) if COMMANDS[w].finds_model]
+                    raise UserError(
+                        f"`checkpoint` {path}: is of {model.title}, a model of {model.data}, for "
+                        f"`{NAME} {'` and `'.join(takers)}`; {word} takes "
+                        f"{', '.join(COMMANDS[word].programs)}",
+                        setting="checkpoint",
+                    )
+                return model.name
             except UserError as error:
                 sys.exit(fail(str(error), error.settings))
     sys.exit(fail(f"{NAME} {word} needs --checkpoint, a trained model ({NAME} {word} --help)"))
+
+
+def _words_with(name: str) -> list[str]:
+    """Returns the commands that have a program of this name."""
+    return [word for word, command in COMMANDS.items() if name and name in command.programs]
 
 
 def _refuse(problem: str, known: Iterable[str], typed: str = "") -> int:
     """Prints what is wrong with the words; returns the exit status."""
     meant = difflib.get_close_matches(typed, [*known], n=1)
     hint = f". Did you mean {meant[0]}?" if meant else ""
+    if words := _words_with(typed):
+        hint += f". {typed} is for {NAME} {', '.join(words)}"
     return fail(f"{problem}: {', '.join(known)}{hint} ({NAME} --help)")

@@ -14,10 +14,11 @@ from pyarrow import ipc
 
 from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
+from recsys.data.manifest import Data
 from recsys.errors import UserError
 from recsys.program import new_flags
 from recsys_recipes.commands import COMMANDS, Program
-from recsys_recipes.models import MODELS, Data
+from recsys_recipes.models import MODELS, names_of
 
 
 def program_of(word: str, model: str, data: Data) -> Program:
@@ -26,9 +27,14 @@ def program_of(word: str, model: str, data: Data) -> Program:
     Raises:
         UserError: there is no such model of these data.
     """
-    names = [name for name, spec in MODELS.items() if spec.data == data]
-    if model not in names:
-        raise UserError(f"model {model!r} must be {' or '.join(names)}")
+    if model in MODELS and MODELS[model].data != data:
+        other = MODELS[model].data
+        raise UserError(
+            f"model {model!r} is one of {other}, for `rr.{other}`; `rr.{data}` has "
+            f"{', '.join(names_of(data))}"
+        )
+    if model not in names_of(data):
+        raise UserError(f"model {model!r} must be {' or '.join(names_of(data))}")
     return COMMANDS[word].programs[model]
 
 

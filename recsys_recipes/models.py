@@ -9,8 +9,9 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from recsys.data.manifest import Data
 from recsys.errors import UserError
 from recsys.models.registry import FITTED, Entry
 from recsys.ratings.config import RatingsExportOptions
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from recsys.ratings.recommend import Recommending
     from recsys.ratings.served import ServedRatings
     from recsys.serve.checkpoint_export import CheckpointExport
-
-Data = Literal["clicks", "ratings"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,6 +216,11 @@ def network_of(data: Data) -> ModelSpec:
     return next(spec for spec in _SPECS if spec.data == data and spec.package is not None)
 
 
+def names_of(data: Data) -> list[str]:
+    """Returns the names of the models of these data."""
+    return [model.name for model in MODELS.values() if model.data == data]
+
+
 def model_of(checkpoint: Path) -> ModelSpec:
     """Returns the model that a checkpoint is of.
 
@@ -295,7 +299,7 @@ def _open_stored(checkpoint: Path, data: Data) -> Any:
     if model.data != data:
         raise UserError(
             f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; one of "
-            f"{data} is needed here",
+            f"{data} is needed here ({', '.join(names_of(data))})",
             setting="checkpoint",
         )
     return resolve_name(model.open_stored)(checkpoint)

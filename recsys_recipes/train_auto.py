@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from recsys.auto import AutoConfig
-from recsys.data.manifest import LOG_KINDS, Manifest
+from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, Manifest
 from recsys.errors import UserError
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, run_command, run_recipe
@@ -57,6 +57,12 @@ def train(settings: TrainAutoSettings, budget: str) -> int:
     Raises:
         UserError: the dataset is refused, or the folder holds another run.
     """
+    if not (settings.dataset / MANIFEST_FILE).is_file():
+        raise UserError(
+            f"`dataset` {settings.dataset}: no prepared dataset (no {MANIFEST_FILE}). Make one "
+            "from the raw file with `recsys-recipes prepare`, then name its output folder",
+            setting="dataset",
+        )
     of_clicks = Manifest.load(settings.dataset).kind in LOG_KINDS
     model = network_of("clicks" if of_clicks else "ratings")
     network = settings.output / TRAINED

@@ -17,7 +17,7 @@ from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.formats.npy_days import NpyReader
 from recsys.data.formats.records import BinaryRecordsReader
-from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, SEQUENCES_KIND, Manifest, fingerprint
+from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, Manifest, fingerprint
 from recsys.data.parquet import ParquetReader
 from recsys.data.positioned_io import open_for_reading, read_array
 from recsys.data.row_reader import RowReader
@@ -70,13 +70,8 @@ class OpenedDataset:
         if config.is_synthetic:
             spec = FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
             return cls(config, spec, manifest)
-        if manifest is not None and manifest.kind == SEQUENCES_KIND:
-            raise DatasetError(
-                f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it with "
-                "`recsys-recipes train bert4rec`; DLRM takes click logs, of which `recsys-recipes "
-                "prepare clicks` makes a dataset",
-                setting="dataset",
-            )
+        if manifest is not None:
+            manifest.require_data(root, "clicks", "dataset")
         sizes, lines = config.num_embeddings_per_feature, list[str]()
         files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))
         has_spec = any(files)

@@ -140,8 +140,9 @@ def _dictionary_files(dataset: Path) -> dict[str, dict[str, Any]]:
 def _manifest_of(dataset: Path) -> Manifest:
     try:
         manifest = Manifest.load(dataset)
+        manifest.require_data(dataset, "clicks", "dictionaries")
     except DatasetError as error:
-        raise PreprocError(str(error)) from error
+        raise PreprocError(str(error), settings=error.settings) from error
     if manifest.kind not in LOG_KINDS:
         raise PreprocError(
             f"{dataset}: is a dataset of kind {manifest.kind}, which has no dictionaries; name one "

@@ -12,7 +12,9 @@ from typing import cast
 import numpy as np
 
 from preproc.clicks.kernel.row_writer import write_cells
+from preproc.clicks.schema.grammar import reject_reason
 from preproc.clicks.schema.rating_fields import Rating, date_of_digits, has_decimals
+from preproc.clicks.schema.row_format import criteo_format
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import (
     MAX_LINE_BYTES,
@@ -176,8 +178,9 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
     untold = " (no name tells it; without, histories are in the order of the file)"
     times = "" if TIMESTAMP in names_by_column(names) else untold
     return PreprocError(
-        f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. Needed "
-        f"are user and item, and rating and timestamp{times} where there are any: say which "
+        f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. A log of "
+        "clicks, with rows that are none, is for `recsys-recipes prepare clicks`. Needed here are "
+        f"user and item, and rating and timestamp{times} where there are any: say which "
         f"columns these are, such as `columns` {suggestion(names)}"
     )
 
@@ -280,6 +283,14 @@ def _nothing_fits(
     best: RatingsFormat,
 ) -> PreprocError:
     """Returns the error of a file that no format fits."""
+    if any(reject_reason(row, criteo_format()) is None for row in rows):
+        return PreprocError(
+            f"`input` {file.path}: is a click log in Criteo's format (a label, 13 integers, 26 "
+            "categories), which `recsys-recipes prepare criteo` reads; needed are ratings: user, "
+            "item, rating and time",
+            setting="input",
+            path=file.path,
+        )
     reason, text = cast(Fault, best.read(rows[0]))
     formats = ", ".join(dict.fromkeys(f.name for f in candidates))
     message = (

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import xxhash
 
@@ -28,6 +28,15 @@ CRITEO_KIND, CLICKS_KIND, SEQUENCES_KIND = "criteo", "clicks", "sequences"
 """Kinds of the datasets of Criteo's logs, of logs with a schema, and of ratings."""
 LOG_KINDS = (CRITEO_KIND, CLICKS_KIND)
 """Kinds that preproc.clicks makes."""
+
+Data = Literal["clicks", "ratings"]
+"""What a model learns from."""
+_NETWORKS: Mapping[Data, str] = {"clicks": "dlrm", "ratings": "bert4rec"}
+_MAKERS: Mapping[Data, str] = {
+    "clicks": "`recsys-recipes prepare clicks` or `prepare criteo`",
+    "ratings": "`recsys-recipes prepare movielens` or `prepare amazon`",
+}
+"""Data -> model that is trained on them; commands that make a dataset of them."""
 
 QUARANTINE_FILE = "quarantine.csv"
 """Raw rows that were left out, in input order."""
@@ -144,7 +153,14 @@ class Manifest:
                 "prepare it again to have one"
             )
         document = spec_document.read_json(path)
-        if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        found = document.pop("format", None) if isinstance(document, dict) else None
+        if found != FORMAT:
+            if str(found).startswith(f"{FORMAT.split()[0]} "):
+                raise DatasetError(
+                    f"{path}: of a {found}, not of a dataset; name a folder that `recsys-recipes "
+                    "prepare` made",
+                    path=path,
+                )
             raise DatasetError(
                 f"{path}: not a manifest of this project (key format is not "
                 f"{FORMAT!r}); remove it if other software made the dataset",
@@ -173,6 +189,28 @@ class Manifest:
                     path=path,
                 )
         return cls(**document)
+
+    def require_data(self, root: Path, data: Data, setting: str | None = None) -> None:
+        """Refuses a dataset of other data.
+
+        Args:
+            root: its folder.
+            data: what is needed.
+            setting: setting that names it, for the message.
+
+        Raises:
+            DatasetError: says what it is, and who takes it.
+        """
+        found: Data = "ratings" if self.kind == SEQUENCES_KIND else "clicks"
+        if found == data:
+            return
+        named = str(root) if setting is None else f"`{setting}` {root}"
+        raise DatasetError(
+            f"{named}: is a dataset of {found} (kind {self.kind}), for `recsys-recipes train "
+            f"{_NETWORKS[found]}`; one of {data} is needed here, which {_MAKERS[data]} makes",
+            setting=setting,
+            path=root,
+        )
 
     def check_newer(self, root: Path, files: Iterable[Path]) -> None:
         """Compares files that were written after it with its checksums.

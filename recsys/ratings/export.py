@@ -84,6 +84,7 @@ class RatingsExport(CheckpointExport):
         return recorded_training(self._base.checkpoint)
 
     def _read_names(self, dataset: Path, titles: bool, ignore_fingerprint: bool) -> ItemNames:
+        opened = OpenedHistories.of_folder(dataset, "raw_ids")
         raw_ids = read_item_map(dataset).raw.to_pylist()
         names = ItemNames(raw_ids, read_titles(dataset, len(raw_ids)) if titles else None)
         if titles and not names.has_titles:
@@ -92,7 +93,7 @@ class RatingsExport(CheckpointExport):
                 "the ratings, or leave `titles` out",
                 setting="titles",
             )
-        OpenedHistories.of_folder(dataset, "raw_ids").check_model(
+        opened.check_model(
             self.path, self.origin, len(names), ignore_fingerprint=ignore_fingerprint
         )
         return names

@@ -25,6 +25,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from recsys.data.manifest import FORMAT as DATASET_FORMAT
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
 from recsys.files.held import HeldPath
@@ -302,7 +303,8 @@ class Checkpoint:
         """
         found = self.state.get(MODEL)
         if found != name:
-            of = f" but of {found}" if isinstance(found, str) else ""
+            takers = f"; commands of {found} take it, such as `recsys-recipes test {found}`"
+            of = f" but of {found}{takers}" if isinstance(found, str) else ""
             raise CheckpointError(f"{self.path}: not a checkpoint of {title}{of}", path=self.path)
 
     def groups(self) -> list[str]:
@@ -420,8 +422,11 @@ def _open(path: Path) -> Checkpoint:
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        is_dataset = isinstance(manifest, dict) and manifest.get("format") == DATASET_FORMAT
+        of = "not of a checkpoint but of a dataset" if is_dataset else "not of a checkpoint"
         raise CheckpointError(
-            f"{path / MANIFEST_FILE}: not a checkpoint of this project", path=path / MANIFEST_FILE
+            f"{path / MANIFEST_FILE}: {of}; give the folder that the training run saved in",
+            path=path / MANIFEST_FILE,
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(

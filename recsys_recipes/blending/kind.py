@@ -79,16 +79,16 @@ class BlendKind:
         """Returns the first model.
 
         Raises:
-            UserError: it is not named, or damaged.
+            UserError: it is not named, damaged, or of clicks.
         """
-        from recsys_recipes.models import stored_ratings
+        from recsys_recipes.blending.stored import open_first
 
         if not settings.blend_of:
             raise UserError(
                 "`blend_of` is needed: the run of the model to blend with a fitted one",
                 setting="blend_of",
             )
-        return stored_ratings(Path(settings.blend_of))
+        return open_first(Path(settings.blend_of))
 
     def fit(self, sequences: Sequences, settings: BlendSettings) -> "TrainedBlend":
         """Fits the models to add, and chooses some and their weights."""

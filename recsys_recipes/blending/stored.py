@@ -21,7 +21,7 @@ from recsys.train.checkpoint import MODEL, Checkpoint, read_checkpoint
 from recsys.train.origin import Origin
 from recsys.train.saving.write import write_checkpoint
 from recsys_recipes.blending.kind import BLEND, MOST_ADDED, BlendSettings
-from recsys_recipes.models import stored_ratings
+from recsys_recipes.models import model_of, stored_ratings
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,23 @@ MEMBERS = ("first", "second", "third")
 """Folders of the models within a checkpoint."""
 
 FIRST = MEMBERS[0]
+
+
+def open_first(path: Path) -> StoredModel:
+    """Opens the first model of a blend.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+        UserError: it is of a model of clicks.
+    """
+    model = model_of(path)
+    if model.data != "ratings":
+        raise UserError(
+            f"`blend_of` {path}: is of {model.title}, a model of clicks, and this blend is of "
+            "ratings; `recsys-recipes train blend_clicks` adds to a DLRM",
+            setting="blend_of",
+        )
+    return stored_ratings(path)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +119,7 @@ def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
     Raises:
         UserError: one that was named needs more memory than there is, or nobody validates.
     """
-    stored = stored_ratings(Path(settings.blend_of))
+    stored = open_first(Path(settings.blend_of))
     others: dict[str, FittedModel[Any]] = {}
     for name in settings.blend_with or COUNTED_BASELINES:
         try:

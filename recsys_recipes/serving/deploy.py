@@ -24,6 +24,7 @@ from absl import flags
 
 from dlrm.config import DataConfig
 from recsys import program
+from recsys.data.manifest import Data
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import refuse_unused, values_from_flags
@@ -45,7 +46,7 @@ from recsys.settings import Not, checked, declared, joined, section_from_dict, s
 from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
 from recsys_recipes import __version__
-from recsys_recipes.models import MODELS, Data, ExportOptions, ModelSpec, model_of
+from recsys_recipes.models import ExportOptions, ModelSpec, model_of, names_of
 from recsys_recipes.serving.nvidia_options import translate
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _deploy(
     refuse_unused(flag_values, values, SECTIONS)
     options = section_from_dict(DeployerOptions, values)
     assert options.checkpoint is not None
-    _refuse_settings_of_other_data(model, given)
+    _refuse_settings_of_other_data(model, options.checkpoint, given)
     export = model.export(options.export(options.checkpoint))
     if isinstance(export, ClicksExport) and options.dataset is not None:
         check_dataset_of(export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
@@ -290,21 +291,27 @@ def _deploy(
         )
 
 
-_OF_DATA: Mapping[Data, frozenset[str]] = {
-    "clicks": frozenset({"dataset", "dataset_type", "split", "raw"}),
-    "ratings": frozenset({"raw_ids", "titles", "top_k"}),
+_OF_DATA: Mapping[Data, tuple[str, ...]] = {
+    "clicks": ("raw", "dataset", "dataset_type", "split"),
+    "ratings": ("raw_ids", "titles", "top_k"),
 }
 """Settings that only models of these data have."""
+_INSTEAD: Mapping[Data, str] = {
+    "clicks": "raw rows with `raw` and `dataset`",
+    "ratings": "raw item ids with `raw_ids`",
+}
+"""What models of these data take in place of the settings of others."""
 
 
-def _refuse_settings_of_other_data(model: ModelSpec, given: set[str]) -> None:
+def _refuse_settings_of_other_data(model: ModelSpec, checkpoint: Path, given: set[str]) -> None:
     for data, names in _OF_DATA.items():
-        others = sorted(names & given)
+        others = [name for name in names if name in given]
         if others and data != model.data:
-            titles = [other.title for other in MODELS.values() if other.data == data]
             raise UserError(
-                f"`{others[0]}` is for {', '.join(titles)}, not for {model.title}: leave it out",
-                setting=others[0],
+                f"{', '.join(f'`{name}`' for name in others)}: for models of {data} "
+                f"({', '.join(names_of(data))}). `checkpoint` {checkpoint} is of {model.title}, a "
+                f"model of {model.data}, which takes {_INSTEAD[model.data]}",
+                settings=(*others, "checkpoint"),
             )
 
 

@@ -90,7 +90,7 @@ DATASETS = [
     (PART, uncompressed, f"copy/{PART} manifest.json"),
     (MANIFEST, lambda _: b"{", "copy/manifest.json"),
     (MANIFEST, lambda content: content.replace(b'"kind": "sequences"', b'"kind": "criteo"'),
-     "--dataset_path copy criteo sequences"),
+     "--dataset_path copy criteo ratings"),
 ]  # fmt: skip
 
 

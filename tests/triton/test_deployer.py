@@ -168,7 +168,7 @@ def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(de
         ("--checkpoint={dlrm} --dataset={tmp}/none", "{tmp}/none"),
         ("--checkpoint={dlrm} --preferred_batch_sizes=a", "--preferred_batch_sizes|a"),
         ("--checkpoint={bert4rec} --top_k=0", "--top_k 0|[1, 50]"),
-        ("--checkpoint={bert4rec} --dataset={tmp}", "--dataset|DLRM"),
+        ("--checkpoint={bert4rec} --dataset={tmp}", "--dataset|dlrm"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(

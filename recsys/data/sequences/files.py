@@ -4,7 +4,6 @@
 docs/dataset_format.md describes the files.
 """
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import SEQUENCES_KIND, Manifest
+from recsys.data.manifest import Manifest
 from recsys.data.positioned_io import require_regular
 from recsys.data.sequences.histories import RawIds, Sequences, Times
 from recsys.files.durable import whole_file
@@ -223,18 +222,15 @@ def _require_ratings(root: Path, name: str) -> None:
     """Refuses a dataset of another kind, which lacks the file.
 
     Raises:
-        DatasetError: names both kinds.
+        DatasetError: says what it is.
     """
     if (root / name).exists():
         return
-    kind = SEQUENCES_KIND
-    with contextlib.suppress(DatasetError):  # without a manifest, the file is what is missing
-        kind = Manifest.load(root).kind
-    if kind != SEQUENCES_KIND:
-        raise DatasetError(
-            f"{root}: is a dataset of another kind, {kind}, not of ratings ({SEQUENCES_KIND}); "
-            "give one that `recsys-recipes prepare movielens` or `prepare amazon` wrote"
-        )
+    try:
+        manifest = Manifest.load(root)
+    except DatasetError:  # without a manifest, the file is what is missing
+        return
+    manifest.require_data(root, "ratings")
 
 
 def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:

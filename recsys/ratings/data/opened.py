@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from recsys.data.manifest import SEQUENCES_KIND, TITLES_FILE, Manifest
+from recsys.data.manifest import TITLES_FILE, Manifest
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
 from recsys.data.sequences.histories import MIN_LENGTH, Sequences
 from recsys.data.sequences.split import DICTIONARIES, parse_split
@@ -55,13 +55,7 @@ class OpenedHistories:
             UserError: it has no manifest, is of another kind, or a file was changed since.
         """
         manifest = Manifest.load(root)
-        if manifest.kind != SEQUENCES_KIND:
-            raise UserError(
-                f"`{setting}` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
-                "as preproc.movielens and preproc.amazon make them",
-                setting=setting,
-                path=root,
-            )
+        manifest.require_data(root, "ratings", setting)
         manifest.check_newer(root, [root / name for name in manifest.files.keys() - {TITLES_FILE}])
         return cls(root, manifest, setting)
 

@@ -44,8 +44,10 @@ def open_first(path: Path) -> DlrmCheckpoint:
     """
     model = model_of(path)
     if model is not MODELS["dlrm"]:
+        of_ratings = "; `recsys-recipes train blend` adds to a model of ratings"
         raise UserError(
-            f"`blend_of` {path}: is of {model.title}; a blend of clicks begins with a DLRM",
+            f"`blend_of` {path}: is of {model.title}, a model of {model.data}; a blend of clicks "
+            f"begins with a DLRM{of_ratings if model.data == 'ratings' else ''}",
             setting="blend_of",
         )
     return DlrmCheckpoint.open(path)
