@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import functools
 import io
@@ -120,6 +121,7 @@ class Caller:
         names: setting -> flag of the command, where the program's own flag has another name.
         defaults: setting -> default of the command, where the program's own differs.
         typed: all words that the user typed.
+        models_with: flag -> models for which the command has it, of one that this program lacks.
     """
 
     module: str
@@ -129,6 +131,7 @@ class Caller:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     typed: tuple[str, ...] = ()
+    models_with: Callable[[str], Sequence[str]] = lambda _: ()
 
 
 _callers: list[Caller] = []
@@ -158,12 +161,29 @@ def _in_command(text: str) -> str:
 
 def _message(error: Exception) -> str:
     """Returns the message of an error, with the flags of the command."""
-    said, hint, suggested = str(error).partition("Did you mean: ")
-    if isinstance(error, flags.UnrecognizedFlagError) and hint:
-        flags_meant = suggested.removesuffix(" ?").split(", ")
-        said += hint + ", ".join(_names().get(flag, flag) for flag in flags_meant) + " ?"
-        return said
-    return _in_command(str(error))
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return _in_command(str(error))
+    name = error.flagname
+    models = _callers[-1].models_with(name) if _callers else ()
+    known = (_names().get(flag, flag) for flag in _flags)
+    return f"Unknown command line flag {name!r}{unknown_flag_hint(name, known, models)}"
+
+
+def unknown_flag_hint(name: str, known: Iterable[str], models: Sequence[str]) -> str:
+    """Returns the models that have an unknown flag, and flags like it; empty without any.
+
+    Args:
+        name: the flag.
+        known: the flags of the command.
+        models: those that have it.
+    """
+    meant = difflib.get_close_matches(name, [*known])
+    return "".join(
+        (
+            f"; models with it: {', '.join(models)}" if models else "",
+            f". Did you mean: {', '.join(meant)} ?" if meant else "",
+        )
+    )
 
 
 def _take_defaults(flag_values: flags.FlagValues) -> None:

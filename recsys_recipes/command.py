@@ -2,6 +2,7 @@
 """The command `recsys-recipes`: finds the program of the words and runs it."""
 
 import difflib
+import functools
 import itertools
 import runpy
 import sys
@@ -72,10 +73,17 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
         names=program.names,
         defaults=program.defaults,
         typed=(NAME, *words, *arguments),
+        models_with=functools.partial(_models_with, program),
     )
     called_by(caller)
     sys.argv = [spelled, *program.arguments, *own]
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+
+
+def _models_with(program: Program, flag: str) -> list[str]:
+    from recsys_recipes.model_flags import models_with  # with all models, which few runs need
+
+    return models_with(flag, program)
 
 
 def own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[str]:

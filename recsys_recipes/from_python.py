@@ -16,8 +16,9 @@ from preproc.files.progress import ProgressReporter
 from preproc.files.remote import is_remote, local_copy
 from recsys.data.manifest import Data
 from recsys.errors import UserError
-from recsys.program import new_flags
+from recsys.program import new_flags, unknown_flag_hint
 from recsys_recipes.commands import COMMANDS, Program
+from recsys_recipes.model_flags import models_with
 from recsys_recipes.models import MODELS, names_of
 
 
@@ -65,6 +66,12 @@ def parsed_flags(
         arguments.append(f"--{own.get(name, name)}={given}")
     try:
         values(["recsys_recipes", *arguments])
+    except flags.UnrecognizedFlagError as error:
+        name = error.flagname
+        known = (names.get(setting, setting) for setting in values)
+        models = [] if program is None else models_with(name, program)
+        hint = unknown_flag_hint(name, known, models)
+        raise UserError(f"there is no setting {name!r}{hint}") from error
     except flags.Error as error:
         raise UserError(str(error)) from error
     return values

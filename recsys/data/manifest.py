@@ -153,14 +153,14 @@ class Manifest:
                 "prepare it again to have one"
             )
         document = spec_document.read_json(path)
-        found = document.pop("format", None) if isinstance(document, dict) else None
-        if found != FORMAT:
-            if str(found).startswith(f"{FORMAT.split()[0]} "):
-                raise DatasetError(
-                    f"{path}: of a {found}, not of a dataset; name a folder that `recsys-recipes "
-                    "prepare` made",
-                    path=path,
-                )
+        found = document.get("format") if isinstance(document, dict) else None
+        if str(found).startswith("recsys-recipes ") and found != FORMAT:
+            raise DatasetError(
+                f"{path}: of a {found}, not of a dataset; name a folder that `recsys-recipes "
+                "prepare` made",
+                path=path,
+            )
+        if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
             raise DatasetError(
                 f"{path}: not a manifest of this project (key format is not "
                 f"{FORMAT!r}); remove it if other software made the dataset",

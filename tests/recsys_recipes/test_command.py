@@ -107,6 +107,7 @@ def test_a_typo_is_refused_before_torch_is_imported():
     lines += [
         "train dlrm --lr=-1",
         "train bert4rec --lr=-1",
+        "train dlrm --max_len=50",
         "ask --url=x --p99_ms=1",
     ]
     done = harness.python("-c", REFUSED_WITHOUT_TORCH, *lines)
@@ -221,7 +222,7 @@ def test_a_refusal_names_flags_as_the_command_has_them(tmp_path):
         (["train", "bert4rec", f"--dataset={tmp_path}"], ["--dataset", tmp_path]),
         (["train", "bert4rec", "--batch_size=0"], ["--batch_size"]),
         (["train", "bert4rec", "--preset=nope"], ["--preset", "nope"]),
-        (["train", "item_knn", "--datset=x"], ["dataset_name, dataset"]),
+        (["train", "item_knn", "--datset=x"], ["dataset, dataset_name"]),
         (["train", "dlrm", "--resume", f"--dataset={tmp_path}"], ["--resume", "--output"]),
         (["test", f"--checkpoint={tmp_path}"], [tmp_path]),
     ):
@@ -237,6 +238,22 @@ def test_a_flag_of_another_program_is_unknown(words):
     assert f"Unknown command line flag '{name}'" in done.stderr
     assert "BERT4Rec" not in done.stderr
     assert "num_epochs" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "facts"),
+    [
+        ("train dlrm", "max_len", ["bert4rec", "max_steps"]),
+        ("train markov", "emb_dim", ["bert4rec, gru"]),
+        ("train auto", "neighbours", ["item_knn"]),
+        ("tune bert4rec", "optimizer", ["dlrm"]),
+        ("test ease", "batch_size", ["dlrm, bert4rec, gru"]),
+    ],
+)
+def test_a_flag_of_other_models_names_them_and_flags_like_it(words, flag, facts, here):
+    code, out, err = here(*words.split(), f"--{flag}=5")
+    assert (code, out) == (2, "")
+    harness.assert_tells(err, f"'{flag}'", *facts)
 
 
 def test_the_command_trains_and_tests_a_model(tmp_path):

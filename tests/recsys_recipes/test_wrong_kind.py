@@ -111,6 +111,13 @@ def test_a_raw_click_log_is_no_file_of_ratings(tmp_path):
         ratings.prepare(own, tmp_path / "data", progress="none")
 
 
+def test_python_names_the_models_of_an_unknown_setting(tmp_path):
+    with harness.refusal("'max_len'", "bert4rec", "max_steps"):
+        clicks.train(tmp_path, tmp_path / "run", max_len=50)
+    with harness.refusal("'epoch'", "epochs"):
+        ratings.train(tmp_path, tmp_path / "run", epoch=50)
+
+
 def test_python_names_the_module_of_a_model_of_other_data(made, tmp_path):
     with harness.refusal("'markov'", "rr.ratings"):
         clicks.test(made["ratings"], made["markov"])
