@@ -281,7 +281,7 @@ class DlrmRecipe:
         config = self.config
         return SplitTest(config.data, self.dataset, config.run.gauc_by, self.machine.print_line)
 
-    def tell_health(self, metrics: ClickMetrics, training_rows: int | None = None) -> None:
+    def tell_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
         """Prints what is wrong with the model or its data; see `SplitTest.tell_health`."""
         if not self.config.data.is_synthetic and self.machine.processes.is_first:
             self._split_test.tell_health(metrics, training_rows)
@@ -374,7 +374,7 @@ class DlrmTraining:
         step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
         num_rows: rows of the training split.
         metric: the metric that chooses the best checkpoint.
-        last_test: metrics of the latest evaluation, if there was one.
+        tests: value of `metric` and metrics of each evaluation of this process.
     """
 
     recipe: DlrmRecipe
@@ -383,7 +383,7 @@ class DlrmTraining:
     step: TrainStep[Batch[Any]]
     num_rows: int
     metric: Metric
-    last_test: list[ClickMetrics] = dataclasses.field(default_factory=list)
+    tests: list[tuple[float, ClickMetrics]] = dataclasses.field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -458,12 +458,12 @@ class DlrmTraining:
         recipe = self.recipe
         scores = recipe.score()
         metrics = scores.metrics
-        self.last_test[:] = [metrics]
         recipe.machine.print_line(f"{recipe.config.data.eval_split} loss: {metrics.log_loss:.8f}")
         recipe.model.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
         compared = metrics.auc if self.metric is _AUC else -metrics.log_loss
+        self.tests.append((compared, metrics))
         return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
 
     def keep_best(self) -> None:
@@ -505,9 +505,9 @@ class DlrmTraining:
             f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
         )
         if not result.reason.startswith("SIG"):
-            for metrics in self.last_test:
+            if self.tests:
                 rows = self.source.num_batches * self.source.batch_size
-                self.recipe.tell_health(metrics, rows)
+                self.recipe.tell_health(self._test_of_kept(state.best_metric, folder), rows)
             if values := self._compare_and_explain(state.step, folder):
                 yield values
         if self.metric is _LOG_LOSS:
@@ -519,6 +519,17 @@ class DlrmTraining:
             "average_test_throughput": result.test_samples_per_s,
         }
 
+    def _test_of_kept(
+        self, best_metric: float, folder: CheckpointFolder | None
+    ) -> ClickMetrics | None:
+        """Returns the metrics of the model that is kept; None if an earlier process tested it.
+
+        Without a folder, or an evaluation with a figure, it is that of the last step.
+        """
+        if folder is None or not math.isfinite(best_metric):
+            return self.tests[-1][1]
+        return next((metrics for value, metrics in self.tests if value == best_metric), None)
+
     def _compare_and_explain(self, step: int, folder: CheckpointFolder | None) -> Mapping[str, Any]:
         """Compares and explains the model that a test of the folder takes.
 
@@ -527,7 +538,7 @@ class DlrmTraining:
         """
         recipe, config = self.recipe, self.recipe.config
         model, print_line = recipe.model, recipe.machine.print_line
-        is_compared = bool(self.last_test) and recipe.has_company()
+        is_compared = bool(self.tests) and recipe.has_company()
         is_explained = config.measure.report is not None and isinstance(model, Dlrm)
         if not (is_compared or is_explained):
             return {}

@@ -193,15 +193,15 @@ class SplitTest:
             }
         )
 
-    def tell_health(self, metrics: ClickMetrics, training_rows: int | None = None) -> None:
+    def tell_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
         """Prints what is wrong with the model or its data, after a test.
 
         Args:
-            metrics: those of the test.
+            metrics: those of the test; None tells of the data only.
             training_rows: rows of an epoch of training; None if all are.
         """
         split, tables = self.data.eval_split, self.dataset.spec.table_names
-        lines = metric_lines(metrics, split)
+        lines = [] if metrics is None else metric_lines(metrics, split)
         with contextlib.suppress(DatasetError, OSError):  # a test needs no training rows
             train, evaluated = (
                 self.dataset.rows(each, check_ids=False) for each in ("train", split)

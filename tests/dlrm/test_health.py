@@ -149,6 +149,22 @@ def test_a_sound_run_says_nothing(program, tmp_path):
     assert len(program.stdout.splitlines()) == 1
 
 
+def test_the_model_that_is_kept_is_judged(program, tmp_path):
+    """Ids of five rows each are memorised: the last evaluation is of no use, the best one is."""
+    rng = np.random.default_rng(7)
+    rows = [(c, site, f"u{rng.integers(0, 300)}") for c, site, _ in rows_of(rng, 1500, 0.5)]
+    dataset = prepared(tmp_path / "log", rows, RANDOM)
+    memorising = ("--epochs=12", "--noreset_embeddings", "--embedding_weight_decay=0", "--lr=0.1")
+    how = (*memorising, "--best_by=log_loss", "--baselines=")
+    for kept in ([], [f"--save_checkpoint_path={tmp_path / 'run'}"]):
+        records = train(program, dataset, *how, *kept)
+        entropies = [
+            r["data"]["normalised_entropy"] for r in records if "normalised_entropy" in r["data"]
+        ]
+        assert min(entropies) < 1 < entropies[-1]
+        assert ("Normalised entropy" in program.stdout) == (not kept)
+
+
 def metrics_with(**values):
     rows = torch.arange(4)
     usual = {"auc": 0.7, "normalised_entropy": 0.9, "calibration": 1.0}
