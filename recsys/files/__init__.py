@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files as every program reads and locks them."""
+"""How every program reads, writes and locks files."""

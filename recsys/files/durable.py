@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear whole, and renames that outlive a power failure.
+"""Files that appear only when complete, and renames that survive a power failure.
 
-A file system writes what a program wrote, and the names of files, in its own time and order: a
-rename may reach the disk half a minute before the content, and a removal before the rename.
+A file system stores content and file names at its own time and in its own order. A rename may reach
+the disk half a minute before the content, and a removal before the rename.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-"""What file systems answer that cannot sync a folder."""
+"""Errors of file systems that cannot sync a folder."""
 
 
 def durable_rename(new: Path, path: Path) -> None:
-    """Renames a file or folder, whole even after a power failure.
+    """Renames a file or folder so that it is complete even after a power failure.
 
-    What it replaces, or makes obsolete, may be removed afterwards.
+    What it replaces or makes obsolete may be removed afterwards.
     """
     sync_tree(new)
     new.replace(path)
@@ -28,7 +28,7 @@ def durable_rename(new: Path, path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Syncs a file, or all that a folder holds, to disk."""
+    """Syncs a file, or everything in a folder, to disk."""
     below = path.rglob("*") if path.is_dir() else ()
     for each in (*(entry for entry in below if not entry.is_symlink()), path):
         sync(each)
@@ -38,7 +38,7 @@ def sync(path: Path) -> None:
     """Syncs a file, or the names in a folder, to disk.
 
     Raises:
-        OSError: what was written could not be stored, as on a full or broken disk.
+        OSError: the written data could not be stored, as on a full or broken disk.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -52,9 +52,9 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file to write; renames it into place at the end.
+    """Opens a file to write, and renames it into place at the end.
 
-    Nothing is left of it after an error. A device or pipe of that name is written to.
+    It is removed on error. Devices and pipes are written in place.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         with path.open("wb") as device:
@@ -68,11 +68,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a write that fails does not name its file
+            error.filename = str(path)  # the error of a failed write does not name its file
         raise
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Writes a text file, which gets its name when it is complete."""
+    """Writes a text file, which appears only when complete."""
     with whole_file(path) as file:
         file.write(text.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks on files and folders of runs, among processes."""
+"""Locks between processes, on files and on folders of runs."""
 
 import contextlib
 import fcntl
@@ -12,21 +12,21 @@ logger = logging.getLogger(__name__)
 
 
 class HeldPath:
-    """A lock on a path, until it is let go or collected.
+    """A lock on a path, held until it is released or collected.
 
     Args:
         path: file or folder.
-        kind: LOCK_SH or LOCK_EX of fcntl, with LOCK_NB instead of a wait.
-        flags: of `os.open`.
+        kind: LOCK_SH or LOCK_EX of fcntl; with LOCK_NB it does not wait.
+        flags: flags of `os.open`.
 
     Attributes:
-        descriptor: of the opened path.
-        let_go: ends the lock.
-        why_not: reason of a file system that has no locks; empty where it is locked.
+        descriptor: descriptor of the opened path.
+        let_go: releases the lock.
+        why_not: why the file system cannot lock the path; empty if it is locked.
 
     Raises:
-        BlockingIOError: with LOCK_NB, another process holds it.
-        OSError: it cannot be opened.
+        BlockingIOError: with LOCK_NB, another process holds the lock.
+        OSError: the path cannot be opened.
     """
 
     def __init__(self, path: Path, kind: int, flags: int = os.O_RDONLY) -> None:
@@ -43,11 +43,11 @@ class HeldPath:
 
 
 def hold_folder(file: Path) -> HeldPath:
-    """Makes the folder of a lock file and locks it, or warns.
+    """Creates the folder of a lock file and locks the file; warns if locks are not supported.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: it cannot be made or written.
+        BlockingIOError: another process holds the lock.
+        OSError: the folder or the file cannot be created or written.
     """
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)

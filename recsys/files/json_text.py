@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON from outside: whatever is wrong with it is a ValueError."""
+"""Parses untrusted JSON: every fault of the text is a ValueError."""
 
 import json
 from typing import Any
@@ -9,11 +9,11 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     """Returns the value of a JSON text.
 
     Args:
-        text: the text; bytes are UTF-8, UTF-16 or UTF-32.
-        options: of `json.loads`.
+        text: JSON text; bytes are UTF-8, UTF-16 or UTF-32.
+        options: options of `json.loads`.
 
     Raises:
-        ValueError: it is no JSON, or nests more deeply than Python can follow.
+        ValueError: the text is not JSON, or is nested more deeply than Python can parse.
     """
     try:
         return json.loads(text, **options)

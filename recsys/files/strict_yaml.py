@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML files, read strictly: each fault is told by its line."""
+"""Reads YAML files strictly: every error names its line."""
 
 import dataclasses
 import reprlib
@@ -11,7 +11,7 @@ import yaml
 from recsys.errors import UserError
 
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of PyYAML for a date that is none, an integer of 5,000 digits, `!!int x`."""
+"""Errors of PyYAML for an invalid date, an integer of 5,000 digits, `!!int x`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class YamlDocument:
     _root: yaml.Node | None
 
     def line(self, *at: object) -> int:
-        """Returns the line of a key or entry, else one above it.
+        """Returns the line of a key or entry; if it is missing, the line of its parent.
 
         Args:
-            at: keys from the top, of lists numbers from 0.
+            at: keys from the top; for lists, numbers from 0.
         """
         node, line = self._root, 1
         for name in at:
@@ -42,7 +42,7 @@ class YamlDocument:
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader whose errors have a line; it refuses duplicate keys."""
+    """A SafeLoader that refuses duplicate keys and whose errors have a line."""
 
     def get_single_node(self) -> yaml.Node | None:
         try:
@@ -63,9 +63,9 @@ class _Loader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int):
-                str(value)  # refuses long ones: hexadecimal may be longer than a message can show
+                str(value)  # refuses integers too long to show; hexadecimal ones pass the parser
         except _UNREADABLE as error:
-            text = f"{reprlib.repr(node.value)} is no number or date that can be read"
+            text = f"{reprlib.repr(node.value)} is not a valid number or date"
             raise _fault(text, "correct it, or quote a text", node.start_mark) from error
         return value
 
@@ -94,7 +94,7 @@ def load(
         root = loader.get_single_node()
         return YamlDocument(None if root is None else loader.construct_document(root), root)
     except UnicodeDecodeError as fault:
-        before, problem = content[: fault.start], "no UTF-8; save it as such"
+        before, problem = content[: fault.start], "not UTF-8; save it as UTF-8"
     except yaml.reader.ReaderError as fault:
         before = content.decode()[: fault.position].encode()
         problem = f"character {chr(fault.character)!r}; remove it"
