@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataset formats, each with writer and reader; no torch."""
+"""Dataset formats, each with a writer and a reader; nothing here imports torch."""

@@ -15,13 +15,13 @@ from recsys.data.list_columns import ListColumn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClickColumns:
-    """Columns of B rows.
+    """Columns of B rows of a click log.
 
     Attributes:
         label: [B] bool, True for a click.
         numerical: [B, M] float16 or float32, transformed values.
         categorical: F arrays of [B] signed integers, ids in [0, cardinality).
-        lists: columns of lists, where the dataset has some.
+        lists: list columns; empty if the dataset has none.
     """
 
     label: npt.NDArray[np.bool_]
@@ -41,14 +41,14 @@ class ClickColumns:
         )
 
     def fill(self, columns: "ClickColumns") -> None:
-        """Copies other columns of the same dtypes and length into these."""
+        """Copies columns of the same dtypes and length into these."""
         pairs = [(self.label, columns.label), (self.numerical, columns.numerical)]
         for to, values in [*pairs, *zip(self.categorical, columns.categorical, strict=True)]:
             np.copyto(to, values, casting="no")
 
     @staticmethod
     def concatenate(chunks: Sequence["ClickColumns"]) -> "ClickColumns":
-        """Joins chunks of rows of the same dataset, in order."""
+        """Joins consecutive chunks of rows of the same dataset."""
         return ClickColumns(
             np.concatenate([chunk.label for chunk in chunks]),
             np.concatenate([chunk.numerical for chunk in chunks]),
@@ -59,7 +59,7 @@ class ClickColumns:
         )
 
     def check_shape(self, spec: FeatureSpec) -> None:
-        """Refuses columns of unequal length or of another spec.
+        """Refuses columns of unequal length, or that do not match the spec.
 
         Raises:
             ValueError: names the column.
@@ -77,11 +77,11 @@ class ClickColumns:
                 raise ValueError(f"{feature.name} has shape {ids.shape}, expected {(rows,)}")
 
     def check_ids(self, spec: FeatureSpec, source: object, first_row: int) -> None:
-        """Refuses ids outside their feature's table.
+        """Refuses ids outside their embedding table.
 
         Args:
             spec: columns with their cardinalities.
-            source: file or folder to name in the message.
+            source: file or folder, for the message.
             first_row: number of the first row in its split.
 
         Raises:
@@ -97,7 +97,7 @@ def check_ids_of(
     source: object,
     first_row: int,
 ) -> None:
-    """Refuses ids outside a feature's table; see `ClickColumns.check_ids`."""
+    """Refuses ids outside a feature's embedding table; see `ClickColumns.check_ids`."""
     if len(ids) == 0 or (int(ids.max()) < feature.cardinality and int(ids.min()) >= 0):
         return
     row = int(np.flatnonzero((ids < 0) | (ids >= feature.cardinality))[0])
@@ -114,7 +114,7 @@ _EXPONENTS: dict[int, tuple[npt.DTypeLike, int]] = {
     2: (np.uint16, 0x7C00),
     4: (np.uint32, 0x7F800000),
 }
-"""Bytes of a number -> unsigned integers of that width, and the bits of its exponent."""
+"""Bytes of a number -> (unsigned integer type of that width, mask of the exponent's bits)."""
 
 
 def check_numerical(
@@ -126,16 +126,17 @@ def check_numerical(
     """Refuses numbers that are NaN or infinite.
 
     Args:
-        values: [B, M].
-        names: M features.
-        source: file to name in the message.
+        values: [B, M] float16 or float32.
+        names: M names of features.
+        source: file, for the message.
         first_row: number of the first row in its split.
 
     Raises:
         DatasetError: names feature, row and value.
     """
     integers, exponent = _EXPONENTS[values.dtype.itemsize]
-    # All bits of an exponent are set in these alone; np.isfinite takes five times as long.
+    # NaN and infinity are the only numbers whose exponent bits are all set. `np.isfinite` takes
+    # five times as long.
     if not values.size or int((values.view(integers) & exponent).max()) < exponent:
         return
     row, feature = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
@@ -148,7 +149,7 @@ def check_numerical(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawColumns:
-    """Columns of B rows as stored in a file, unchecked.
+    """Columns of B rows as stored in a file, not checked.
 
     Attributes:
         label: [B] of any numeric dtype.
@@ -165,7 +166,7 @@ FOREIGN_OR_DAMAGED = (
     "the feature spec does not belong to this file, or the file is damaged "
     "(recsys-recipes verify checks a dataset)"
 )
-"""Remedy for a label that is neither 0 nor 1, where a feature spec names it."""
+"""Remedy for a label that is neither 0 nor 1, if a feature spec names the label."""
 
 
 def check_label(
@@ -180,15 +181,15 @@ def check_label(
     Args:
         values: [B] of any numeric dtype.
         name: name of the label.
-        source: file to name in the message.
+        source: file, for the message.
         first_row: number of the first row in its split.
-        remedy: what to do about another value, for the message.
+        remedy: how to correct another value, for the message.
 
     Raises:
         DatasetError: a label is neither 0 nor 1.
     """
     if values.dtype == np.uint8 and values.max(initial=0) <= 1:
-        return values.view(np.bool_)  # the hot path of split binary: no copy
+        return values.view(np.bool_)  # no copy: split binary reads every row this way
     wrong = (values != 0) & (values != 1)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

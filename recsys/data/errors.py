@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error that every reader of a dataset raises."""
+"""The error that all readers of datasets raise."""
 
 from recsys.errors import UserError
 
 
 class DatasetError(UserError):
-    """A dataset on disk breaks the rules of its format.
+    """A dataset on disk violates its format.
 
     The message names the file, the fault and a remedy.
     """

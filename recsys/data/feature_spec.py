@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The feature spec: names, dtypes, cardinalities and channels of a click-log dataset.
 
-It is written to two files: `feature_spec.yaml` (NVIDIA DLRM's later layout) and `model_size.json`
-(the earlier one: name -> highest id). docs/dataset_format.md has the details.
+It is written to two files: `feature_spec.yaml` (the later layout of NVIDIA's DLRM) and
+`model_size.json` (the earlier one: name -> highest id). docs/dataset_format.md has the details.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ FIRST_CATEGORICAL_COLUMN = 14
 
 
 def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
-    """Returns the smallest dtype of ids, with cardinality < iinfo.max.
+    """Returns the smallest signed dtype whose maximum exceeds the cardinality.
 
     Raises:
         DatasetError: the ids do not fit int32.
@@ -44,7 +44,7 @@ def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
 class CategoricalFeature:
     """A categorical feature with ids in [0, cardinality).
 
-    Id 0 is missing, rare or unknown.
+    Id 0 means missing, rare or unknown.
     """
 
     name: str
@@ -61,8 +61,8 @@ class ListFeature(CategoricalFeature):
     """A feature with a list of ids in each row.
 
     Attributes:
-        pooling: `mean` or `sum` of the vectors.
-        is_weighted: each id has a factor.
+        pooling: `mean` or `sum` of the vectors of a list.
+        is_weighted: whether each id has a weight.
     """
 
     pooling: str
@@ -75,11 +75,11 @@ class FeatureSpec:
 
     Attributes:
         categorical: features in table order.
-        lists: features of lists, whose tables come after these.
-        numerical: names of the numerical features, in the order of the columns of numerical.bin.
+        lists: list features; their tables follow the categorical ones.
+        numerical: names of the numerical features, in the order of numerical.bin.
         label: name of the label.
         numerical_dtype: storage dtype of the numerical features in split binary.
-        files: split -> its files, as far as the spec names them; others have the standard names.
+        files: split -> files that the spec names for it; other files have the standard names.
     """
 
     categorical: tuple[CategoricalFeature, ...]
@@ -90,7 +90,7 @@ class FeatureSpec:
     files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses repeated names, empty tables and tables beyond int32 ids."""
+        """Refuses repeated names, empty tables, and tables too large for int32 ids."""
         with_tables = (*self.categorical, *self.lists)
         names = [self.label, *self.numerical, *(f.name for f in with_tables)]
         if len(set(names)) != len(names):
@@ -117,11 +117,11 @@ class FeatureSpec:
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """Names of the features with tables, in the order of these."""
+        """Names of the features with tables, in table order."""
         return tuple(f.name for f in (*self.categorical, *self.lists))
 
     def with_features(self, features: Sequence[int]) -> "FeatureSpec":
-        """Returns the spec with some categorical features, chosen by number."""
+        """Returns a spec with only the categorical features of the given numbers."""
         return dataclasses.replace(self, categorical=tuple(self.categorical[i] for i in features))
 
     @classmethod
@@ -132,7 +132,7 @@ class FeatureSpec:
         numerical_dtype: NumericalDtype = "float16",
         numerical_prefix: str = "num_",
     ) -> "FeatureSpec":
-        """Builds a spec with the project's names: label, num_0.., cat_0..."""
+        """Builds a spec with this project's names: label, num_0.., cat_0..."""
         return cls(
             categorical=tuple(
                 CategoricalFeature(f"cat_{i}", int(c)) for i, c in enumerate(cardinalities)
@@ -142,11 +142,11 @@ class FeatureSpec:
         )
 
     def save(self, root: Path, *, wide: bool = False) -> None:
-        """Writes feature_spec.yaml and model_size.json into `root`, each by rename.
+        """Writes feature_spec.yaml and model_size.json into `root`, each by a rename.
 
         Args:
             root: folder of the dataset.
-            wide: declare the dtypes of wide split binary.
+            wide: declare the dtypes of wide split binary, not of narrow.
         """
         write_whole_file(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
         sizes = {
@@ -173,7 +173,8 @@ class FeatureSpec:
         def chunk(split: str, names: list[str], file: str) -> dict[str, Any]:
             return {"type": "split_binary", "features": names, "files": [f"{split}/{file}"]}
 
-        # NVIDIA's reader refuses mappings other than train and test; validation/ is found by name.
+        # NVIDIA's reader refuses mappings other than train and test; readers find validation/ by
+        # its name.
         sources = {
             split: [
                 *([chunk(split, list(self.numerical), "numerical.bin")] if self.numerical else []),
@@ -200,10 +201,10 @@ class FeatureSpec:
 
         Args:
             root: folder of the dataset.
-            num_numerical: number of numerical features, which model_size.json lacks.
+            num_numerical: number of numerical features, which model_size.json does not hold.
 
         Raises:
-            DatasetError: neither file exists, or one is malformed.
+            DatasetError: neither file exists, or the one found is malformed.
         """
         if (root / SPEC_FILE).is_file():
             return cls.load_yaml(root / SPEC_FILE)
@@ -222,7 +223,7 @@ class FeatureSpec:
         """Reads the earlier spec: {"_c14": highest id, ...}, in table order.
 
         Raises:
-            DatasetError: not such a mapping.
+            DatasetError: the file does not hold such a mapping.
         """
         sizes = spec_document.read_json(path)
         if not isinstance(sizes, dict) or not all(
@@ -243,7 +244,7 @@ class FeatureSpec:
         """Reads feature_spec.yaml.
 
         Raises:
-            DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
+            DatasetError: the file is not YAML, lacks a key, or a channel names an unknown feature.
         """
         fields = spec_document.read_spec(path)
         fields["categorical"] = tuple(CategoricalFeature(*item) for item in fields["categorical"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of ids in the rows of a split."""
+"""Columns whose rows hold lists of ids."""
 
 import dataclasses
 import weakref
@@ -22,10 +22,10 @@ class ListColumn:
     """The lists of B rows.
 
     Attributes:
-        ids: [L] signed integers, one list after the other.
-        offsets: [B + 1] int64, where each list begins, then L.
-        weights: [L] float32, a factor of each id; None without.
-        is_mean: vectors of a list are averaged, not summed.
+        ids: [L] signed integers, the lists one after the other.
+        offsets: [B + 1] int64 index of each list's first id, then L.
+        weights: [L] float32 factor of each id; None without weights.
+        is_mean: whether the vectors of a list are averaged; otherwise they are summed.
     """
 
     ids: npt.NDArray[np.signedinteger]
@@ -44,7 +44,7 @@ class ListColumn:
         return ListColumn(self.ids[taken], offsets - offsets[0], weights, self.is_mean)
 
     def factors(self) -> npt.NDArray[np.float32]:
-        """Returns [L] factors of the vectors in their lists' sums."""
+        """Returns [L] float32 factors of the ids' vectors in the sums of their lists."""
         factors = np.ones(len(self.ids), np.float32) if self.weights is None else self.weights
         if not self.is_mean:
             return factors
@@ -58,9 +58,9 @@ class ListFiles:
     """The files of a feature's lists in a split.
 
     Attributes:
-        ids: the ids, in the dtype of the feature.
-        offsets: [N + 1] int64.
-        weights: float32; of weighted lists alone.
+        ids: file of the ids, in the dtype of the feature.
+        offsets: file of [N + 1] int64 offsets.
+        weights: file of the float32 weights; None without weights.
     """
 
     ids: Path
@@ -69,7 +69,7 @@ class ListFiles:
 
     @classmethod
     def of(cls, folder: Path, table: int) -> "ListFiles":
-        """Returns the files of the feature with a table's number."""
+        """Returns the files of the feature whose table has the given number."""
         name = f"cat_{table}"
         files = (folder / f"{name}{ending}.bin" for ending in ("", ".offsets", ".weights"))
         return cls(*files)
@@ -79,14 +79,14 @@ class ListReader:
     """Reads the lists of a split; `read` is thread-safe.
 
     Args:
-        folder: of the split.
-        feature: its name, cardinality and form.
-        table: number of its table.
+        folder: folder of the split.
+        feature: name, cardinality and form of the feature.
+        table: number of the feature's table.
         num_rows: rows of the split.
-        check_ids: refuse ids outside the table.
+        check_ids: whether to refuse ids outside the table.
 
     Raises:
-        DatasetError: a file is missing, or its size fits neither rows nor lists.
+        DatasetError: a file is missing, or its size fits neither the rows nor the lists.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ListReader:
         self.files = [self._paths.ids, self._paths.offsets]
         self.files += [self._paths.weights] if feature.is_weighted else []
         self._fds: dict[str, int] = {}
-        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
+        weakref.finalize(self, close_all, self._fds)  # closes the files of a dropped reader
         try:
             for path in self.files:
                 self._fds[path.name] = open_for_reading(path)
@@ -128,13 +128,13 @@ class ListReader:
         """Returns the lists of rows [start, stop).
 
         Raises:
-            DatasetError: offsets fall, or a checked id is outside the table.
+            DatasetError: an offset is below the one before, or a checked id is outside the table.
         """
         offsets = self._array(self._paths.offsets, OFFSET, start, stop - start + 1)
         if offsets[0] < 0 or offsets[-1] > self._count or (np.diff(offsets) < 0).any():
             raise DatasetError(
-                f"{self._paths.offsets}: offsets fall, or lie outside [0, {self._count}]; get the "
-                "dataset again",
+                f"{self._paths.offsets}: offsets decrease, or lie outside [0, {self._count}]; get "
+                "the dataset again",
                 path=self._paths.offsets,
             )
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifest of a dataset: contents, settings and a checksum per file.
 
-It is written last, so a folder without it is unfinished (or was made by other software).
+It is written last. A folder without one is unfinished, or made by other software.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
 CRITEO_KIND, CLICKS_KIND, SEQUENCES_KIND = "criteo", "clicks", "sequences"
-"""Kinds of the datasets of Criteo's logs, of logs with a schema, and of ratings."""
+"""Kinds of datasets: of Criteo's logs, of logs with a schema, and of ratings."""
 LOG_KINDS = (CRITEO_KIND, CLICKS_KIND)
-"""Kinds that preproc.clicks makes."""
+"""Kinds that `recsys-recipes prepare clicks` and `prepare criteo` make."""
 
 Data = Literal["clicks", "ratings"]
 """What a model learns from."""
@@ -39,10 +39,10 @@ _MAKERS: Mapping[Data, str] = {
 """Data -> model that is trained on them; commands that make a dataset of them."""
 
 QUARANTINE_FILE = "quarantine.csv"
-"""Raw rows that were left out, in input order."""
+"""File of the raw rows that were left out, in input order."""
 
 TITLES_FILE = "item_titles.parquet"
-"""Titles of items: listed with the other files, but no part of the fingerprint."""
+"""File of the titles of items. The manifest lists it, but the fingerprint leaves it out."""
 
 _UNFINISHED = MANIFEST_FILE + ".tmp"
 _BLOCK_BYTES = 1 << 18
@@ -60,9 +60,9 @@ def file_checksum(path: Path, algorithm: Callable[[], Any] = xxhash.xxh3_128) ->
 
 
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns one checksum over names and checksums of all files but titles.
+    """Returns a checksum of the names and checksums of all files except titles.
 
-    Equal datasets have equal values.
+    Equal datasets have equal fingerprints.
     """
     digest = xxhash.xxh3_128()
     for name in sorted(files.keys() - {TITLES_FILE}):
@@ -75,17 +75,17 @@ class Manifest:
     """Contents of manifest.json.
 
     Attributes:
-        kind: `criteo`, `clicks`, `synthetic`, `sequences`.
+        kind: `criteo`, `clicks`, `synthetic` or `sequences`.
         engine: name and version of the engine.
-        semantics: settings that decide the contents (thresholds, transforms, splits).
+        semantics: settings that determine the contents (thresholds, transforms, splits).
         source_files: name, bytes, rows and rejected rows of each input file.
         rows: split -> number of rows.
         positives: split -> number of clicks.
         rejected: reason -> number of rejected rows.
         cardinalities: rows of each embedding table.
         files: path relative to the dataset -> {"bytes", "xxh3_128"}.
-        fingerprint: checksum over `files` without the titles of items.
-        statistics: counts of `sequences`; empty, and not written, for other kinds.
+        fingerprint: checksum of `files` without the titles of items.
+        statistics: counts of a `sequences` dataset; empty, and not written, for other kinds.
     """
 
     kind: str
@@ -107,12 +107,12 @@ class Manifest:
 
     @property
     def _of_rows(self) -> Mapping[str, object]:
-        """Settings that belong to the rows, not to rules of another dataset."""
+        """Settings that describe the rows, not rules taken from another dataset."""
         of_rows = self.semantics.get("applied", self.semantics)
         return of_rows if isinstance(of_rows, dict) else {}
 
     def split_ranges(self) -> dict[str, tuple[int, int]]:
-        """Returns first row and end of each split, over all rows."""
+        """Returns first row and end of each split, counted over all rows."""
         by_days = not any(
             self._of_rows.get(name) for name in ("split_fractions", "split_rows", "split_days")
         )
@@ -123,7 +123,7 @@ class Manifest:
 
     @staticmethod
     def describe_files(root: Path) -> dict[str, dict[str, Any]]:
-        """Returns size and checksum of every file but the manifest."""
+        """Returns size and checksum of every file except the manifest."""
         return {
             path.relative_to(root).as_posix(): {
                 "bytes": path.stat().st_size,
@@ -133,7 +133,7 @@ class Manifest:
         }
 
     def save(self, root: Path) -> None:
-        """Writes manifest.json into `root` by rename."""
+        """Writes manifest.json into `root` by a rename."""
         document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         if not self.statistics:
             del document["statistics"]
@@ -144,13 +144,13 @@ class Manifest:
         """Reads manifest.json of a dataset folder.
 
         Raises:
-            DatasetError: it is missing, damaged, or of a later format version.
+            DatasetError: the manifest is missing, damaged, or of a later format version.
         """
         path = root / MANIFEST_FILE
         if not path.is_file():
             raise DatasetError(
                 f"{path} is missing: the dataset is not finished, or was made by other software; "
-                "prepare it again to have one"
+                "prepare it again to get one"
             )
         document = spec_document.read_json(path)
         found = document.get("format") if isinstance(document, dict) else None
@@ -169,7 +169,7 @@ class Manifest:
         version = document.pop("format_version", None)
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"{path}: format version {version}, this code reads {FORMAT_VERSION}; "
+                f"{path}: format version {version}, but this code reads {FORMAT_VERSION}; "
                 "update the code or prepare the dataset again",
                 path=path,
             )
@@ -213,12 +213,12 @@ class Manifest:
         )
 
     def check_newer(self, root: Path, files: Iterable[Path]) -> None:
-        """Compares files that were written after it with its checksums.
+        """Compares the checksums of files that are newer than the manifest.
 
-        A file that it does not list, or that is gone, is left to the readers.
+        Files that the manifest does not list, or that are missing, are left to the readers.
 
         Raises:
-            DatasetError: a file has another size or other contents.
+            DatasetError: a file differs from the manifest in size or contents.
         """
         written = (root / MANIFEST_FILE).stat().st_mtime_ns
         for path in files:
@@ -231,9 +231,9 @@ class Manifest:
                 is_same = file_checksum(path) == entry["xxh3_128"]
             if not is_same:
                 raise DatasetError(
-                    f"{path}: was changed after {MANIFEST_FILE} was written, whose size and "
-                    "checksum are others; prepare or copy the dataset again, or remove "
-                    f"{MANIFEST_FILE} if the change is meant",
+                    f"{path}: was changed after {MANIFEST_FILE} was written, and no longer has the "
+                    "size and checksum listed there; prepare or copy the dataset again, or remove "
+                    f"{MANIFEST_FILE} if the change is intended",
                     path=path,
                 )
 

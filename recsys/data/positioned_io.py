@@ -20,10 +20,10 @@ from recsys.errors import MORE_FILES
 
 
 class DiskSync:
-    """Waits until files are on disk; fails for good after one failure.
+    """Waits until files are on disk; after one failure, every call fails.
 
-    The system tells one caller alone of a page that it could not write, and forgets the page, which
-    may hold rows of other threads too.
+    The kernel reports a page that it could not write to only one caller, and then forgets the page.
+    The page may hold rows of other threads too.
     """
 
     def __init__(self) -> None:
@@ -31,10 +31,10 @@ class DiskSync:
         self._failed: OSError | None = None
 
     def sync(self, fds: Iterable[int]) -> None:
-        """Waits for open files; thread-safe.
+        """Waits until open files are on disk; thread-safe.
 
         Raises:
-            OSError: nothing that was written since the last success may be relied on.
+            OSError: nothing written since the last success can be relied on.
         """
         with self._lock:
             if self._failed is not None:
@@ -49,17 +49,17 @@ class DiskSync:
 
 
 def require_regular(path: Path) -> None:
-    """Refuses a FIFO, folder or device, where a reader may wait forever.
+    """Refuses a FIFO, folder or device, on which a reader may wait forever.
 
     Raises:
-        OSError: it is there and is no regular file.
+        OSError: the path exists and is not a regular file.
     """
     if path.exists() and not path.is_file():
-        raise OSError("is no regular file")
+        raise OSError("is not a regular file")
 
 
 def open_for_reading(path: Path) -> int:
-    """Opens a file and returns its descriptor.
+    """Opens a file to read and returns its descriptor.
 
     Raises:
         DatasetError: the file cannot be opened.
@@ -90,14 +90,14 @@ def read_array(
 
     Args:
         fd: descriptor from `open_for_reading`.
-        path: path of the file for the message.
+        path: path of the file, for the message.
         dtype: dtype of a value.
         offset: bytes before the first value.
-        count: values to read.
-        into: contiguous memory for them, of `dtype`; None allocates some.
+        count: number of values.
+        into: contiguous memory of `dtype` to fill; None allocates it.
 
     Raises:
-        DatasetError: the file ends earlier; it shrank since it was opened.
+        DatasetError: the file ends too early, because it shrank after it was opened.
     """
     values = np.empty(count, dtype) if into is None else into
     assert (values.dtype, values.size, values.flags.c_contiguous) == (dtype, count, True)
@@ -114,7 +114,7 @@ def check_not_cut(fd: int, path: Path, end: int) -> None:
     """Refuses a file that ends before byte `end`.
 
     Raises:
-        DatasetError: it shrank since it was opened.
+        DatasetError: the file shrank after it was opened.
     """
     size = os.fstat(fd).st_size
     if size < end:
@@ -123,8 +123,8 @@ def check_not_cut(fd: int, path: Path, end: int) -> None:
 
 def _cut(path: Path, end: int, missing: int) -> DatasetError:
     return DatasetError(
-        f"{path}: ends at byte {end}, {missing} bytes before the rows asked for; the file was cut "
-        "while it was being read: prepare the dataset again",
+        f"{path}: ends at byte {end}, {missing} bytes before the end of the requested rows; the "
+        "file was cut while it was being read: prepare the dataset again",
         path=path,
     )
 
@@ -135,14 +135,14 @@ def map_array(
     shape: tuple[int, ...] | None = None,
     offset: int = 0,
 ) -> npt.NDArray[Any]:
-    """Memory-maps an array to read; it keeps no file descriptor.
+    """Memory-maps an array to read, without keeping a file descriptor.
 
-    `np.memmap` keeps one for each file, of which a process may have no more than a thousand.
+    `np.memmap` keeps a descriptor for each file, and a process may have as few as a thousand.
 
     Args:
         path: file to map.
         dtype: dtype of a value.
-        shape: shape of the array; None takes all of the file.
+        shape: shape of the array; None maps the whole file.
         offset: bytes before the first value.
 
     Raises:
@@ -164,7 +164,7 @@ def map_array(
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     memory = (ctypes.c_char * size).from_address(address)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    # Not at exit, when threads may still read.
+    # Not at exit, because threads may still be reading.
     weakref.finalize(memory, libc.munmap, address, size).atexit = False
     count = -1 if shape is None else math.prod(shape)
     values: npt.NDArray[Any] = np.frombuffer(memoryview(memory), dtype, count, offset)

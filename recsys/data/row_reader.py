@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a split, as the reader of every format gives them."""
+"""The interface of readers: rows of a split, whatever the format."""
 
 import abc
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from recsys.data.list_columns import ListColumn
 from recsys.data.split_layout import SplitLayout
 
 BLOCK_ROWS = 1 << 17
-"""20 MB of Criteo rows at the widest: memory stays bounded, reads stay long."""
+"""Rows of a block: at most 20 MB of Criteo rows, to bound the memory and keep reads long."""
 
 
 class RowReader(abc.ABC):
-    """Reads the rows of a split; several threads may at once.
+    """Reads the rows of a split; several threads may read at the same time.
 
     Args:
         spec: columns of the dataset.
-        check_ids: refuse ids outside their tables in `read`.
+        check_ids: whether `read` refuses ids outside their tables.
 
     Attributes:
         format_name: name of the format, for reports.
         spec: columns of the dataset.
         num_rows: rows of the split.
-        files: files with rows of the split.
+        files: files that hold rows of the split.
         layout: files and types of split binary; None for other formats.
     """
 
@@ -55,7 +55,7 @@ class RowReader(abc.ABC):
         """Returns the file that holds a row of a column."""
 
     def read_lists(self, start: int, stop: int) -> tuple[ListColumn, ...]:  # noqa: ARG002
-        """Returns the lists of rows [start, stop), where the format has some.
+        """Returns the lists of rows [start, stop); empty for formats without lists.
 
         Raises:
             DatasetError: a file is damaged, or a checked id is outside its table.
@@ -63,7 +63,7 @@ class RowReader(abc.ABC):
         return ()
 
     def blocks(self) -> list[range]:
-        """Returns the rows in ranges to read at once, in order."""
+        """Returns ranges of rows to read at once, in order."""
         starts = range(0, self.num_rows, BLOCK_ROWS)
         return [range(start, min(start + BLOCK_ROWS, self.num_rows)) for start in starts]
 
@@ -89,7 +89,7 @@ class RowReader(abc.ABC):
         *,
         check_ids: bool = False,
     ) -> ClickColumns:
-        """Checks rows as stored, of which the first has a number."""
+        """Checks rows as stored; `first_row` is the number of the first one."""
         path = self.path_of(self.spec.label, first_row)
         label = check_label(raw.label, self.spec.label, path, first_row, self._label_remedy)
         if self.spec.numerical:
@@ -101,5 +101,5 @@ class RowReader(abc.ABC):
         return ClickColumns(label, raw.numerical, raw.categorical, lists)
 
     def close(self) -> None:
-        """Closes the files, if the reader keeps some open."""
+        """Closes the files that the reader keeps open, if any."""
         return

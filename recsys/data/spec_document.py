@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strict readers of feature_spec.yaml and model_size.json.
 
-Messages show values of a file through `show`, so that a hostile file (deep nesting, YAML aliases
-that multiply) prints one short line.
+Messages show values of a file through `show`. So even a hostile file (deep nesting, multiplying
+YAML aliases) prints one short line.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ ID_DTYPES = ("int8", "int16", "int32")
 
 
 def show(value: object) -> str:
-    """Returns the shortened representation of a value."""
+    """Returns a shortened representation of a value."""
     return _SHORT.repr(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """Column files of one split, relative to the dataset (split binary)."""
+    """Column files of one split of split binary, relative to the dataset."""
 
     label: str
     numerical: str
     categorical: tuple[str, ...]
 
     def moved(self, old: str, new: str) -> "SplitFiles | None":
-        """Moves files from folder `old`; None if one is elsewhere."""
+        """Returns the files in folder `new` instead of `old`; None if one is elsewhere."""
         names = [self.label, *([self.numerical] if self.numerical else []), *self.categorical]
         if any(Path(n).parts[:1] != (old,) for n in names):
             return None
@@ -51,7 +51,7 @@ def read_json(path: Path) -> object:
     """Reads a JSON file.
 
     Raises:
-        DatasetError: it is not readable, or a key stands twice.
+        DatasetError: the file is not readable, or a key is duplicate.
     """
     try:
         return parse_json(path.read_text(), object_pairs_hook=_unique_keys)
@@ -68,7 +68,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) < len(pairs):
         keys = [k for k, _ in pairs]
         twice = next(k for k in keys if keys.count(k) > 1)
-        raise ValueError(f"key {twice!r} is there twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return unique
 
 
@@ -76,11 +76,11 @@ def read_spec(path: Path) -> dict[str, Any]:
     """Reads feature_spec.yaml.
 
     Returns:
-        The fields of a `FeatureSpec`, its features as tuples: (name, cardinality), and for lists
+        The fields of a `FeatureSpec`, with features as tuples: (name, cardinality), and for lists
         (name, cardinality, pooling, whether there are weights).
 
     Raises:
-        DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
+        DatasetError: the file is not YAML, lacks a key, or a channel names an unknown feature.
     """
     document = strict_yaml.load(path, DatasetError).values
     try:
@@ -112,7 +112,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def _mapping(document: object, key: str) -> dict[str, Any]:
-    """Returns the mapping at a key of a document."""
+    """Returns the mapping under a key of a document."""
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, dict):
         raise DatasetError(f"key {key!r} must be a mapping, got {show(value)}")
@@ -134,7 +134,7 @@ def _channel_names(channels: dict[str, Any], channel: str, features: dict[str, A
 
 
 def _cardinality(features: dict[str, Any], name: str) -> int:
-    """Returns a feature's cardinality after checking its dtype."""
+    """Returns a feature's cardinality, after checking its dtype."""
     feature = _mapping(features, name)
     value = feature.get("cardinality")
     if not isinstance(value, int) or isinstance(value, bool):
@@ -151,7 +151,7 @@ def _cardinality(features: dict[str, Any], name: str) -> int:
 
 
 def _list_feature(features: dict[str, Any], name: str) -> tuple[str, int, str, bool]:
-    """Returns name, cardinality, pooling and whether there are weights."""
+    """Returns name, cardinality, pooling, and whether there are weights."""
     feature, rows = _mapping(features, name), _cardinality(features, name)
     pooling, is_weighted = feature.get("pooling"), feature.get("weighted")
     if pooling not in ("mean", "sum") or not isinstance(is_weighted, bool):
@@ -193,7 +193,7 @@ def _split_files(
     for chunk in chunks if isinstance(chunks, list) else [chunks]:
         features, file = _chunk(where, chunk)
         if features in file_of or file in file_of.values():
-            raise DatasetError(f"{where}: {file} or its features stand in two chunks")
+            raise DatasetError(f"{where}: {file} or its features occur in two chunks")
         file_of[features] = file
     needed = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
     missing = [names for names in needed if names not in file_of]
@@ -225,7 +225,7 @@ def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
 
 
 def is_inside(name: str) -> bool:
-    """Returns True if a relative path stays below its folder."""
+    """Returns whether a relative path stays below its folder."""
     path = Path(name)
     return (
         bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name

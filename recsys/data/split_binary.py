@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split binary: one file per feature, all in the same order.
+"""Split binary: one file per feature, with the rows in the same order.
 
-Two flavours share the file names and are told apart by their sizes (docs/dataset_format.md):
+Two flavours have the same file names; file sizes tell them apart (docs/dataset_format.md):
 `narrow` (NVIDIA DLRM: bool label, float16 numerical, int8/16/32 ids) and `wide` (TorchRec with
 NVTabular: float32, float32, int32; 4 bytes everywhere).
 """
@@ -45,13 +45,13 @@ IdArray = npt.NDArray[np.signedinteger]
 
 
 class SplitBinaryWriter:
-    """Writes one split, with rows in any order and from many threads.
+    """Writes one split, with rows in any order and from any number of threads.
 
-    The files have their final names from the start, so `split_dir` should be in a staging folder
+    The files have their final names from the start. So `split_dir` should be in a staging folder
     that is renamed when everything is written.
 
     Args:
-        split_dir: folder to make.
+        split_dir: folder to create.
         spec: columns of the dataset.
         num_rows: rows of the split; the files get their full size at once.
         flavour: `narrow` or `wide`.
@@ -128,7 +128,7 @@ class SplitBinaryWriter:
         """Waits until all rows written so far are on disk; thread-safe.
 
         Raises:
-            OSError: rows are lost, perhaps those of other threads too, which all learn of it.
+            OSError: rows are lost, possibly those of other threads; every thread gets this error.
         """
         self._disk.sync(self._fds.values())
 
@@ -159,9 +159,9 @@ class SplitBinaryReader(RowReader):
         root: folder of the dataset.
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads the spec of the folder.
-        access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (one
-            that shrinks between its check and the use of the view kills the process).
-        check_ids: refuse ids outside their tables in `read` and `read_ids`.
+        access: `pread` reads into fresh arrays; `memmap` returns views of the mapped files. If a
+            file shrinks between its check and the use of a view, the process is killed.
+        check_ids: whether `read` and `read_ids` refuse ids outside their tables.
 
     Attributes:
         flavour: `narrow` or `wide`.
@@ -194,7 +194,7 @@ class SplitBinaryReader(RowReader):
         self._path_of_column = {column: self.paths[file] for column, file in files.items()}
         self._widths = dict.fromkeys(self.paths, 1) | {NUMERICAL_FILE: len(self.spec.numerical)}
         self._fds: dict[str, int] = {}
-        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
+        weakref.finalize(self, close_all, self._fds)  # closes the files of a dropped reader
         self._maps: dict[str, npt.NDArray[Any]] = {}
         self._lists: list[ListReader] = []
         try:
@@ -231,15 +231,15 @@ class SplitBinaryReader(RowReader):
         return self._path_of_column[column]
 
     def read_lists(self, start: int, stop: int) -> tuple[ListColumn, ...]:
-        """Returns the lists of rows [start, stop), see `RowReader`."""
+        """Returns the lists of rows [start, stop); see `RowReader`."""
         return tuple(reader.read(start, stop) for reader in self._lists)
 
     def read_list(self, table: int, start: int, stop: int) -> ListColumn:
-        """Returns lists of rows [start, stop) of one feature."""
+        """Returns the lists of one feature in rows [start, stop)."""
         return self._lists[table - len(self.spec.categorical)].read(start, stop)
 
     def read_into(self, start: int, columns: ClickColumns) -> None:
-        """Reads rows from number `start` on into columns; see `read`."""
+        """Fills columns with the rows from number `start` on; see `read`."""
         stop = start + len(columns)
         dtype = self.dtypes[LABEL_FILE]
         fits = columns.label.dtype.itemsize == dtype.itemsize
@@ -259,12 +259,12 @@ class SplitBinaryReader(RowReader):
         return self._checked(self._read_dense(start, stop), start)
 
     def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
-        """Returns ids of some features in rows [start, stop).
+        """Returns the ids of some features in rows [start, stop).
 
         Args:
             features: numbers of the features in the spec; only their files are read.
             start: first row.
-            stop: row after the last.
+            stop: row after the last one.
 
         Raises:
             DatasetError: a file ends early, or a checked id is outside its table.
@@ -306,7 +306,7 @@ class SplitBinaryReader(RowReader):
         fd, path, dtype = self._fds[name], self.paths[name], self.dtypes[name]
         row_bytes = width * dtype.itemsize
         if name in self._maps:
-            # A mapped page beyond the end of a file kills the process.
+            # Touching a mapped page beyond the end of a file kills the process.
             check_not_cut(fd, path, stop * row_bytes)
             values = self._maps[name][start * width : stop * width]
             if into is not None:
@@ -315,7 +315,7 @@ class SplitBinaryReader(RowReader):
         return read_array(fd, path, dtype, start * row_bytes, (stop - start) * width, into)
 
     def advise_sequential(self) -> None:
-        """Requests read-ahead of the kernel, for rows read in order."""
+        """Asks the kernel to read ahead, for rows that are read in order."""
         for fd in self._fds.values():
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         for values in self._maps.values():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a split's column files and derives their types from sizes.
+"""Finds the column files of a split, and derives their types from their sizes.
 
-The file sizes decide flavour, rows and dtypes (docs/dataset_format.md, "Detection"), and the
+The file sizes determine flavour, rows and dtypes (docs/dataset_format.md, "Detection"). The
 feature spec must agree with them.
 """
 
@@ -24,7 +24,7 @@ Flavour = Literal["narrow", "wide"]
 LABEL_FILE = "label.bin"
 NUMERICAL_FILE = "numerical.bin"
 GROUP_FILE, GROUP_DTYPE = "group.bin", np.dtype("<i8")
-"""Of datasets of a schema with `group`: the group of each row, -1 where it has none."""
+"""File of datasets whose schema has `group`: the group of each row, -1 for rows without one."""
 
 SPLIT_FOLDERS = {
     "train": ("train",),
@@ -45,7 +45,7 @@ def categorical_file(index: int) -> str:
 
 
 def split_folders(root: Path, split: str) -> list[Path]:
-    """Returns the folders that may hold a split's columns, preferred first."""
+    """Returns the folders that may hold a split's columns, the preferred one first."""
     return [base / name for base in (root, root / "split") for name in SPLIT_FOLDERS[split]]
 
 
@@ -61,7 +61,7 @@ def find_split(root: Path, split: str) -> Path:
             f"{root}: no folder {' or '.join(SPLIT_FOLDERS[split])} for the {split} split; is this "
             "the folder of a prepared split-binary dataset?"
         )
-    # One of the folders may have parquet files instead.
+    # A folder may hold only parquet files.
     return next((f for f in existing if (f / LABEL_FILE).is_file()), existing[0])
 
 
@@ -108,7 +108,7 @@ def resolve_layout(root: Path, split: str, spec: FeatureSpec) -> SplitLayout:
 
 
 def _paths(root: Path, split: str, spec: FeatureSpec) -> dict[str, Path]:
-    """Returns the files of a split by standard name."""
+    """Returns the files of a split by their standard names."""
     for named in _named_files(split, spec):
         if (root / named.label).is_file():
             paths = {LABEL_FILE: root / named.label}
@@ -122,10 +122,10 @@ def _paths(root: Path, split: str, spec: FeatureSpec) -> dict[str, Path]:
 
 
 def _named_files(split: str, spec: FeatureSpec) -> list[SplitFiles]:
-    """Returns the spec's file names of a split, preferred first.
+    """Returns the spec's file names for a split, preferred first.
 
-    NVIDIA's specs leave validation out. Its files then have the names of another split's files:
-    the standard names would swap columns if the spec's order is not that of the file numbers.
+    NVIDIA's specs leave validation out. Its files then have the names of another split's files.
+    The standard names would swap columns if the spec's order is not that of the file numbers.
     """
     if split in spec.files:
         return [spec.files[split]]
@@ -141,7 +141,7 @@ def _size(path: Path) -> int:
     try:
         if path.is_file():
             return path.stat().st_size
-        reason = "is no file" if path.exists() else "is missing"
+        reason = "is not a file" if path.exists() else "is missing"
     except OSError as error:
         reason = error.strerror or str(error)
     raise DatasetError(
@@ -154,7 +154,7 @@ def _size(path: Path) -> int:
 def _complaint(
     flavour: Flavour, paths: Mapping[str, Path], sizes: Mapping[str, int], spec: FeatureSpec
 ) -> str:
-    """Explains a mismatch of sizes and flavour; empty if they match."""
+    """Explains why the sizes do not match a flavour; empty if they do."""
     rows, rest = divmod(sizes[LABEL_FILE], _LABEL_BYTES[flavour])
     if rest:
         return f"{paths[LABEL_FILE].name} is not a multiple of {_LABEL_BYTES[flavour]} bytes"
@@ -180,11 +180,11 @@ def _complaint(
 
 
 def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -> Flavour:
-    """Tells flavours apart by content, when sizes fit both.
+    """Determines the flavour from the content, when the sizes fit both.
 
     Sizes fit both for a split without numerical features whose ids all have one byte. The first
-    byte that is not 0 is 0x01 in a column of bools, and 0x80 in one of float32 0.0 and 1.0. If all
-    labels are 0, the manifest decides.
+    nonzero byte of the label is 0x01 for bools and 0x80 for float32 0.0 and 1.0. If all labels are
+    0, the manifest decides.
     """
     fd = open_for_reading(label)
     with os.fdopen(fd, "rb") as file:
@@ -200,12 +200,12 @@ def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -
     raise DatasetError(
         f"{label.parent}: the file sizes fit both flavours of split binary "
         f"({' and '.join(f'{f}: {n} rows' for f, n in rows.items())}), and {label.name} holds "
-        f"zeros alone; a {MANIFEST_FILE} with the number of rows tells them apart"
+        f"only zeros; add the {MANIFEST_FILE} with the number of rows, which tells them apart"
     )
 
 
 def storage_dtypes(spec: FeatureSpec, flavour: Flavour) -> dict[str, np.dtype[np.generic]]:
-    """Returns the dtypes to store by standard file name."""
+    """Returns the dtypes to store, by standard file name."""
     dtypes: dict[str, np.dtype[np.generic]] = {LABEL_FILE: np.dtype(np.bool_)}
     if spec.numerical:
         dtypes[NUMERICAL_FILE] = np.dtype(spec.numerical_dtype).newbyteorder("<")
@@ -229,7 +229,7 @@ def _dtypes(
         dtypes[NUMERICAL_FILE] = np.dtype(f"<f{itemsize}")
     for i, feature in enumerate(spec.categorical):
         name = categorical_file(i)
-        # NVIDIA's earlier splitter chose the dtype by the highest id, not by the cardinality, so
+        # NVIDIA's earlier splitter chose the dtype by the highest id, not by the cardinality. So
         # tables of 127 and 32767 rows may have ids of the next smaller type.
         itemsize = sizes[name] // num_rows if num_rows else feature.dtype.itemsize
         dtypes[name] = np.dtype(f"<i{itemsize}")

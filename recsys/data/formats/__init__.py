@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of other projects, which are read as they are."""
+"""Layouts of other projects, read without conversion."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NPY layout of TorchRec: three arrays for each day.
+"""TorchRec's NPY layout: three arrays for each day.
 
 day_N_dense.npy is float32 [rows, M], day_N_sparse.npy int32 [rows, F], day_N_labels.npy int32
-[rows, 1]. The last day holds validation and test. torchrec_dlrm and MLPerf's script read it too.
+[rows, 1]. The last day holds validation and test. torchrec_dlrm and MLPerf's script also read it.
 Source: TorchRec, datasets/criteo.py, InMemoryBinaryCriteoIterDataPipe.
 """
 
@@ -36,7 +36,7 @@ def array_paths(folder: Path, day: int) -> tuple[Path, Path, Path]:
 
 
 def find_folder(root: Path) -> Path | None:
-    """Returns the folder of the arrays, None if there is none."""
+    """Returns the folder that holds the arrays, or None."""
     for folder in (root / FOLDER, root):
         if folder.is_dir() and any(_DENSE_NAME.fullmatch(path.name) for path in folder.iterdir()):
             return folder
@@ -54,19 +54,19 @@ class _Day:
 
 
 class NpyReader(RowReader):
-    """Reads the rows of a split, from memory-mapped arrays.
+    """Reads the rows of a split from memory-mapped arrays.
 
-    The manifest of a dataset says how its rows are split. Without one the last day is halved as
-    TorchRec does: its first half, the longer one, is validation.
+    A manifest says how the rows are split. Without a manifest the last day is halved as TorchRec
+    does: its first half, the longer one, is validation.
 
     Args:
-        root: folder of the dataset, with the arrays in it or in `npy`.
+        root: folder of the dataset; the arrays are in it or in `npy`.
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads the spec of the folder.
-        check_ids: refuse ids outside their tables in `read`.
+        check_ids: whether `read` refuses ids outside their tables.
 
     Raises:
-        DatasetError: an array is missing, damaged or of another shape or type.
+        DatasetError: an array is missing, damaged, or of another shape or type.
     """
 
     format_name = "npy"
@@ -79,7 +79,7 @@ class NpyReader(RowReader):
         if folder is None:
             raise DatasetError(
                 f"{root}: no day_0_dense.npy in it or in {FOLDER}/; `dataset_type` npy reads "
-                "TorchRec's arrays (preproc.clicks writes them with `format` npy)",
+                "TorchRec's arrays (`recsys-recipes prepare clicks` writes them with `format` npy)",
                 settings=("dataset_type", "format"),
             )
         self._days = [_open_day(folder, day, self.spec) for day in range(_count_days(folder))]
@@ -95,7 +95,7 @@ class NpyReader(RowReader):
         ]
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop), numerical as float32 and ids as int32."""
+        """Returns rows [start, stop), with float32 numbers and int32 ids."""
         first, last = self._first + start, self._first + stop
         pieces: list[tuple[npt.NDArray[np.generic], ...]] = []
         for day, end in zip(self._days, self._ends, strict=True):
@@ -108,7 +108,7 @@ class NpyReader(RowReader):
         return RawColumns(labels, dense, tuple(ids))
 
     def path_of(self, column: str, row: int) -> Path:
-        """Returns the array of a column, of the day of a row."""
+        """Returns the file of a column's array for the day of a row."""
         day = bisect.bisect_right(self._ends, self._first + row)
         dense, sparse, labels = self._days[min(day, len(self._days) - 1)].paths
         if column == self.spec.label:
@@ -145,7 +145,7 @@ def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
                 array = map_array(path, opened.dtype, opened.shape[::-1], opened.offset).T
         except (OSError, ValueError) as error:
             raise DatasetError(
-                f"{path}: cannot be read as an array of NumPy: {error}", path=path
+                f"{path}: cannot be read as a NumPy array: {error}", path=path
             ) from error
         if array.dtype != np.dtype(dtype) or array.ndim != 2 or array.shape[1] != width:
             raise DatasetError(
@@ -162,20 +162,20 @@ def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
 
 
 def _split_ranges(root: Path, lengths: list[int]) -> Mapping[str, tuple[int, int]]:
-    """Returns first row and end of each split, over all days."""
+    """Returns first row and end of each split, counted over all days."""
     total = sum(lengths)
     if (root / MANIFEST_FILE).is_file():
         manifest = Manifest.load(root)
         if sum(manifest.rows.values()) != total:
             raise DatasetError(
-                f"{root}: its arrays hold {total:,} rows, manifest.json says "
+                f"{root}: its arrays hold {total:,} rows, but manifest.json says "
                 f"{sum(manifest.rows.values()):,}; prepare the dataset again"
             )
         return manifest.split_ranges()
     if len(lengths) < 2:
         raise DatasetError(
-            f"{root}: day_0 alone: the last day is validation and test, so none is left for "
-            "training; a dataset of this project has a manifest.json that says otherwise"
+            f"{root}: holds only day_0; the last day is validation and test, so no day is left for "
+            "training; only a manifest.json, as this project writes it, can say otherwise"
         )
     train = total - lengths[-1]
     middle = train + -(-lengths[-1] // 2)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of the earlier `binary` format: fixed-size records, one file per split.
 
-A record is label int32, M float32, F int32, little endian: 160 bytes for Criteo (M=13, F=26).
+A record is the label as int32, M float32 and F int32, little endian: 160 bytes for Criteo (M=13,
+F=26).
 """
 
 import os
@@ -24,7 +25,7 @@ SPLIT_FILES = {
 
 
 def record_bytes(spec: FeatureSpec) -> int:
-    """Returns a record's bytes: 4 x (1 + M + F)."""
+    """Returns the size of a record in bytes: 4 x (1 + M + F)."""
     return 4 * (1 + len(spec.numerical) + len(spec.categorical))
 
 
@@ -35,13 +36,13 @@ class BinaryRecordsReader(RowReader):
         root: folder of the dataset, with `<split>_data.bin` and a spec.
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads the spec of the folder.
-        check_ids: refuse ids outside their tables in `read`.
+        check_ids: whether `read` refuses ids outside their tables.
 
     Attributes:
         path: file of the split.
 
     Raises:
-        DatasetError: the file is missing, or its size is no multiple of the record size.
+        DatasetError: the file is missing, or its size is not a multiple of the record size.
     """
 
     format_name = "binary records"
@@ -62,15 +63,15 @@ class BinaryRecordsReader(RowReader):
                 setting="dataset_type",
             )
         self._fds = {self.path.name: open_for_reading(self.path)}
-        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
+        weakref.finalize(self, close_all, self._fds)  # closes the files of a dropped reader
         total = os.fstat(self._fds[self.path.name]).st_size
         self.num_rows, rest = divmod(total, self._record_bytes)
         if rest:
             self.close()
             raise DatasetError(
-                f"{self.path}: {total} bytes are no multiple of the {self._record_bytes}-byte "
+                f"{self.path}: {total} bytes are not a multiple of the {self._record_bytes}-byte "
                 f"record of {len(self.spec.numerical)} numerical and {len(self.spec.categorical)} "
-                "categorical features; the file is cut short or the spec is another one",
+                "categorical features; the file is cut short, or the spec belongs to other data",
                 path=self.path,
             )
 
@@ -79,7 +80,7 @@ class BinaryRecordsReader(RowReader):
         return self.path
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop), numerical as float32 and ids as int32."""
+        """Returns rows [start, stop), with float32 numbers and int32 ids."""
         if not self._fds:
             raise ValueError(f"the reader of {self.path} is closed")
         fields = self._record_bytes // 4

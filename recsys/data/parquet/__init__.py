@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: a folder per split, columns named by the feature spec."""
+"""The parquet format: one folder per split, columns named by the feature spec."""
 
 import bisect
 import functools
@@ -40,33 +40,33 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "parquet"
 PART_FILES = "[!._]*.parquet"
-"""Names of data; those that begin with `.` or `_` are leftovers, as for Spark and Arrow."""
+"""Names of data files; as in Spark and Arrow, names that begin with `.` or `_` are leftovers."""
 METADATA_FILE = "_metadata"
 ROW_GROUP_ROWS = 262_144
-"""Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
+"""Rows of a row group: eight batches of 32,768, enough to read sequentially and yet to stream."""
 PART_ROWS = 4 * ROW_GROUP_ROWS
 
 _MAX_ROWS_AT_ONCE = 1 << 20
-"""Larger row groups, which other software may write, are decoded a batch at a time."""
+"""Row groups of other software may be larger; they are decoded in batches of this many rows."""
 _STREAM_BUFFER_BYTES = 1 << 20
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""Exceptions of Arrow for damaged files; ValueError for names that are not UTF-8."""
+"""Exceptions of Arrow for damaged files; ValueError is for names that are not UTF-8."""
 
 
 def part_name(index: int) -> str:
-    """Returns the file name of a split's file by its number."""
+    """Returns the name of a split's file by its number, from 0."""
     return f"part_{index:05d}.parquet"
 
 
 def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
-    """Writes one file of a split by renaming, chunk by chunk.
+    """Writes one file of a split, chunk by chunk; it appears by a rename.
 
     Args:
         path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
         spec: columns of the dataset.
-        groups: chunks of rows, at most PART_ROWS together; each becomes row groups of at most
-            ROW_GROUP_ROWS rows. Numerical features are stored as float32.
+        groups: chunks of rows, at most PART_ROWS together. Each becomes row groups of at most
+            ROW_GROUP_ROWS rows, with numerical features as float32.
 
     Raises:
         DatasetError: an id is outside its table.
@@ -93,7 +93,7 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
 def write_metadata_file(folder: Path) -> None:
     """Writes `_metadata`, which lists the row groups of a split's files.
 
-    Dask, and with it NVTabular and merlin, then plan their reads without opening each file.
+    Dask, and so NVTabular and merlin, can then plan their reads without opening each file.
     """
     paths = _parts(folder)
     footers = [pq.read_metadata(path) for path in paths]
@@ -106,22 +106,22 @@ def write_metadata_file(folder: Path) -> None:
 
 
 class ParquetReader(RowReader):
-    """Reads one split by row groups, or rows by their number.
+    """Reads one split, by row group or by row number.
 
     Args:
         root: folder of the dataset (with `parquet/<split>/` or `<split>/*.parquet`).
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads feature_spec.yaml, or the schema of the files.
-        cardinalities: cardinality of each categorical feature, for files of other software
-            without a spec; see `spec_of_plain`.
-        check_ids: refuse ids outside their tables.
+        cardinalities: cardinality of each categorical feature, for files of other software that
+            have no spec; see `spec_of_plain`.
+        check_ids: whether to refuse ids outside their tables.
 
     Attributes:
         files: files of the split, in the order of their rows.
         group_rows: rows of each row group, in order.
 
     Raises:
-        DatasetError: there is no file, or one is damaged or lacks a column.
+        DatasetError: there are no files, or one is damaged or lacks a column.
     """
 
     format_name = "parquet"
@@ -139,7 +139,7 @@ class ParquetReader(RowReader):
         self.folder = _find_folder(root, split)
         self.files = _parts(self.folder)
         _tell_files(self.folder)
-        # Footers are read once; files are opened again per group, so that handles stay few.
+        # Footers are read once. Files are opened again for each row group, to keep few handles.
         footers = [_read_footer(p) for p in self.files]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
         if spec is None and cardinalities:
@@ -167,7 +167,7 @@ class ParquetReader(RowReader):
 
     @property
     def column_lines(self) -> list[str]:
-        """Lines on what each column was taken for, without a spec."""
+        """Lines that say how each column is used, if there is no spec."""
         return describe_columns(self._schema, self.spec) if self._is_by_types else []
 
     def path_of(self, column: str, row: int) -> Path:  # noqa: ARG002
@@ -178,15 +178,15 @@ class ParquetReader(RowReader):
         return bisect.bisect_right(self._first_rows, row, hi=len(self._groups)) - 1
 
     def blocks(self) -> list[range]:
-        """Returns the rows of each row group that has some."""
+        """Returns the rows of each row group that is not empty."""
         pairs = itertools.pairwise(self._first_rows)
         return [range(first, last) for first, last in pairs if first < last]
 
     def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop), and keeps the last decoded row groups.
+        """Returns rows [start, stop); keeps the row groups decoded last.
 
         Raises:
-            DatasetError: as `read_group`.
+            DatasetError: see `read_group`.
         """
         if not 0 <= start < stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
@@ -214,7 +214,7 @@ class ParquetReader(RowReader):
         return self._checked(self.read_unchecked(first, last), first, check_ids=self._check_ids)
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) of a row group, numbers as float32.
+        """Returns rows [start, stop) of a row group, with float32 numbers.
 
         Raises:
             DatasetError: the file is damaged, or a value is null.
@@ -226,10 +226,10 @@ class ParquetReader(RowReader):
     def stream(self, start: int = 0) -> Iterator[ClickColumns]:
         """Yields the rows from number `start` on, by row group.
 
-        A large row group is split, so that the memory for it is bounded.
+        Large row groups are split, to bound the memory.
 
         Raises:
-            DatasetError: as `read_group`.
+            DatasetError: see `read_group`.
         """
         for index, rows in enumerate(self.group_rows):
             row = self._first_rows[index]
@@ -243,10 +243,10 @@ class ParquetReader(RowReader):
                 row += len(table)
 
     def _tables(self, index: int) -> Iterator[pa.Table]:
-        """Yields a row group as one table, or several if large."""
+        """Yields a row group as one table, or as several if it is large."""
         path, group = self._groups[index]
         large = self.group_rows[index] > _MAX_ROWS_AT_ONCE
-        # Without these, Arrow reads all columns of the row group before it decodes the first row.
+        # Otherwise Arrow reads all columns of the row group before it decodes the first row.
         bounded = {"buffer_size": _STREAM_BUFFER_BYTES, "pre_buffer": False} if large else {}
         try:
             with pq.ParquetFile(path, page_checksum_verification=True, **bounded) as file:
@@ -259,19 +259,19 @@ class ParquetReader(RowReader):
                     yield pa.Table.from_batches([batch])
         except _DAMAGE as error:
             raise DatasetError(
-                f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
-                "cut: prepare the dataset again",
+                f"{path}: row group {group} is not readable: {error}; the file is damaged or cut "
+                "short: prepare the dataset again",
                 path=path,
             ) from error
 
     def _columns_of(self, table: pa.Table, index: int) -> RawColumns:
-        """Returns a row group's table as arrays, ids as signed integers."""
+        """Returns a row group's table as arrays, with ids as signed integers."""
         path, group = self._groups[index]
         nulls = [n for n in table.column_names if table.column(n).null_count]
         if nulls:
             raise DatasetError(
-                f"{path}: row group {group} has missing values in {nulls}; prepared data has "
-                "none: fill them in, or prepare the dataset again",
+                f"{path}: row group {group} has missing values in {nulls}, which prepared data "
+                "never has: fill them in, or prepare the dataset again",
                 path=path,
             )
         numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
@@ -300,12 +300,12 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
 
 
 def has_parquet(root: Path, *splits: str) -> bool:
-    """Returns True if one of the splits (default: all) has parquet files."""
+    """Returns whether one of the splits (all by default) has parquet files."""
     return any(_folder_of(root, split) is not None for split in splits or SPLIT_FOLDERS)
 
 
 def spec_by_ids(root: Path) -> FeatureSpec:
-    """Derives the spec of files without one from their largest ids.
+    """Derives the spec of files that have none from their largest ids.
 
     Raises:
         DatasetError: a file is damaged or lacks a column, or an id is too large.
@@ -349,24 +349,24 @@ def _parts(folder: Path) -> list[Path]:
 
 @functools.cache
 def _tell_files(folder: Path) -> None:
-    """Logs, once for each folder, its files and what a reader goes past.
+    """Logs, once for each folder, its files and the ones that readers skip.
 
     Raises:
-        DatasetError: folders in it have further files.
+        DatasetError: folders inside it hold more files.
     """
     parts = _parts(folder)
     nested = sorted({path.parent.name for path in folder.glob(f"[!._]*/{PART_FILES}")})
     if nested:
         raise DatasetError(
             f"{folder}: besides {len(parts)} parquet files it holds folders with others "
-            f"({show_names(nested)}), which are not read: move all into one folder"
+            f"({show_names(nested)}), which are not read: move all files into one folder"
         )
     if len(parts) > 1:
         first, last = parts[0].name, parts[-1].name
         logger.info("%s: %d files, from %s to %s", folder, len(parts), first, last)
     if names := sorted(path.name for path in folder.glob("[._]*.parquet")):
         logger.warning(
-            "%s: goes past %s: files whose names begin with . or _ are no data",
+            "%s: skips %s: files whose names begin with . or _ are not data",
             folder,
             show_names(names),
         )
@@ -379,11 +379,11 @@ def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
         return metadata, metadata.schema.to_arrow_schema()
     except UnicodeEncodeError as error:
         raise DatasetError(
-            f"{path}: Arrow reads paths in UTF-8 alone: give the folder another name", path=path
+            f"{path}: Arrow can only read paths in UTF-8: rename the folder", path=path
         ) from error
     except _DAMAGE as error:
         raise DatasetError(
-            f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
+            f"{path}: not readable as parquet: {error}; the file is damaged or cut short: prepare "
             "the dataset again",
             path=path,
         ) from error

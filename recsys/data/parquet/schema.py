@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of parquet files, written here or by other software."""
+"""Columns of parquet files, written by this project or by other software."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from recsys.data.feature_spec import SPEC_FILE, CategoricalFeature, FeatureSpec
 
 
 class NoSpecError(DatasetError):
-    """Files of other software tell no sizes of tables."""
+    """Files of other software do not say how large the embedding tables are."""
 
 
 def column_names(spec: FeatureSpec) -> list[str]:
@@ -20,7 +20,7 @@ def column_names(spec: FeatureSpec) -> list[str]:
 
 
 def arrow_schema(spec: FeatureSpec) -> pa.Schema:
-    """Returns int32 label and ids, float32 numerical; cardinalities as metadata."""
+    """Returns a schema: int32 label and ids, float32 numbers; cardinalities as metadata."""
     fields = [pa.field(spec.label, pa.int32())]
     fields += [pa.field(n, pa.float32()) for n in spec.numerical]
     fields += [
@@ -33,13 +33,13 @@ def arrow_schema(spec: FeatureSpec) -> pa.Schema:
 def check_schema(
     path: Path, schema: pa.Schema, spec: FeatureSpec, *, by_types: bool = False
 ) -> None:
-    """Refuses a file that lacks a column or has another type.
+    """Refuses a file that lacks a column, or has a column of another type.
 
     Args:
-        path: the file, for messages.
-        schema: its columns.
-        spec: the columns that it must have.
-        by_types: no file has the spec: it was derived from the types of the columns.
+        path: file, for messages.
+        schema: schema of the file.
+        spec: columns that the file must have.
+        by_types: the spec was derived from the types of the columns, because no file holds one.
 
     Raises:
         DatasetError: names the columns.
@@ -48,7 +48,7 @@ def check_schema(
     missing = [c for c in columns if schema.names.count(c) != 1]
     if missing:
         raise DatasetError(
-            f"{path}: columns {missing} of the feature spec are missing (or there twice); the "
+            f"{path}: columns {missing} of the feature spec are missing or duplicate; the "
             f"file has {schema.names}; give the spec that belongs to it",
             path=path,
         )
@@ -73,13 +73,13 @@ def _is_label_type(kind: pa.DataType) -> bool:
 
 
 def spec_folder(root: Path, path: Path) -> Path | None:
-    """Returns the folder with the spec of a file, None without one."""
+    """Returns the folder that holds the spec of a file, or None."""
     folders = (root, path.parent.parent, path.parent.parent.parent)
     return next((folder for folder in folders if (folder / SPEC_FILE).is_file()), None)
 
 
 def label_rule(schema: pa.Schema) -> str:
-    """Says which column is the label, and how to choose another."""
+    """Returns a sentence on which column is the label, and how to choose another."""
     return (
         'without a feature spec the label is the column named "label", else the first one: rename '
         f"the column of clicks (the file has {schema.names}), or give the feature spec"
@@ -87,7 +87,7 @@ def label_rule(schema: pa.Schema) -> str:
 
 
 def describe_columns(schema: pa.Schema, spec: FeatureSpec) -> list[str]:
-    """Returns lines that say what each column was taken for."""
+    """Returns lines that say how each column is used."""
     names = [feature.name for feature in spec.categorical]
     taken = set(column_names(spec))
     ignored = [f"{field.name} ({field.type})" for field in schema if field.name not in taken]
@@ -106,11 +106,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
-    """Reads the spec from its file, else from our schema.
+    """Reads the spec from its file, or else from the metadata of our schema.
 
     Raises:
-        NoSpecError: neither has a spec.
-        DatasetError: a cardinality is no number.
+        NoSpecError: neither holds a spec.
+        DatasetError: a cardinality is not a number.
     """
     folder = spec_folder(root, path)
     if folder is not None:
@@ -124,7 +124,7 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
         return spec_of_plain(path, schema, ())
     if not categorical:
         raise NoSpecError(
-            f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; write {SPEC_FILE} into "
+            f"{root}: no {SPEC_FILE}, and {path} holds no cardinalities; write {SPEC_FILE} into "
             "the folder (docs/dataset_format.md describes it), or train by "
             "`num_embeddings_per_feature`",
             setting="num_embeddings_per_feature",
@@ -138,23 +138,23 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
 
 
 def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
-    """Derives a spec from the schema of other software.
+    """Derives a spec from the schema of files of other software.
 
     Args:
         path: file with the schema, for messages.
-        schema: its integer columns are categorical, its floating ones numerical, and `label`
-            (else the first column) is the label.
+        schema: integer columns are categorical, floating point ones numerical, and `label` (or
+            else the first column) is the label.
         cardinalities: cardinality of each categorical column.
 
     Raises:
-        DatasetError: there are more or fewer categorical columns.
+        DatasetError: the number of categorical columns differs.
     """
     label, categorical = plain_columns(schema)
     if len(categorical) != len(cardinalities):
         raise DatasetError(
             f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
             f"{len(cardinalities)} table sizes are given (`num_embeddings_per_feature`); give one "
-            f"for each, and cast those that are numbers to float; {label_rule(schema)}",
+            f"for each, and cast columns that are numbers to float; {label_rule(schema)}",
             setting="num_embeddings_per_feature",
             path=path,
         )

@@ -46,21 +46,21 @@ USER_MAP_SCHEMA = pa.schema(
 )
 
 TIMES = "timestamps"
-"""Column of the times, which the datasets of a temporal split have besides."""
+"""Column of the times, which only datasets with a temporal split have."""
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 _AGAIN = "prepare the dataset again"
 
 
 def part_name(index: int) -> str:
-    """Returns the name of a file of sequences by its number."""
+    """Returns the name of a file of sequences by its number, from 0."""
     return f"part-{index:04d}.parquet"
 
 
 def write_sequences(root: Path, sequences: Sequences, users: RawIds, items: RawIds) -> None:
-    """Writes the files of a dataset, without the manifest.
+    """Writes the files of a dataset, except the manifest.
 
-    The bytes depend on the arguments alone.
+    The bytes depend only on the arguments.
 
     Raises:
         DatasetError: the sequences break the rules of the format.
@@ -113,7 +113,7 @@ def _write_map(path: Path, schema: pa.Schema, ids: RawIds, *, first_id: int) -> 
 def write_parquet(
     path: Path, schema: pa.Schema, tables: Iterator[pa.Table] | tuple[pa.Table]
 ) -> None:
-    """Writes tables to one file, which appears when it is complete."""
+    """Writes tables to one file, which appears only when complete."""
     with (
         whole_file(path) as file,
         pq.ParquetWriter(file, schema, compression="snappy") as writer,
@@ -170,7 +170,7 @@ def read_sequences(root: Path) -> Sequences:
 
 
 def _schema_on_disk(path: Path) -> pa.Schema:
-    """Returns the schema that all parts must have, by the first one."""
+    """Returns the schema that all files must have, from the first one."""
     try:
         require_regular(path)
         schema = pq.read_schema(path)
@@ -186,7 +186,7 @@ def _schema_on_disk(path: Path) -> pa.Schema:
 
 
 def _values(path: Path, column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
-    """Returns the elements of the lists of each chunk."""
+    """Returns the elements of each chunk's lists."""
     for chunk in column.chunks:
         if chunk.values.null_count:
             raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}", path=path)
@@ -194,7 +194,7 @@ def _values(path: Path, column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
 
 
 def _joined(arrays: list[npt.NDArray[Any]], nothing: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Joins arrays, without a copy if there is one alone."""
+    """Joins arrays; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, nothing])
 
 
@@ -219,7 +219,7 @@ def read_user_map(root: Path) -> RawIds:
 
 
 def _require_ratings(root: Path, name: str) -> None:
-    """Refuses a dataset of another kind, which lacks the file.
+    """Refuses a dataset of another kind, which has no such file.
 
     Raises:
         DatasetError: says what it is.
@@ -257,10 +257,10 @@ def _count_rows(path: Path) -> int:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Reads a file whose columns are those of a schema, without nulls.
+    """Reads a file that must have the columns of a schema, and no nulls.
 
     Raises:
-        DatasetError: it is missing, damaged, or has other columns.
+        DatasetError: the file is missing, damaged, or has other columns.
     """
     try:
         require_regular(path)
@@ -283,7 +283,7 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Returns names and types, without the name of a list's elements."""
+    """Returns the names and types of the columns, without the names of list elements."""
     return [
         (f.name, f"list<{f.type.value_type}>" if pa.types.is_list(f.type) else str(f.type))
         for f in schema

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of users, raw ids, and the targets of a split."""
+"""Histories of users, raw ids, and targets of a split."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from recsys.data.errors import DatasetError
 
 MIN_LENGTH = 3
-"""Length of the shortest sequence: an item each to train, validate and test on."""
+"""Length of the shortest sequence: one item each for training, validation and test."""
 
 _AGAIN = "prepare the dataset again"
 
@@ -26,7 +26,7 @@ class Targets:
 
     Attributes:
         users: [T] int64 user of each target.
-        known: [T] int64 items of that user's history before the target.
+        known: [T] int64 number of items in that user's history before the target.
     """
 
     users: npt.NDArray[np.int64]
@@ -38,16 +38,16 @@ class Targets:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TemporalSplit:
-    """A split of histories at a moment.
+    """A split of histories by time.
 
     Attributes:
-        cut: first time that is held out for the test.
-        train_lengths: [U] items at the start of each history to train on.
+        cut: earliest time that is held out for the test.
+        train_lengths: [U] number of items at the start of each history to train on.
         validation: targets before the cut.
         test: targets from the cut on.
-        before: [U] items of each history before the cut; a user without any is cold.
+        before: [U] number of items of each history before the cut; 0 makes a user cold.
         is_cold: [I] bool, items that nobody met before the cut.
-        recent_counts: [I] int64 occurrences of each item in the last seven days to train on.
+        recent_counts: [I] int64 occurrences of each item in the last seven days of training.
     """
 
     cut: float
@@ -64,17 +64,17 @@ class Sequences:
     """The histories of all users, in time order.
 
     User u has `items[offsets[u] : offsets[u + 1]]`. Without a temporal split, the last item is for
-    the test, the last but one for validation, the rest for training. Where only some users
+    the test, the last but one for validation, and the rest for training. If only some users
     validate, the others train on their last item but one.
 
     Attributes:
-        items: int32 item numbers, from 1 to `num_items`, of all users one after the other.
+        items: int32 item numbers, from 1 to `num_items`, one user after the other.
         offsets: [U + 1] int64 index of each user's first item, then the number of all items.
-        num_items: items of the catalogue; 0 is padding.
-        timestamps: time of each of `items`, where the dataset keeps it.
-        temporal: split at a moment; None leaves the last items out.
-        validation_users: [V] int64 users, ascending, that have a validation target where there is
-            no temporal split; None for all.
+        num_items: number of items of the catalogue; number 0 is padding.
+        timestamps: time of each of `items`; None if the dataset does not keep times.
+        temporal: split by time; None holds out each user's last items.
+        validation_users: [V] int64 users, ascending, that have a validation target if there is no
+            temporal split; None for all users.
     """
 
     items: npt.NDArray[np.int32]
@@ -97,21 +97,21 @@ class Sequences:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """[U] items of each user."""
+        """[U] number of items of each user."""
         return np.diff(self.offsets)
 
     @property
     def test_items(self) -> npt.NDArray[np.int32]:
-        """[U] the last item of each user."""
+        """[U] last item of each user."""
         return self.items[self.offsets[1:] - 1]
 
     @property
     def validation_items(self) -> npt.NDArray[np.int32]:
-        """[U] the last item but one of each user."""
+        """[U] last item but one of each user."""
         return self.items[self.offsets[1:] - 2]
 
     def user_item_pairs(self) -> npt.NDArray[np.int64]:
-        """Returns a number for each of `items` and its user.
+        """Returns one number for each pair of an item in `items` and its user.
 
         Returns:
             [N] int64, user * (num_items + 1) + item.
@@ -120,7 +120,7 @@ class Sequences:
         return users * (self.num_items + 1) + self.items
 
     def check(self, where: Path | str) -> None:
-        """Refuses sequences that break the rules of the format.
+        """Refuses sequences that violate the format.
 
         Raises:
             DatasetError: a sequence is too short, or an id is outside the catalogue.
@@ -128,8 +128,8 @@ class Sequences:
         short = np.flatnonzero(self.lengths < MIN_LENGTH)
         if len(short):
             raise DatasetError(
-                f"{where}: user {short[0]} has {self.lengths[short[0]]} items, the shortest "
-                f"sequence that splits has {MIN_LENGTH}; {_AGAIN}"
+                f"{where}: user {short[0]} has {self.lengths[short[0]]} items, but the shortest "
+                f"sequence that can be split has {MIN_LENGTH}; {_AGAIN}"
             )
         if not len(self.items):
             return
@@ -137,7 +137,7 @@ class Sequences:
             first_bad = int(np.argmax((self.items < 1) | (self.items > self.num_items)))
             user = int(np.searchsorted(self.offsets, first_bad, side="right")) - 1
             raise DatasetError(
-                f"{where}: user {user} has the item {self.items[first_bad]}, ids lie in "
+                f"{where}: user {user} has the item {self.items[first_bad]}, but ids must lie in "
                 f"[1, {self.num_items}]; {_AGAIN}"
             )
         if self.timestamps is not None:
@@ -158,7 +158,7 @@ class RawIds:
 
     Attributes:
         raw: raw ids as strings.
-        counts: interactions of each.
+        counts: number of interactions of each id.
     """
 
     raw: pa.Array
@@ -168,12 +168,12 @@ class RawIds:
         return len(self.counts)
 
     def take(self, order: npt.NDArray[np.int64]) -> "RawIds":
-        """Returns the ids at some indices, in their order."""
+        """Returns the ids at some indices, in the order of the indices."""
         return RawIds(self.raw.take(pa.array(order)), self.counts[order])
 
 
 def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
-    """Sorts raw ids by length, then by bytes, and returns the order.
+    """Returns the order that sorts raw ids by length, then by bytes.
 
     For integers without leading zeros this is the order of their values.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the splits of histories, and their fingerprints."""
+"""Rules for splitting histories, and fingerprints of the splits."""
 
 import re
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from recsys.data.sequences.histories import RawIds, Sequences, Times, order_raw_
 
 LEAVE_ONE_OUT = "leave_one_out"
 DICTIONARIES = "dictionaries"
-"""Key of a manifest's semantics: fingerprints of the datasets whose item ids a dataset has."""
+"""Key of a manifest's semantics: fingerprints of the datasets that the item ids come from."""
 _TEMPORAL = re.compile(r"temporal:(0\.[0-9]{0,8}[1-9])")
 _BLOCK_USERS = 1 << 18
 
 
 def parse_split(text: str) -> Fraction | None:
-    """Returns the quantile of a temporal split, None for leave one out.
+    """Returns the quantile of a temporal split; None for leave one out.
 
     Raises:
         ValueError: it is neither.
@@ -40,14 +40,14 @@ def parse_split(text: str) -> Fraction | None:
 
 
 def cut_time(timestamps: Times, quantile: Fraction) -> float:
-    """Returns the first time that is held out.
+    """Returns the earliest time that is held out.
 
-    With n timestamps t[0] <= t[1] <= ... it is t[floor(quantile n)], computed exactly. What is
-    earlier is for training; all interactions of that very time are held out.
+    With n timestamps t[0] <= t[1] <= ... it is t[floor(quantile n)], computed exactly. Earlier
+    interactions are for training; all interactions of that exact time are held out.
 
     Args:
         timestamps: [n] in any order, at least one.
-        quantile: in (0, 1).
+        quantile: fraction in (0, 1).
     """
     index = len(timestamps) * quantile.numerator // quantile.denominator
     cut: float = np.partition(timestamps, index)[index].item()
@@ -55,7 +55,7 @@ def cut_time(timestamps: Times, quantile: Fraction) -> float:
 
 
 def split_rows(statistics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns `rows` of a manifest, from its statistics.
+    """Returns the `rows` of a manifest from its statistics.
 
     The validation of a temporal split is taken from `train`, by a rule that the program chooses.
     """
@@ -67,12 +67,12 @@ def split_rows(statistics: Mapping[str, Any]) -> dict[str, int]:
 
 
 def lengths_before(sequences: Sequences, cut: float) -> npt.NDArray[np.int64]:
-    """Returns [U] items of each user before a time."""
+    """Returns [U] number of items of each user before a time."""
     return np.add.reduceat(_times(sequences) < cut, sequences.offsets[:-1], dtype=np.int64)
 
 
 def counts_before(sequences: Sequences, cut: float) -> npt.NDArray[np.int64]:
-    """Returns [I] interactions of each item before a time."""
+    """Returns [I] number of interactions with each item before a time."""
     known = sequences.items[_times(sequences) < cut]
     return np.bincount(known, minlength=sequences.num_items + 1)[1:]
 
@@ -86,7 +86,7 @@ def _times(sequences: Sequences) -> Times:
 def temporal_statistics(
     sequences: Sequences, quantile: Fraction, users: RawIds, items: RawIds
 ) -> dict[str, Any]:
-    """Summarises a temporal split for the manifest."""
+    """Returns the statistics of a temporal split for the manifest."""
     cut = cut_time(_times(sequences), quantile)
     before = lengths_before(sequences, cut)
     return {
@@ -101,7 +101,7 @@ def temporal_statistics(
 def split_fingerprint(sequences: Sequences, users: RawIds, items: RawIds) -> str:
     """Returns a checksum of the leave-one-out split, in raw ids.
 
-    It depends on the raw log alone: XXH3-128 over a line `user TAB training items TAB validation
+    It depends only on the raw log: XXH3-128 over a line `user TAB training items TAB validation
     item TAB test item LF` of each user, in the order of `order_raw_ids`.
     """
     digest = xxhash.xxh3_128()
@@ -126,12 +126,12 @@ def temporal_fingerprint(
 ) -> str:
     """Returns a checksum of a temporal split, in raw ids.
 
-    It depends on the raw log alone: XXH3-128 over a line `user TAB items before the cut LF` of each
+    It depends only on the raw log: XXH3-128 over a line `user TAB items before the cut LF` of each
     user, in the order of `order_raw_ids`, with `TAB raw id` for each later item before the LF.
 
     Args:
         sequences: histories of all users.
-        before: [U] items of each user before the cut.
+        before: [U] number of items of each user before the cut.
         users: raw ids of the users.
         items: raw ids of the items.
     """

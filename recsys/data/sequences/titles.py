@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Titles of items, an optional file of a dataset of sequences.
 
-docs/dataset_format.md describes it. People read titles, no model does: the fingerprint of a dataset
-leaves them out.
+docs/dataset_format.md describes it. Only people read titles, not models, so the fingerprint of a
+dataset leaves them out.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ TITLE_SCHEMA = pa.schema(
 
 
 def write_titles(root: Path, titles: list[str]) -> None:
-    """Writes the titles of the items 1, 2, ..., empty if unknown."""
+    """Writes the titles of the items 1, 2, ...; an unknown title is empty."""
     numbers = np.arange(1, len(titles) + 1, dtype=np.int32)
     table = pa.Table.from_arrays(
         [pa.array(numbers), pa.array(titles, pa.string())], schema=TITLE_SCHEMA
@@ -32,10 +32,10 @@ def write_titles(root: Path, titles: list[str]) -> None:
 
 
 def read_titles(root: Path, num_items: int) -> list[str] | None:
-    """Reads the titles of all items; None for a dataset without.
+    """Reads the titles of all items; None if the dataset has no titles.
 
     Raises:
-        DatasetError: the file is damaged, or of another catalogue.
+        DatasetError: the file is damaged, or belongs to another catalogue.
     """
     path = root / TITLES_FILE
     if not path.is_file():

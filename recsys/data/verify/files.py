@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks files against the manifest, and what says the sizes of tables against the spec."""
+"""Checks files against the manifest, and the sizes of tables against the spec."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ AGAIN = "copy it again, or prepare the dataset again"
 
 
 def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings) -> None:
-    """Compares presence, size and (unless quick) checksum of every file."""
+    """Compares presence, size and (unless quick) checksum of every file with the manifest."""
     engine = " ".join(str(v) for v in manifest.engine.values())
     preset = f", preset {manifest.semantics['preset']}" if "preset" in manifest.semantics else ""
     rejected = sum(manifest.rejected.values())
@@ -35,7 +35,7 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
         else:
             found = "is missing" if size is None else f"has {size:,} bytes"
             findings.problems.append(
-                f"{path}: {found}, the manifest says {entry['bytes']:,} bytes; {AGAIN}"
+                f"{path}: {found}, but the manifest says {entry['bytes']:,} bytes; {AGAIN}"
             )
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
@@ -64,8 +64,8 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
             if now != (expected := f"checksum {entry['xxh3_128']}"):
                 wrong += 1
                 findings.problems.append(
-                    f"{path}: {now}, the manifest says {expected}: the content changed, or cannot "
-                    f"be read; {AGAIN}"
+                    f"{path}: {now}, but the manifest says {expected}: the content changed, or "
+                    f"cannot be read; {AGAIN}"
                 )
             bar.update(entry["bytes"])
     rate = total / 1e6 / max(time.monotonic() - start, 1e-9)
@@ -76,7 +76,7 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
 def check_spec(
     root: Path, spec: FeatureSpec, manifest: Manifest | None, findings: Findings
 ) -> None:
-    """Compares the sizes of tables in the manifest and both files of the spec."""
+    """Compares the table sizes of the manifest and of both files of the spec."""
     stated = {} if manifest is None else {MANIFEST_FILE: tuple(manifest.cardinalities)}
     if (root / SPEC_FILE).is_file() and (root / MODEL_SIZE_FILE).is_file():
         with findings.collected():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `verify` finds, and its report."""
+"""Findings of `verify`, and their report."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ class Findings:
     Attributes:
         facts: (name, text) lines at the top of the report.
         tables: lines of the statistics.
-        warnings: suspicious properties of a dataset that can be trained on.
+        warnings: suspicious properties that do not prevent training.
         problems: violations of the format.
     """
 
@@ -26,14 +26,14 @@ class Findings:
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:
-        """Notes as a problem what a reader refuses or cannot read, and goes on."""
+        """Records as a problem what a reader refuses or cannot read, and continues."""
         try:
             yield
         except (DatasetError, OSError) as error:
             self.problems.append(str(error))
 
     def table(self, columns: Mapping[str, tuple[Iterable[object], str]]) -> None:
-        """Adds a table, if it has rows, of name -> (values, their format)."""
+        """Adds a table of name -> (values, their format), unless it has no rows."""
         texts = [[name, *(format(v, how) for v in of)] for name, (of, how) in columns.items()]
         first, *others = texts
         if len(first) > 1:
@@ -42,7 +42,7 @@ class Findings:
             self.tables += [*("  ".join(row) for row in zip(*aligned, strict=True)), ""]
 
     def report(self, seconds: float) -> str:
-        """Returns the text of the report, which ends with the verdict."""
+        """Returns the text of the report, with the verdict at the end."""
         width = max(len(name) for name, _ in self.facts)
         lines = [f"{name.ljust(width)}  {text}" for name, text in self.facts]
         lines += ["", *self.tables]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a dataset before training; `python -m dataspec.verify` prints the report."""
+"""Checks a dataset before training; `recsys-recipes verify` prints the report."""
 
 import time
 from pathlib import Path
@@ -22,8 +22,8 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
 
     Args:
         root: folder of the dataset.
-        quick: compare sizes instead of checksums, and read a sample of the rows.
-        num_numerical: number of numerical features, for datasets with model_size.json only.
+        quick: compare sizes instead of checksums, and read only a sample of the rows.
+        num_numerical: number of numerical features, for datasets with only a model_size.json.
 
     Returns:
         (findings, text of the report).
@@ -36,7 +36,7 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
             manifest = Manifest.load(root)
             check_files(root, manifest, quick, findings)
     else:
-        text = f"no {MANIFEST_FILE}: made by other software; going on without checksums"
+        text = f"no {MANIFEST_FILE}: made by other software; continuing without checksums"
         findings.facts.append(("made by", text))
     with findings.collected():
         if (manifest.kind == SEQUENCES_KIND) if manifest else (root / FOLDER).is_dir():
@@ -54,7 +54,7 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
 
 
 def _load_spec(root: Path, num_numerical: int, findings: Findings) -> FeatureSpec:
-    """Returns the spec of the folder, else of parquet files, else by the largest ids."""
+    """Returns the spec of the folder, else of parquet files, else one from the largest ids."""
     has_spec_file = (root / SPEC_FILE).is_file() or (root / MODEL_SIZE_FILE).is_file()
     if has_spec_file or not has_parquet(root):
         return FeatureSpec.load(root, num_numerical)

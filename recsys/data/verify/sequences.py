@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks sequences against their maps, manifest and rules of ids."""
+"""Checks sequences against their maps, their manifest and the rules for ids."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
     """Reads all sequences and checks them against the format.
 
     Raises:
-        DatasetError: a file breaks the format, so that nothing else can be said.
+        DatasetError: a file violates the format, so that nothing else can be checked.
     """
     sequences, users, items = read_sequences(root), read_user_map(root), read_item_map(root)
     num_users, total = sequences.num_users, len(sequences.items)
@@ -86,7 +86,7 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
     for name, (said, value) in pairs.items():
         if said != value:
             findings.problems.append(
-                f"{root / MANIFEST_FILE}: {name} {said}, by the files {value}; {AGAIN}"
+                f"{root / MANIFEST_FILE}: {name} {said}, but {value} by the files; {AGAIN}"
             )
 
 
@@ -97,15 +97,15 @@ def _check_map(
     order: npt.NDArray[np.int64],
     findings: Findings,
 ) -> None:
-    """Compares counts with the sequences, and the order of raw ids with the one of the format."""
+    """Compares counts with the sequences, and the order of raw ids with the format's."""
     wrong = np.flatnonzero(ids.counts != counts)
     faults = [
-        f"row {row} has the count {ids.counts[row]}, the sequences hold {counts[row]}"
+        f"row {row} has the count {ids.counts[row]}, but the sequences hold {counts[row]}"
         for row in wrong[:1]
     ]
     found = pc.value_counts(ids.raw)
     twice = found.field("values").filter(pc.greater(found.field("counts"), 1))
-    faults += [f"the raw id {raw!r} is there twice" for raw in twice[:1].to_pylist()]
+    faults += [f"duplicate raw id {raw!r}" for raw in twice[:1].to_pylist()]
     if not np.array_equal(order, np.arange(len(ids))):
         faults.append("not in the order of raw ids (of items: by count descending, then raw id)")
     findings.problems += [f"{path}: {fault}; {AGAIN}" for fault in faults]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads every split in each of its formats; checks rows, counts and equality of the formats."""
+"""Reads every split in each of its formats; checks rows and counts, and compares the formats."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from recsys.data.verify.findings import Findings
 from recsys.data.verify.statistics import SplitStatistics, add_tables, warn
 
 QUICK_BLOCKS = 16
-"""Blocks of a split that --quick reads, evenly spread."""
+"""Number of evenly spread blocks of a split that --quick reads."""
 
 _AGAIN = "prepare the dataset again"
 
@@ -43,7 +43,7 @@ def check_splits(
     """Checks all rows (with `quick`, a sample of blocks), and adds the statistics.
 
     Raises:
-        DatasetError: there is no split to read.
+        DatasetError: no split can be read.
     """
     splits: dict[str, SplitStatistics] = {}
     for split in SPLIT_FOLDERS:
@@ -66,8 +66,8 @@ def check_splits(
             rows = 0 if manifest is None else manifest.rows.get(split, 0)
             if rows:
                 findings.problems.append(
-                    f"{root}: the {split} split is missing, the manifest says {rows:,} rows; copy "
-                    f"it again, or {_AGAIN}"
+                    f"{root}: the {split} split is missing, but the manifest says {rows:,} rows; "
+                    f"copy it again, or {_AGAIN}"
                 )
             elif split != "validation":
                 findings.warnings.append(f"{root}: there is no {split} split")
@@ -100,14 +100,14 @@ def _open_readers(root: Path, split: str, spec: FeatureSpec, findings: Findings)
 
 
 def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings) -> None:
-    """Compares files and types of split binary with the spec."""
+    """Compares the files and types of split binary with the spec."""
     layout = reader.layout
     assert layout is not None
     folder = layout.paths[LABEL_FILE].parent
     groups, size = folder / GROUP_FILE, GROUP_DTYPE.itemsize * reader.num_rows
     if groups.is_file() and groups.stat().st_size != size:
         findings.problems.append(
-            f"{groups}: has {groups.stat().st_size:,} bytes, {reader.num_rows:,} rows need "
+            f"{groups}: has {groups.stat().st_size:,} bytes, but {reader.num_rows:,} rows need "
             f"{size:,}; get the dataset again"
         )
     for path in sorted(set(folder.glob("[!._]*.bin")) - {*reader.files, groups}):
@@ -128,12 +128,12 @@ def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings)
         where = f"{layout.paths[file]}: feature {name} is stored as {stored}"
         if stored != declared.get(name, stored):
             findings.problems.append(
-                f"{where}, feature_spec.yaml declares {declared[name]}; this project reads it, "
-                "others would not: correct the spec"
+                f"{where}, but feature_spec.yaml declares {declared[name]}; this project reads it, "
+                "other readers would not: correct the spec"
             )
         elif rule not in ("", stored):
             findings.warnings.append(
-                f"{where}, where the rule says {rule}; this project reads it, NVIDIA's loader "
+                f"{where}, but the rule says {rule}; this project reads it, NVIDIA's loader "
                 f"would not ({split})"
             )
 
@@ -141,7 +141,7 @@ def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings)
 def _read(
     split: str, reader: RowReader, statistics: SplitStatistics, quick: bool, findings: Findings
 ) -> None:
-    """Reads the rows, lists too; notes the first bad value of each column. Closes the reader."""
+    """Reads the rows, lists included; notes each column's first bad value. Closes the reader."""
     blocks = reader.blocks()
     if quick and len(blocks) > QUICK_BLOCKS:
         chosen = np.linspace(0, len(blocks) - 1, QUICK_BLOCKS).round().astype(int)
@@ -162,7 +162,7 @@ def _read(
 def _faults(
     reader: RowReader, columns: RawColumns, first_row: int
 ) -> Iterator[tuple[tuple[str, Path], str]]:
-    """Yields what the readers' own checks refuse, of each column and file."""
+    """Yields the errors of the readers' own checks, for each column and file."""
     spec = reader.spec
     checks: list[tuple[str, Callable[..., object], Any, Any]] = [
         (spec.label, check_label, columns.label, f"feature {spec.label}")
@@ -182,15 +182,15 @@ def _faults(
 def _differences(
     split: str, this: SplitStatistics, first: SplitStatistics | None, manifest: Manifest | None
 ) -> Iterator[str]:
-    """Compares a format of a split with the manifest and with the first format."""
+    """Compares one format of a split with the manifest and with the first format."""
     if manifest is not None:
         rows, clicks = manifest.rows.get(split, 0), manifest.positives.get(split, this.positives)
         if this.rows != rows:
-            yield f"{this.rows:,} rows, the manifest says {rows:,}"
+            yield f"{this.rows:,} rows, but the manifest says {rows:,}"
         if this.is_whole and this.positives != clicks:
-            yield f"{this.positives:,} clicks, the manifest says {clicks:,}"
+            yield f"{this.positives:,} clicks, but the manifest says {clicks:,}"
     if first is not None and first.rows != this.rows:
-        yield f"{this.rows:,} rows, {first.rows:,} in {first.formats[0]}"
+        yield f"{this.rows:,} rows, but {first.rows:,} in {first.formats[0]}"
     elif first is not None and this.is_whole and first.is_whole:
         sums = {name: digest.digest() for name, digest in first.digests.items()}
         differ = [name for name, digest in this.digests.items() if digest.digest() != sums[name]]

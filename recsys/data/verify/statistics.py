@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a split, their tables, and what is suspicious in them."""
+"""Statistics of a split, their tables, and warnings about them."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,30 +16,30 @@ from recsys.data.split_layout import NUMERICAL_FILE
 from recsys.data.verify.findings import Findings
 
 _CONSTANT_ROWS = 1000
-"""Least number of rows for the warning that a feature is constant."""
+"""Fewest rows for a warning that a feature is constant."""
 
 _ZERO_ROWS = 0.01
-"""Least fraction of rows without any number but 0 that is suspicious."""
+"""Smallest suspicious fraction of rows in which every number is 0."""
 
 
 class SplitStatistics:
     """Statistics of the rows of a split in one format, in constant memory.
 
     Args:
-        reader: of the split.
+        reader: reader of the split.
         is_compared: collect the digests.
-        first: the same split in the format that this one is compared with.
+        first: statistics of the same split in the format to compare with.
 
     Attributes:
         formats: names of the formats of the split.
-        rows: number of rows of the split, of which `read` were added.
-        low: [M] minima, `high` maxima and `sums` sums of the finite numbers, `finite` of them.
+        rows: number of rows of the split; `read` of them were added.
+        low: [M] minima; `high` are maxima and `sums` sums of the finite numbers, `finite` of them.
         zero_rows: number of rows with 0 in every numerical feature.
         id_max: [F] highest ids, -1 without rows; `id_zeros` rows have id 0.
-        lists: [L, 4] of each feature of lists: elements, those with id 0, highest id, length of
-            the longest.
+        lists: [L, 4] for each list feature: elements, elements with id 0, highest id, length of
+            the longest list.
         digests: column -> checksum of its values; equal columns of two formats have equal ones.
-        float_type: type of the numbers in these: what the first format stores.
+        float_type: type of the numbers in the digests: the one that the first format stores.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class SplitStatistics:
 
     @property
     def base_rate(self) -> float:
-        """Fraction of clicks; nan without rows."""
+        """Fraction of clicks; NaN without rows."""
         return self.positives / self.read if self.read else float("nan")
 
     @property
     def is_whole(self) -> bool:
-        """True if all rows were added."""
+        """Whether all rows were added."""
         return self.read == self.rows
 
     def add(self, columns: RawColumns, lists: Sequence[ListColumn]) -> None:
@@ -78,7 +78,7 @@ class SplitStatistics:
         self.read += len(label)
         self.positives += int(np.count_nonzero(label))
         with np.errstate(invalid="ignore", over="ignore"):
-            # NumPy computes float16 slowly, and warns of a NaN that `where` leaves out.
+            # NumPy computes float16 slowly, and warns of a NaN even if `where` leaves it out.
             wide = np.ascontiguousarray(columns.numerical.T, np.float32)
             finite = np.isfinite(wide)
             np.minimum(self.low, wide.min(1, initial=np.inf, where=finite), out=self.low)
@@ -104,7 +104,7 @@ class SplitStatistics:
 def add_tables(
     spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Findings
 ) -> None:
-    """Adds the tables of splits, categorical, list and numerical features to the report."""
+    """Adds the tables of splits, of categorical, list and numerical features to the report."""
     every, categorical, lists = list(splits.values()), spec.categorical, spec.lists
     findings.table(
         {
@@ -152,7 +152,7 @@ def add_tables(
 
 
 def warn(spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Findings) -> None:
-    """Warns of labels and features that nothing can be learned from."""
+    """Warns of labels and features from which nothing can be learned."""
     read = {split: s for split, s in splits.items() if s.read}
     if not read:
         findings.warnings.append("no split has rows")
@@ -168,7 +168,7 @@ def warn(spec: FeatureSpec, splits: Mapping[str, SplitStatistics], findings: Fin
 
 
 def _constants(spec: FeatureSpec, statistics: SplitStatistics) -> Iterator[str]:
-    """Yields features that say nothing in a split, as if they were not written."""
+    """Yields features that are constant in a split, as if they had not been written."""
     s = statistics
     for name, low, high in zip(spec.numerical, s.low, s.high, strict=True):
         if low == high:
