@@ -192,15 +192,15 @@ def train(
             temperature; by default by the product of the vectors
         dropout: Share of activations dropped while training
         attention_dropout: Share of attention weights dropped while training
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
@@ -237,10 +237,11 @@ def train(
         adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
             the same for every history, or a mixture of experts that the history itself weighs
         adapter_rank: Rank of each adapter, that of all its experts together
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
@@ -272,7 +273,7 @@ def train(
         torch_compile: Compile the layers of a training step, once for all batch sizes
         use_torch_jit_trace: Run the inference benchmark with the network that is deployed, traced
             by torch.jit; `mode` train then runs it too, after the test
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 if
             not given): throughput, step time, peak memory. Each waits for the device; then training
             goes on
@@ -334,37 +335,38 @@ def train(
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        last_items: Items at the end of a history that count; 0 counts all, each of them once
-        decay: How much an item counts, as a fraction of the one after it
-        window: Items after each item that count, near ones more
-        first_power: Power of the total of the first item that a weight is divided by
-        next_power: Power of the total of the following item that a weight is divided by
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        last_items: How many of the newest items of a history count; 0 counts all, each item once
+        decay: Weight of an item as a fraction of the weight of the item after it
+        window: How many items after each item count, near ones more
+        first_power: Power to which the first item's total is raised, to divide a weight by it
+        next_power: Power to which the following item's total is raised, to divide a weight by it
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
             training; only sizes are compared
         log_path: Destination of the log of metrics
-        test_batch_size: Histories that are scored at a time
+        test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -409,36 +411,37 @@ def train(
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        last_items: Items at the end of a history that count; 0 counts all, each of them once
-        decay: How much an item counts, as a fraction of the one after it
-        neighbours: Nearest items of each item that are kept
-        shrinkage: Added below a cosine, which lowers those of few users
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        last_items: How many of the newest items of a history count; 0 counts all, each item once
+        decay: Weight of an item as a fraction of the weight of the item after it
+        neighbours: Nearest neighbours kept for each item
+        shrinkage: Added to a cosine's denominator; lowers cosines of few users
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
             training; only sizes are compared
         log_path: Destination of the log of metrics
-        test_batch_size: Histories that are scored at a time
+        test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -482,36 +485,37 @@ def train(
         dataset: a dataset that `prepare` made.
         run: folder of the checkpoints.
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        last_items: Items at the end of a history that count; 0 counts all, each of them once
-        decay: How much an item counts, as a fraction of the one after it
-        ridge: Lambda, which is added to the number of users of an item; by default the best of 50,
-            250, 1000 by NDCG@10 of the validation targets
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        last_items: How many of the newest items of a history count; 0 counts all, each item once
+        decay: Weight of an item as a fraction of the weight of the item after it
+        ridge: Lambda of the ridge regression, added to the number of users of each item; by default
+            the best of 50, 250, 1000 by NDCG@10 of the validation targets
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
             training; only sizes are compared
         log_path: Destination of the log of metrics
-        test_batch_size: Histories that are scored at a time
+        test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -561,41 +565,43 @@ def train(
         run: folder of the checkpoints.
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
         emb_dim: Columns of the item embedding and of the hidden state
-        dropout: Share of the inputs and outputs dropped while training
-        last_items: Items at the end of a history that count; longer ones are trained on in pieces
+        dropout: Fraction of the inputs and outputs dropped in training
+        last_items: How many of the newest items of a history count; training cuts longer histories
+            in pieces
         lr: Learning rate of Adam
-        batch_size: Histories, or pieces of them, of a training batch
-        epochs: Most epochs to train for
-        patience: Epochs (or 25 batches, if those are more) without a better NDCG@10 of the
-            validation targets after which the training ends
-        init_seed: Seeds first parameters, dropout and order; on a GPU two runs still differ a
-            little
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        batch_size: Histories, or pieces of them, in a training batch
+        epochs: Largest number of training epochs
+        patience: Training ends after this many epochs (or 25 batches, if those are more) without a
+            better NDCG@10 of the validation targets
+        init_seed: Seeds the initial parameters, dropout and order; two runs on a GPU still differ
+            slightly
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
             training; only sizes are compared
         log_path: Destination of the log of metrics
-        test_batch_size: Histories that are scored at a time
+        test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -646,32 +652,33 @@ def train(
         weights: Weights of these models; that of the first is what they leave of 1. By default the
             validation targets choose tenths: the most even ones that are within a standard error of
             the best NDCG@10
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
             training; only sizes are compared
         log_path: Destination of the log of metrics
-        test_batch_size: Histories that are scored at a time
+        test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -800,15 +807,15 @@ def test(
             temperature; by default by the product of the vectors
         dropout: Share of activations dropped while training
         attention_dropout: Share of attention weights dropped while training
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
@@ -845,10 +852,11 @@ def test(
         adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
             the same for every history, or a mixture of experts that the history itself weighs
         adapter_rank: Rank of each adapter, that of all its experts together
-        num_eval_negatives: Negatives per user of the sampled rankings
-        baselines: Beside popularity, what a test compares with: markov | item_knn | ease |
-            ease_recent | recent. ease is as published, ease_recent scores by the last items alone,
-            recent is popularity of the last seven days, with a temporal split alone; empty for none
+        num_eval_negatives: Negatives per user in the sampled rankings
+        baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
+            ease_recent | recent. ease is as published, ease_recent scores by the last items only,
+            recent is the popularity of the last seven days and needs a temporal split; empty for
+            none
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
@@ -864,7 +872,7 @@ def test(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
         benchmark_steps: Steps of `run_benchmark`
         report: File of a page with the curves, times, metrics and settings of a training,
             FILE.html; needs matplotlib
@@ -978,15 +986,15 @@ def recommend(
             temperature; by default by the product of the vectors
         dropout: Share of activations dropped while training
         attention_dropout: Share of attention weights dropped while training
-        dataset_name: Dataset; random is generated
-        min_user_count: Interactions a user must have
-        min_item_count: Interactions an item must have
-        min_rating: Ratings below are left out
-        validation_users: Users, drawn by their ids, whose last item but one is for validation; the
-            others train on it. By default all validate
-        temporal_targets: Targets of a user in a temporal split, among the items from the cut on
+        dataset_name: Dataset; random is a generated one
+        min_user_count: Drops users with fewer interactions
+        min_item_count: Drops items with fewer interactions
+        min_rating: Drops ratings below this value
+        validation_users: How many users validate, on their last item but one; they are drawn by
+            their ids, and the others train on that item. By default all users validate
+        temporal_targets: Which of a user's items from the cut on are targets, in a temporal split
         temporal_validation: Validation of a temporal split: items after an earlier cut, or users
-            not trained on
+            held out of training
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
@@ -1023,7 +1031,7 @@ def recommend(
         adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
             the same for every history, or a mixture of experts that the history itself weighs
         adapter_rank: Rank of each adapter, that of all its experts together
-        num_eval_negatives: Negatives per user of the sampled rankings
+        num_eval_negatives: Negatives per user in the sampled rankings
         seed: Random seed
         base_device: Device of the model; auto takes CUDA if present
         num_threads: CPU threads of a step; by default one per core
@@ -1036,7 +1044,7 @@ def recommend(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        top_k: Items of a list: of `mode` recommend for a history, of a test for a user
+        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
         benchmark_steps: Steps of `run_benchmark`
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The baselines that a test compares with."""
+"""Baselines that a test compares a model with."""
 
 import functools
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ COUNTED_BASELINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ease": ("ease", {}),
     "ease_recent": ("ease", {"ridge": 500.0, "last_items": 20}),
 }
-"""Baselines that are counted from the histories, by name: the model, and its settings."""
+"""Baselines that count over the histories: name -> (model, its settings)."""
 
 
 def fit_baseline(name: str, sequences: Sequences) -> FittedModel[Any]:
-    """Fits a counted baseline by its name.
+    """Fits a counting baseline.
 
     Raises:
-        UserError: it needs more memory than there is.
+        UserError: the baseline needs more memory than there is.
     """
     of_model, settings = COUNTED_BASELINES[name]
     model = FITTED[of_model].load()
@@ -36,4 +36,4 @@ BASELINES: "Mapping[str, Baseline]" = {
     **{name: functools.partial(fit_baseline, name) for name in COUNTED_BASELINES},
     "recent": None,
 }
-"""Baselines of a test by name. `ease` is as published, with all items of a history alike."""
+"""Baselines of a test by name. `ease` is as published: all items of a history weigh the same."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EASE: a linear autoencoder without a diagonal, in closed form."""
+"""EASE: a linear autoencoder with zero diagonal, solved in closed form."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Self
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 RIDGES = (50.0, 250.0, 1000.0)
-"""Of these the validation targets choose one."""
+"""Candidates from which the validation targets choose one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,18 +26,19 @@ class EaseSettings(HistorySettings):
 
     last_items: int = setting(
         0,
-        "Items at the end of a history that count; 0 counts all, each of them once",
+        "How many of the newest items of a history count; 0 counts all, each item once",
         used_with=OF_TRAINING,
     )
     ridge: float | None = setting(
         None,
-        "Lambda, which is added to the number of users of an item; by default the best of "
-        f"{', '.join(f'{ridge:g}' for ridge in RIDGES)} by NDCG@10 of the validation targets",
+        "Lambda of the ridge regression, added to the number of users of each item; by default the "
+        f"best of {', '.join(f'{ridge:g}' for ridge in RIDGES)} by NDCG@10 of the validation "
+        "targets",
         used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:
-        """Refuses a ridge that is none."""
+        """Refuses a ridge that is not positive."""
         HistorySettings.__post_init__(self)
         if self.ridge is not None and not self.ridge > 0:
             raise UserError(f"`ridge` must be above 0, got {self.ridge:g}", setting="ridge")
@@ -56,17 +57,17 @@ class Ease(ItemToItem[EaseSettings]):
 
     @classmethod
     def fit(cls, sequences: Sequences, settings: EaseSettings) -> Self:
-        """Solves for the weights, with each ridge where none is given.
+        """Solves for the weights; without a given ridge, tries each candidate.
 
         Raises:
-            UserError: its dense matrices do not fit the free memory.
+            UserError: the dense matrices do not fit in free memory.
         """
         needed = 4 * 8 * sequences.num_items**2
         limit = memory_limits()[0]
         if needed > limit.available:
             raise UserError(
                 f"its matrices of {sequences.num_items} items need {format_bytes(needed)} of "
-                f"memory; {format_bytes(max(limit.available, 0))} are {limit.name}"
+                f"memory, but {format_bytes(max(limit.available, 0))} are {limit.name}"
             )
         import torch
 
@@ -91,7 +92,8 @@ def _weights(gram: "torch.Tensor", ridge: float) -> Matrix:
     diagonal = torch.arange(len(gram))
     weights = gram.clone()
     weights[diagonal, diagonal] += ridge
-    # Positive definite: half the time of a general inverse. In place, since a matrix may be large.
+    # Positive definite, so Cholesky takes half the time of a general inverse. It works in place,
+    # because a matrix may be large.
     torch.linalg.cholesky(weights, out=weights)
     weights = torch.cholesky_inverse(weights)
     weights /= -weights.diagonal().clone()

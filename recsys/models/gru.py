@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recurrent network that reads a history item by item.
 
-torch is imported where it is needed: the flags are defined without it.
+torch is imported only where it is needed, so that flags are defined without it.
 """
 
 import copy
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LEAST_BATCHES = 25
-"""Fewest of a round, after which the validation targets are ranked: few users make short epochs."""
+"""Fewest batches between two rankings of the validation targets: few users make short epochs."""
 _SILENT_S = 10.0
-"""Most seconds without a line of progress."""
+"""Longest time without a line of progress, in seconds."""
 
-# Rate and batch size were chosen by the validation targets of MovieLens-100K, and by those of
-# MovieLens-latest-small in the first epochs; a dropout of .5 was level on the former.
+# Learning rate and batch size were chosen by the validation targets of MovieLens-100K, and by those
+# of the first epochs on MovieLens-latest-small. On the former, a dropout of .5 was no better.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,32 +49,32 @@ class GruSettings:
         64, "Columns of the item embedding and of the hidden state", used_with=OF_TRAINING
     )
     dropout: float = setting(
-        0.25, "Share of the inputs and outputs dropped while training", used_with=OF_TRAINING
+        0.25, "Fraction of the inputs and outputs dropped in training", used_with=OF_TRAINING
     )
     last_items: int = setting(
         50,
-        "Items at the end of a history that count; longer ones are trained on in pieces",
+        "How many of the newest items of a history count; training cuts longer histories in pieces",
         used_with=OF_TRAINING,
     )
     lr: float = setting(2e-3, "Learning rate of Adam", used_with=OF_TRAINING)
     batch_size: int = setting(
-        32, "Histories, or pieces of them, of a training batch", used_with=OF_TRAINING
+        32, "Histories, or pieces of them, in a training batch", used_with=OF_TRAINING
     )
-    epochs: int = setting(200, "Most epochs to train for", used_with=OF_TRAINING)
+    epochs: int = setting(200, "Largest number of training epochs", used_with=OF_TRAINING)
     patience: int = setting(
         5,
-        f"Epochs (or {_LEAST_BATCHES} batches, if those are more) without a better NDCG@10 of the "
-        "validation targets after which the training ends",
+        f"Training ends after this many epochs (or {_LEAST_BATCHES} batches, if those are more) "
+        "without a better NDCG@10 of the validation targets",
         used_with=OF_TRAINING,
     )
     init_seed: int = setting(
         0,
-        "Seeds first parameters, dropout and order; on a GPU two runs still differ a little",
+        "Seeds the initial parameters, dropout and order; two runs on a GPU still differ slightly",
         used_with=OF_TRAINING,
     )
 
     def __post_init__(self) -> None:
-        """Refuses senseless sizes and rates."""
+        """Refuses sizes and rates out of range."""
         require_positive(self, "emb_dim", "last_items", "batch_size", "epochs", "patience")
         require_not_negative(self, "init_seed")
         if not 0 <= self.dropout < 1:
@@ -87,17 +87,17 @@ class GruSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gru(FittedModel[GruSettings]):
-    """A gated recurrent unit that is trained to tell the next item at each position.
+    """A gated recurrent unit, trained to predict the next item at each position.
 
-    The loss is the softmax over all items; an item has one vector as input and as output.
+    The loss is the softmax over all items; an item has the same vector as input and as output.
     Source: Hidasi et al., "Session-based recommendations with recurrent neural networks", 2016
-    (GRU4Rec); the cross-entropy is Hidasi and Karatzoglou's, 2018, with all items in place of
+    (GRU4Rec). The cross-entropy is that of Hidasi and Karatzoglou, 2018, over all items instead of
     sampled ones.
 
     Attributes:
-        settings: of the model.
-        network: float64 on the CPU. In float32 the scores of a history would depend on the other
-            histories of its batch, and a server's answers differ from the lists of the test.
+        settings: settings of the model.
+        network: float64 on the CPU. In float32, a history's scores would depend on the other
+            histories of its batch, and a server's answers would differ from the lists of the test.
     """
 
     settings: GruSettings
@@ -112,7 +112,7 @@ class Gru(FittedModel[GruSettings]):
         """Trains until the validation targets are ranked no better, and keeps the best network.
 
         Raises:
-            UserError: no user has two items to train on, or there is too little memory.
+            UserError: no user has two items to train on, or memory is too small.
             DivergenceError: the parameters became NaN or infinite.
         """
         import torch
@@ -154,7 +154,7 @@ class Gru(FittedModel[GruSettings]):
                 best, of_best, waited = model, found, 0
             elif (waited := waited + 1) == settings.patience:
                 break
-        assert best is not None  # a diverged network is refused by `validated`
+        assert best is not None  # `validated` refuses a diverged network
         return best
 
     @property
@@ -186,7 +186,7 @@ class Gru(FittedModel[GruSettings]):
         """Builds the model around the result of `tensors`, without a copy."""
         import torch
 
-        with torch.device("meta"):  # no memory: `assign` replaces the parameters
+        with torch.device("meta"):  # allocates nothing: `assign` replaces the parameters
             network = _new_network(settings, num_items)
         for name, parameter in network.state_dict().items():
             if tensors[name].shape != parameter.shape:
@@ -198,12 +198,12 @@ class Gru(FittedModel[GruSettings]):
 
     @classmethod
     def history_length(cls, settings: GruSettings) -> int:
-        """Returns the items of a history that count at most."""
+        """Returns the largest number of items of a history that count."""
         return settings.last_items
 
 
 def _new_network(settings: GruSettings, num_items: int) -> "nn.ModuleDict":
-    """Returns the recurrent unit, and the vectors and biases of the items."""
+    """Returns the recurrent unit, and the vectors and biases of the items, untrained."""
     from torch import nn
 
     width = settings.emb_dim
@@ -212,18 +212,18 @@ def _new_network(settings: GruSettings, num_items: int) -> "nn.ModuleDict":
 
 
 def _pieces(sequences: Sequences, length: int) -> "list[npt.NDArray[np.int64]]":
-    """Cuts the items to train on, from the end of each history.
+    """Cuts the training items of each history into pieces, from its end.
 
     Args:
         sequences: histories of all users.
-        length: T, most inputs of a piece.
+        length: T, largest number of inputs of a piece.
 
     Returns:
-        Arrays of 2 to T + 1 items. Each begins with the last one of the piece before, so that all
-        items but the first of a history are a target once.
+        Arrays of 2 to T + 1 items. Each begins with the last item of the piece before, so that
+        every item except a history's first is a target once.
 
     Raises:
-        UserError: there is no piece.
+        UserError: no history has two training items.
     """
     pieces = [
         sequences[user][max(end - length - 1, 0) : end].astype(np.int64)
@@ -231,25 +231,27 @@ def _pieces(sequences: Sequences, length: int) -> "list[npt.NDArray[np.int64]]":
         for end in range(count, 1, -length)
     ]
     if not pieces:
-        raise UserError("no user has two items to train on, and no other tells what comes next")
+        raise UserError(
+            "no user has two items to train on, so no item follows another; add ratings"
+        )
     return pieces
 
 
 def _require_memory(pieces: "Histories", num_items: int, settings: GruSettings) -> None:
-    """Refuses batches whose scores of all items do not fit the free memory."""
+    """Refuses batches whose scores of all items do not fit in free memory."""
     targets = settings.batch_size * (max(map(len, pieces)) - 1)
-    needed, limit = 3 * 4 * targets * num_items, memory_limits()[0]  # with softmax and gradient
+    needed, limit = 3 * 4 * targets * num_items, memory_limits()[0]  # scores, softmax, gradient
     if needed > limit.available:
         raise UserError(
             f"the scores of {num_items} items at up to {targets} positions of a batch need "
-            f"{format_bytes(needed)} of memory; {format_bytes(max(limit.available, 0))} are "
+            f"{format_bytes(needed)} of memory, but {format_bytes(max(limit.available, 0))} are "
             f"{limit.name}; lower `batch_size`",
             setting="batch_size",
         )
 
 
 def _padded(histories: "Histories", device: "torch.device") -> "Tensor":
-    """Returns [B, T] int64 items on a device, followed by zeros."""
+    """Returns [B, T] int64 items on a device, padded with zeros at the end."""
     import torch
 
     rows = [torch.from_numpy(items) for items in histories]
@@ -257,10 +259,10 @@ def _padded(histories: "Histories", device: "torch.device") -> "Tensor":
 
 
 def _states(network: "nn.ModuleDict", items: "Tensor", dropout: float) -> "Tensor":
-    """Returns [B, T, D] states after each of [B, T] items; zeros at the end change none before."""
+    """Returns [B, T, D] states after each of [B, T] items; padding at the end changes none."""
     from torch.nn import functional as F
 
-    # Padding gets the vector of item 1: nothing reads the states after it.
+    # Padding gets the vector of item 1; nothing reads the states after it.
     vectors = F.embedding((items - 1).clamp(min=0), network.get_parameter("item.weight"))
     states, _ = network["gru"](F.dropout(vectors, dropout))
     found: Tensor = F.dropout(states, dropout)
@@ -270,7 +272,7 @@ def _states(network: "nn.ModuleDict", items: "Tensor", dropout: float) -> "Tenso
 def _loss(
     network: "nn.ModuleDict", pieces: "Histories", dropout: float, device: "torch.device"
 ) -> "Tensor":
-    """Returns the mean cross-entropy of the next item at all positions of a batch."""
+    """Returns the mean cross-entropy of the next item over all positions of a batch."""
     from torch.nn import functional as F
 
     items = _padded(pieces, device)

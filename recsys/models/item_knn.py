@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nearest neighbours of each item, by the users who met both."""
+"""The nearest neighbours of each item, by the users who interacted with both."""
 
 import dataclasses
 import itertools
@@ -15,29 +15,27 @@ from recsys.settings import require_not_negative, require_positive, setting
 from recsys.train.config import OF_TRAINING
 
 _BLOCK = 1 << 22
-"""Entries of the matrix that are computed at once."""
+"""Upper bound on the entries of the matrix that are computed at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ItemKnnSettings(HistorySettings):
     """Settings of the neighbours."""
 
-    neighbours: int = setting(
-        100, "Nearest items of each item that are kept", used_with=OF_TRAINING
-    )
+    neighbours: int = setting(100, "Nearest neighbours kept for each item", used_with=OF_TRAINING)
     shrinkage: float = setting(
-        10, "Added below a cosine, which lowers those of few users", used_with=OF_TRAINING
+        10, "Added to a cosine's denominator; lowers cosines of few users", used_with=OF_TRAINING
     )
 
     def __post_init__(self) -> None:
-        """Refuses items without neighbours."""
+        """Refuses items without neighbours, and a negative shrinkage."""
         HistorySettings.__post_init__(self)
         require_positive(self, "neighbours")
         require_not_negative(self, "shrinkage")
 
 
 class ItemKnn(ItemToItem[ItemKnnSettings]):
-    """Shrunk cosines of each item's nearest neighbours, by their users.
+    """Shrunk cosines of each item's nearest neighbours, by the users of the items.
 
     Source: Sarwar et al., "Item-based collaborative filtering", 2001; the shrinkage is Bell and
     Koren's, 2007.
@@ -50,13 +48,13 @@ class ItemKnn(ItemToItem[ItemKnnSettings]):
 
     @classmethod
     def fit(cls, sequences: Sequences, settings: ItemKnnSettings) -> Self:
-        """Computes the cosines of all items, and keeps the largest of each."""
+        """Computes the cosines of all items, and keeps the largest ones of each item."""
         met, blocks, kept = met_items(sequences), [], settings.neighbours
         by_item, users = met.T.tocsr(), met.sum(0)
         size = max(_BLOCK // sequences.num_items, 1)
         for begin in range(0, sequences.num_items, size):
-            cosines = by_item[begin : begin + size] @ met  # users who met both, yet
-            cosines.sort_indices()  # of equals at the end of the neighbours the first stay
+            cosines = by_item[begin : begin + size] @ met  # so far, the users who met both
+            cosines.sort_indices()  # of equal cosines, those of the first items are kept
             row = np.repeat(np.arange(cosines.shape[0]), np.diff(cosines.indptr)) + begin
             column = cosines.indices
             cosines.data /= np.sqrt(users[row] * users[column]) + settings.shrinkage

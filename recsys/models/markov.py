@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Markov chain of items: what follows each item, and how near."""
+"""A Markov chain of items: which items follow each item, weighted by distance."""
 
 import dataclasses
 from typing import Self
@@ -22,16 +22,16 @@ class MarkovSettings(HistorySettings):
     """Settings of the chain."""
 
     window: int = setting(
-        10, "Items after each item that count, near ones more", used_with=OF_TRAINING
+        10, "How many items after each item count, near ones more", used_with=OF_TRAINING
     )
     first_power: float = setting(
         0.25,
-        "Power of the total of the first item that a weight is divided by",
+        "Power to which the first item's total is raised, to divide a weight by it",
         used_with=OF_TRAINING,
     )
     next_power: float = setting(
         0.1,
-        "Power of the total of the following item that a weight is divided by",
+        "Power to which the following item's total is raised, to divide a weight by it",
         used_with=OF_TRAINING,
     )
 
@@ -45,10 +45,10 @@ class MarkovSettings(HistorySettings):
 class Markov(ItemToItem[MarkovSettings]):
     """Weights of the items that follow each item.
 
-    The weight is the square root of their count over powers of the totals of both items. Divided by
-    the whole total of the first, without the root, it would be a transition probability: a sum of
-    those over a history follows its most certain item, one of roots what many items agree on. On
-    MovieLens-1M its NDCG@10 is .02 higher.
+    A weight is the square root of a count, divided by powers of the totals of both items. Without
+    the root, and divided by the whole total of the first item, it would be a transition
+    probability. A sum of probabilities over a history follows its most certain item; a sum of roots
+    follows what many items agree on. On MovieLens-1M its NDCG@10 is .02 higher.
     """
 
     __slots__ = ()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of ratings that are fitted in one call: an entry each.
+"""The models of ratings that are fitted in one call, one entry each.
 
-A module is imported when its model is used: SciPy takes a tenth of a second, torch takes seconds.
+A model's module is imported only when the model is used: SciPy takes a tenth of a second to import,
+torch takes seconds.
 """
 
 import dataclasses
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """A model.
+    """A registered model.
 
     Attributes:
-        module: module that has its class.
-        class_name: a `FittedModel`.
-        title: in sentences.
-        summary: what it is, for the help.
-        flags: its own settings that the help shows first, with spaces between.
+        module: module that holds the class.
+        class_name: name of the `FittedModel`.
+        title: name in sentences.
+        summary: description for the help.
+        flags: names of its own settings that the help shows first, separated by spaces.
     """
 
     module: str
@@ -44,7 +45,7 @@ FITTED: Mapping[str, Entry] = {
         "recsys.models.markov",
         "Markov",
         "Markov chain",
-        "What follows each item of a history, and how near",
+        "Which items follow each item of a history, weighted by distance",
         "window first_power next_power last_items decay",
     ),
     "item_knn": Entry(
@@ -58,14 +59,14 @@ FITTED: Mapping[str, Entry] = {
         "recsys.models.ease",
         "Ease",
         "EASE",
-        "A linear model of all items of a history, in closed form",
+        "A linear model of all items of a history, solved in closed form",
         "ridge last_items decay",
     ),
     "gru": Entry(
         "recsys.models.gru",
         "Gru",
         "GRU",
-        "A recurrent network, trained to tell the next item of a history",
+        "A recurrent network, trained to predict the next item of a history",
         "emb_dim dropout last_items lr",
     ),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of fitted models: exported, and opened by a server."""
+"""Deployment of fitted models: exports them, and opens them in a server."""
 
 import dataclasses
 from pathlib import Path
@@ -19,11 +19,11 @@ from recsys.serve.served import ServedModel
 from recsys.settings import section_from_dict
 
 _SHOWN_LENGTH = 50
-"""Items of the histories that a deployment is tried with, where the model reads any number."""
+"""Items of a test history, if the model reads any number of them."""
 
 
 class ServedFitted(ServedRatings):
-    """A loaded version of a fitted model, of the kind that its `deployment.json` names."""
+    """A loaded version of a fitted model; its `deployment.json` names the kind."""
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -38,7 +38,7 @@ class ServedFitted(ServedRatings):
         weights: dict[str, Tensor],
         device: torch.device,  # noqa: ARG003  (fitted models score on the host)
     ) -> FittedModel[Any]:
-        """Builds the model around deployed tensors, without a copy."""
+        """Builds the model around deployed tensors, without copying them."""
         kind, values = of_kind(deployment.kind), deployment.model
         settings: Any = section_from_dict(kind.settings_class, values["settings"])
         return kind.of_tensors(weights, settings, values["num_items"])
@@ -48,20 +48,20 @@ def of_kind(name: str) -> type[FittedModel[Any]]:
     """Returns the class of a fitted model.
 
     Raises:
-        DeploymentError: there is no such model.
+        DeploymentError: there is no fitted model of that name.
     """
     if name not in FITTED:
-        raise DeploymentError(f"{name} is none of the models {', '.join(FITTED)}")
+        raise DeploymentError(f"{name} is not one of the models {', '.join(FITTED)}")
     return FITTED[name].load()
 
 
 class FittedExport(PlainRatingsExport):
-    """A fitted model to deploy.
+    """Exports a fitted model for deployment.
 
     Args:
         kind: class of the model.
         path: a checkpoint, or the folder of a run.
-        options: what requests and answers hold.
+        options: contents of requests and answers.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model or dataset.
@@ -80,7 +80,7 @@ class FittedExport(PlainRatingsExport):
 
     @property
     def history_length(self) -> int:
-        """Items of a history that count at most, or that a model of all items is tried with."""
+        """Largest number of items of a history that count; if unlimited, a length to test with."""
         return self._stored.kind.history_length(self._stored.settings) or _SHOWN_LENGTH
 
     def network_values(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `model.py` of a deployed fitted model: runs inside Triton's Python backend."""
+"""`model.py` of a deployed fitted model; runs inside Triton's Python backend."""
 
 from recsys.models.serving import ServedFitted
 from recsys.serve.python_backend import PythonBackendModel

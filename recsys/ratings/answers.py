@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of recommendations: JSON lines for machines, tables for people."""
+"""Formats recommendations: JSON lines for machines, tables for people."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from recsys.ratings.data.opened import OpenedHistories
 
 _LONGEST_TITLE = 60
 _SHOWN_HISTORY = 5
-"""Items of a history that a table shows, the newest ones."""
+"""How many of the newest items of a history a table shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Catalogue:
     """Raw ids and titles of the items 1, 2, ...
 
     Attributes:
-        raw_ids: as in the ratings.
-        titles: as the dataset has them, empty for an item without; None for a dataset without.
+        raw_ids: [I] ids as in the ratings.
+        titles: [I] titles, empty for an item without one; None if the dataset has no titles.
     """
 
     raw_ids: list[str]
@@ -29,14 +29,14 @@ class Catalogue:
 
     @classmethod
     def of(cls, dataset: OpenedHistories, config: HistoriesConfig) -> "Catalogue":
-        """Reads the catalogue of a dataset; a generated one has no ids but its numbers."""
+        """Reads the catalogue of a dataset; in a generated one the raw ids are the numbers."""
         if dataset.root is None:
             return cls([str(i + 1) for i in range(config.random_item_count)], None)
         raw_ids = read_item_map(dataset.root).raw.to_pylist()
         return cls(raw_ids, read_titles(dataset.root, len(raw_ids)))
 
     def titles_of(self, items: Sequence[int]) -> list[str | None] | None:
-        """Returns the titles of items; None for a dataset without."""
+        """Returns the titles of items; None if the dataset has no titles."""
         titles = self.titles
         return None if titles is None else [titles[item - 1] or None for item in items]
 
@@ -47,14 +47,14 @@ class Catalogue:
 
 
 def name_of(source: int | str) -> str:
-    """Returns the key for a line's number or a user's id."""
+    """Returns the key of a source: "line" for a number, "user" for an id."""
     return "line" if isinstance(source, int) else "user"
 
 
 def as_json(
     source: int | str, items: Sequence[int], scores: Sequence[float], catalogue: Catalogue
 ) -> str:
-    """Returns the JSON of a history that was answered."""
+    """Returns the recommendations for a history as JSON."""
     answer = {
         name_of(source): source,
         "items": [catalogue.raw_ids[item - 1] for item in items],

@@ -21,11 +21,11 @@ Weights = Mapping[str, float]
 """Weights of models by name, which add up to 1."""
 
 _PARTS = 10
-"""Weights are multiples of one part in so many."""
+"""Weights are multiples of 1 / this number."""
 _SCORES = 1 << 24
-"""Scores of a model that are held at once."""
+"""Upper bound on the scores of a model that are held at once."""
 _MOST_TARGETS = 5_000
-"""Validation targets that choose: more change the choice little."""
+"""Upper bound on the validation targets that choose; more hardly change the choice."""
 _K = 10
 
 
@@ -45,8 +45,8 @@ class Blend:
     """A weighted sum of models; see `RatingsModel`.
 
     Attributes:
-        models: models of the same items.
-        weights: one of each, which add up to 1.
+    models: models of the same items.
+    weights: one weight for each model; they add up to 1.
     """
 
     models: Sequence[RatingsModel]
@@ -71,7 +71,7 @@ class Blend:
 
 
 def possible_weights(first: str, others: Sequence[str], most: int) -> list[Weights]:
-    """Lists sums of a first model and at most `most` others, in tenths, without weights of 0."""
+    """Lists sums of a first model and at most `most` others; weights are tenths above 0."""
     found: dict[tuple[tuple[str, float], ...], None] = {}
     for added in itertools.combinations(others, min(most, len(others))):
         for parts in itertools.product(range(_PARTS + 1), repeat=len(added)):
@@ -84,7 +84,7 @@ def possible_weights(first: str, others: Sequence[str], most: int) -> list[Weigh
 def gains_of(
     models: Mapping[str, RatingsModel], sequences: Sequences, possible: Sequence[Weights]
 ) -> npt.NDArray[np.float64]:
-    """Computes the NDCG@10 of validation targets for each of some sums.
+    """Computes the NDCG@10 of validation targets for each candidate sum.
 
     Args:
         models: models of the same items, by name.
@@ -92,8 +92,8 @@ def gains_of(
         possible: C sums.
 
     Returns:
-        [C, T] of the targets, each ranked among all items but those of its history. Of more than
-        5,000 targets so many are taken, evenly spaced.
+        [C, T] float64. Each target is ranked among all items except the rest of its history. Of
+        more than 5,000 targets, 5,000 evenly spaced ones are used.
 
     Raises:
         UserError: there is no validation target.
@@ -101,7 +101,7 @@ def gains_of(
     truth, count = true_items(sequences, "validation"), len(targets_of(sequences, "validation"))
     if not count:
         raise UserError(
-            "no user has a validation target, which would choose the weights: name `blend_with` "
+            "no user has a validation target, so the weights cannot be chosen: name `blend_with` "
             "and `weights`",
             settings=("blend_with", "weights"),
         )
@@ -121,25 +121,25 @@ def gains_of(
             for row, true in enumerate(truth[rows].tolist()):
                 leads = np.stack([of_model[row] - of_model[row, true - 1] for of_model in scores])
                 leads[:, [true - 1, *(seen[1][seen[0] == row] - 1)]] = -1
-                # An item that is behind in every model is behind in every sum.
+                # An item that is behind the target in every model is behind it in every sum.
                 ahead = leads[:, (leads >= 0).any(0)]
                 ranks[:, begin + row] = (table @ ahead >= 0).sum(1)
     return np.where(ranks < _K, 1 / np.log2(ranks + 2), 0.0)
 
 
 def most_even(possible: Sequence[Weights], gains: npt.NDArray[np.float64]) -> int:
-    """Chooses a sum: the most even one that is within a standard error of the best.
+    """Chooses the most even sum within a standard error of the best.
 
-    The best by a few validation targets is so by chance, and often leans on the model that was
-    trained the longest for them. This is the one-standard-error rule of Breiman et al.,
+    On few validation targets, the best sum is best by chance and often favours the model that was
+    trained on them the longest. This is the one-standard-error rule of Breiman et al.,
     "Classification and regression trees", 1984, with the most even sum as the simplest.
 
     Args:
         possible: C sums.
-        gains: [C, T] of the validation targets.
+        gains: [C, T] NDCG@10 of the validation targets.
 
     Returns:
-        The index of the one whose largest weight is the smallest; of such the best.
+        Index of the sum whose largest weight is the smallest; among equals, of the best one.
     """
     means = gains.mean(1)
     behind = gains[means.argmax()] - gains

@@ -25,31 +25,31 @@ _PREPARED = {"dataset_name": Not("random")}
 class HistoriesConfig:
     """The dataset, its filters and its split."""
 
-    dataset_name: DatasetName = setting("ml-1m", "Dataset; random is generated")
+    dataset_name: DatasetName = setting("ml-1m", "Dataset; random is a generated one")
     dataset_path: str | None = setting(
         None,
         "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
         resumable=True,
         used_with=_PREPARED,
     )
-    min_user_count: int = setting(5, "Interactions a user must have")
-    min_item_count: int = setting(0, "Interactions an item must have", used_with=_PREPARED)
-    min_rating: float = setting(0.0, "Ratings below are left out", used_with=_PREPARED)
+    min_user_count: int = setting(5, "Drops users with fewer interactions")
+    min_item_count: int = setting(0, "Drops items with fewer interactions", used_with=_PREPARED)
+    min_rating: float = setting(0.0, "Drops ratings below this value", used_with=_PREPARED)
     split: str = setting(
         LEAVE_ONE_OUT,
-        "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",
+        "How items are held out, as in the prepared dataset: leave_one_out, or temporal:0.9",
     )
     validation_users: int | None = setting(
         None,
-        "Users, drawn by their ids, whose last item but one is for validation; the others train on "
-        "it. By default all validate",
+        "How many users validate, on their last item but one; they are drawn by their ids, and the "
+        "others train on that item. By default all users validate",
     )
     temporal_targets: TemporalTargets = setting(
-        "first", "Targets of a user in a temporal split, among the items from the cut on"
+        "first", "Which of a user's items from the cut on are targets, in a temporal split"
     )
     temporal_validation: TemporalValidation = setting(
         "time",
-        "Validation of a temporal split: items after an earlier cut, or users not trained on",
+        "Validation of a temporal split: items after an earlier cut, or users held out of training",
     )
     random_user_count: int = setting(
         10, "Users of --dataset_name random", used_with={"dataset_name": ("random",)}
@@ -67,27 +67,28 @@ class HistoriesConfig:
         if self.validation_users is not None:
             require_positive(self, "validation_users")
         for name in ("random_user_count", "random_item_count"):
-            require_below(self, name, 2**31 - 1)  # the mask item has a number too
+            require_below(self, name, 2**31 - 1)  # the mask token needs a number too
         try:
             quantile = parse_split(self.split)
         except ValueError as error:
             raise UserError(str(error)) from error
         if quantile is not None and self.validation_users is not None:
             raise UserError(
-                f"`validation_users` {self.validation_users} is of the `split` {LEAVE_ONE_OUT}, "
-                f"the dataset has {self.split}: leave it out, or use `temporal_validation` users",
+                f"`validation_users` {self.validation_users} needs the `split` {LEAVE_ONE_OUT}, "
+                f"but the dataset has {self.split}: leave it out, or use `temporal_validation` "
+                "users",
                 settings=("validation_users", "split", "temporal_validation"),
             )
         if quantile is not None and self.dataset_name == "random":
             raise UserError(
-                f"`split` {self.split}: `dataset_name` random has no times, so it cannot be split "
-                "by them",
+                f"`split` {self.split}: `dataset_name` random has no timestamps, so it cannot be "
+                "split by time",
                 settings=("split", "dataset_name"),
             )
         if self.min_user_count < 3:
             raise UserError(
-                f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
-                "each to train on, to validate and to test",
+                f"`min_user_count` must be at least 3, got {self.min_user_count}: a user needs one "
+                "interaction each for training, validation and test",
                 setting="min_user_count",
             )
 
@@ -103,7 +104,7 @@ class HistoriesConfig:
         Raises:
             UserError: says how to make one.
         """
-        from recsys.data.manifest import MANIFEST_FILE  # with xxhash, which `--help` needs not
+        from recsys.data.manifest import MANIFEST_FILE  # imports xxhash, which `--help` skips
 
         if self.folder is None or (self.folder / MANIFEST_FILE).is_file():
             return
@@ -123,35 +124,35 @@ class ListConfig:
 
     recommend_input: str | None = setting(
         None,
-        "Histories for --mode recommend, raw item ids, oldest first, one history per line; by "
-        "default standard input",
+        "File of histories for --mode recommend: raw item ids, oldest first, one history per line; "
+        "by default standard input",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )
     recommend_users: str = setting(
         "",
-        "Users of the dataset for --mode recommend, in place of --recommend_input: raw ids with "
-        "commas between, or all",
+        "Users of the dataset for --mode recommend, instead of --recommend_input: raw ids "
+        "separated by commas, or all",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )
     top_k: int = setting(
         10,
-        "Items of a list: of --mode recommend for a history, of a test for a user",
+        "Length of a list: for a history with --mode recommend, for a user in a test",
         resumable=True,
     )
     output_format: Literal["auto", "table", "json"] = setting(
         "auto",
-        "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",
+        "Output of --mode recommend: tables, JSON lines, or auto (tables only on a terminal)",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )
 
     def __post_init__(self) -> None:
-        """Refuses lists without items, and two sources of histories."""
+        """Refuses empty lists, and two sources of histories at once."""
         if self.recommend_users and self.recommend_input is not None:
             raise UserError(
-                "`recommend_users` and `recommend_input` exclude each other",
+                "`recommend_users` and `recommend_input` exclude each other: give one of them",
                 settings=("recommend_users", "recommend_input"),
             )
         require_positive(self, "top_k")
@@ -159,13 +160,13 @@ class ListConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsExportOptions:
-    """What a deployment of a model of ratings takes and gives.
+    """Options of a deployed model of ratings.
 
     Attributes:
         top_k: K, the items of an answer.
         raw_ids: folder of the training dataset, to serve raw ids; None serves item numbers.
-        titles: answer with the titles of the items too, which the dataset must have.
-        ignore_fingerprint: compare the number of items alone with the dataset's.
+        titles: whether answers hold the titles of the items; the dataset must have them.
+        ignore_fingerprint: compare only the number of items with the dataset's.
     """
 
     top_k: int

@@ -14,13 +14,13 @@ class EvaluationConfig:
     """Settings of the evaluation."""
 
     num_eval_negatives: int = setting(
-        100, "Negatives per user of the sampled rankings", resumable=True
+        100, "Negatives per user in the sampled rankings", resumable=True
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,
-        f"Beside popularity, what a test compares with: {' | '.join(_BASELINES)}. ease is as "
-        "published, ease_recent scores by the last items alone, recent is popularity of the last "
-        "seven days, with a temporal split alone; empty for none",
+        f"Baselines of a test, in addition to popularity: {' | '.join(_BASELINES)}. ease is as "
+        "published, ease_recent scores by the last items only, recent is the popularity of the "
+        "last seven days and needs a temporal split; empty for none",
         resumable=True,
         used_with={"mode": ("train", "test")},
     )
@@ -38,7 +38,7 @@ class EvaluationConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses unknown baselines and ranks in another format."""
+        """Refuses unknown baselines, and result files of another format."""
         require_known(self, "baselines", _BASELINES)
         for name in ("ranks_file", "lists_file"):
             path = getattr(self, name)

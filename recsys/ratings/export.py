@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export of a checkpoint of a model of ratings for deployment."""
+"""Exports a checkpoint of a model of ratings for deployment."""
 
 import abc
 import functools
@@ -38,14 +38,14 @@ class RatingsExport(CheckpointExport):
     """A trained model of ratings.
 
     Args:
-        stored: its checkpoint.
-        options: what requests and answers hold.
+        stored: checkpoint of the model.
+        options: contents of requests and answers.
 
     Attributes:
         num_items: I, the items of the catalogue.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another dataset.
+        CheckpointError: the checkpoint is missing, damaged, or of another dataset.
         UserError: the catalogue has fewer than K items, or the dataset is damaged.
     """
 
@@ -57,14 +57,14 @@ class RatingsExport(CheckpointExport):
         self.has_raw_ids = options.raw_ids is not None
         if not 1 <= options.top_k <= self.num_items:
             raise UserError(
-                f"`top_k` {options.top_k} must lie in [1, {self.num_items}], the items of the "
-                "catalogue",
+                f"`top_k` {options.top_k} must be between 1 and {self.num_items}, the number of "
+                "items of the catalogue",
                 setting="top_k",
             )
         self._top_k = options.top_k
         if options.titles and options.raw_ids is None:
             raise UserError(
-                "`titles` needs `raw_ids`, the dataset that has them",
+                "`titles` needs `raw_ids`, the dataset that holds the titles",
                 settings=("titles", "raw_ids"),
             )
         self._names = None
@@ -89,8 +89,8 @@ class RatingsExport(CheckpointExport):
         names = ItemNames(raw_ids, read_titles(dataset, len(raw_ids)) if titles else None)
         if titles and not names.has_titles:
             raise UserError(
-                f"`titles`: {dataset} has none; prepare it again with the file of titles beside "
-                "the ratings, or leave `titles` out",
+                f"`titles`: {dataset} has no titles; prepare it again with the file of titles next "
+                "to the ratings, or leave `titles` out",
                 setting="titles",
             )
         opened.check_model(
@@ -100,19 +100,19 @@ class RatingsExport(CheckpointExport):
 
     @functools.cached_property
     def model(self) -> RatingsModel:
-        """The model of the checkpoint, which answers are compared with."""
+        """The model of the checkpoint, with which answers are compared."""
         return self._base.open_model()
 
     @property
     @abc.abstractmethod
     def history_length(self) -> int:
-        """Items of a history that the model reads at most."""
+        """Largest number of items of a history that the model reads."""
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns names, types and shapes of the network's inputs and outputs."""
         if fixed_shapes and self._names is not None:
             raise UserError(
-                "`raw_ids` needs `backend` python `format` eager: no exported network reads "
+                "`raw_ids` needs `backend` python `format` eager: an exported network cannot read "
                 "strings",
                 settings=("raw_ids", "backend", "format"),
             )
@@ -136,7 +136,7 @@ class RatingsExport(CheckpointExport):
         }
 
     def write_files(self, folder: Path) -> None:
-        """Writes the raw ids and titles, if requests and answers have those."""
+        """Writes the raw ids and titles, if requests or answers hold them."""
         if self._names is not None:
             self._names.save(folder)
 
@@ -169,17 +169,17 @@ class RatingsExport(CheckpointExport):
             scores = torch.tensor(response[SCORES])
             scorer = self.model.scorer(histories)
             differences.append(largest_difference(scorer, items, scores, *seen))
-        return float(np.max(differences))  # NaN if one of them is
+        return float(np.max(differences))  # NaN if any difference is NaN
 
 
 class PlainRatingsExport(PlainExport, RatingsExport):
-    """A model of ratings that no exporter writes."""
+    """A model of ratings that cannot be exported."""
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns names, types and shapes of inputs and outputs.
 
         Raises:
-            UserError: the model is to be exported.
+            UserError: the settings ask for an exported network.
         """
         if fixed_shapes:
             raise self.cannot_export()

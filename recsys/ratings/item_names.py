@@ -21,7 +21,7 @@ class ItemNames:
 
     Args:
         raw_ids: raw ids of the items 1, 2, ...
-        titles: their titles, empty for an item without; None if answers have no titles.
+        titles: titles of the items, empty for an item without one; None if answers hold no titles.
     """
 
     def __init__(self, raw_ids: list[str], titles: list[str] | None = None) -> None:
@@ -41,7 +41,7 @@ class ItemNames:
 
     @classmethod
     def load(cls, folder: Path, *, with_titles: bool = False) -> Self:
-        """Reads the raw ids of a version, and its titles.
+        """Reads the raw ids of a version, and its titles if asked for.
 
         Raises:
             DeploymentError: a file is missing or damaged.
@@ -50,35 +50,35 @@ class ItemNames:
         titles = _read_strings(folder / TITLES_FILE) if with_titles else None
         if titles is not None and len(titles) != len(raw_ids):
             raise DeploymentError(
-                f"{folder / TITLES_FILE}: {len(titles)} titles of {len(raw_ids)} items; deploy the "
-                "checkpoint again"
+                f"{folder / TITLES_FILE}: {len(titles)} titles for {len(raw_ids)} items; deploy "
+                "the checkpoint again"
             )
         return cls(raw_ids, titles)
 
     @property
     def has_titles(self) -> bool:
-        """Whether answers have titles."""
+        """Whether answers hold titles."""
         return self._titles is not None
 
     def numbers(self, names: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
-        """Maps raw ids (UTF-8 bytes) to item numbers, unknown ones to -1."""
+        """Maps raw ids (UTF-8 bytes) to item numbers; unknown ids map to -1."""
         numbers = [self._numbers.get(name, -1) for name in names.flat]
         return np.array(numbers, np.int64).reshape(names.shape)
 
     def names(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Maps item numbers to raw ids, 0 to an empty string."""
+        """Maps item numbers to raw ids; 0 maps to an empty string."""
         names: npt.NDArray[np.object_] = self._names[numbers]
         return names
 
     def titles(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Maps item numbers to titles, empty where there is none."""
+        """Maps item numbers to titles; items without a title map to an empty string."""
         assert self._titles_by_number is not None
         titles: npt.NDArray[np.object_] = self._titles_by_number[numbers]
         return titles
 
 
 def _encoded(texts: Sequence[str]) -> npt.NDArray[np.object_]:
-    """Returns UTF-8 bytes by item number, [I + 1]; 0 is padding."""
+    """Returns [I + 1] UTF-8 bytes by item number; 0 is padding."""
     return np.array([b"", *(text.encode() for text in texts)], np.object_)
 
 

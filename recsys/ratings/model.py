@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trained model of ratings is to the programs that use it."""
+"""Interfaces of trained models of ratings, as programs use them."""
 
 from pathlib import Path
 from typing import Protocol
@@ -23,23 +23,23 @@ class RatingsModel(Protocol):
         """Device of the scores."""
 
     def scorer(self, histories: Histories) -> Scorer:
-        """Scores all items after each history, of which none is empty."""
+        """Scores all items after each history; no history may be empty."""
 
 
 class StoredModel(Protocol):
-    """A checkpoint of such a model; its weights are read by `open_model`."""
+    """A checkpoint of a model of ratings; `open_model` reads its weights."""
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of any model."""
+        """The generic checkpoint."""
 
     @property
     def step(self) -> int | None:
-        """Steps that the model was trained for, if it was."""
+        """Steps that the model was trained for; None if it is not trained by steps."""
 
     @property
     def path(self) -> Path:
-        """Folder of the checkpoint itself, not of the run."""
+        """Folder of the checkpoint, not of the run."""
 
     @property
     def origin(self) -> Origin:
@@ -54,5 +54,5 @@ class StoredModel(Protocol):
 
         Raises:
             CheckpointError: a file is missing or damaged.
-            OutOfMemoryError: they do not fit in memory.
+            OutOfMemoryError: the weights do not fit in memory.
         """

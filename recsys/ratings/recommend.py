@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recommends items for text lines of histories, in raw ids.
+"""Recommends items for histories in text lines, in raw ids.
 
-A line holds the item ids of one history, oldest first, with white space between, or as a JSON list,
-for ids that hold white space. Each line gets one line of JSON, in the same order:
+A line holds the item ids of one history, oldest first, separated by white space; or a JSON list,
+for ids that contain white space. Each line gets one line of JSON, in the same order:
 
     {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
     {"line": 2, "error": "no item of this history is known"}
 
-with "titles" too where the dataset has them; or a table, for people. Users of the dataset stand for
-lines if `recommend_users` names them, {"user": "196", ...}.
+JSON lines also have "titles" if the dataset has them. People get a table instead. If
+`recommend_users` names users of the dataset, the key is "user": {"user": "196", ...}.
 """
 
 import contextlib
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 _NOTHING_KNOWN = "no item of this history is known"
 _UNKNOWN_USER = "no user of the dataset"
 _MOST_SHOWN = 5
-"""Unknown ids that a message shows."""
+"""How many unknown ids a message shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recommender:
-    """A trained model with the raw ids and titles of its items.
+    """A trained model, with the raw ids and titles of its items.
 
     Attributes:
-        dataset: the dataset that has them.
-        sequences: returns its histories.
+        dataset: the dataset that holds raw ids and titles.
+        sequences: returns the histories of the dataset.
         model: the model.
         precision: precision of the forward pass.
         catalogue: raw ids and titles of the items.
@@ -69,7 +69,7 @@ class Recommender:
 
         Args:
             histories: B lists of item numbers, oldest first, none empty.
-            count: K.
+            count: K, items per history.
 
         Returns:
             ([B, K] int64 item numbers, best first, [B, K] float32 scores, -inf where none is left).
@@ -83,12 +83,12 @@ class Recommender:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recommending:
-    """What a program recommends with.
+    """Inputs of a program that recommends.
 
     Attributes:
         open: loads the model.
-        lists: the input, the number of items to find and the kind of output.
-        batch_size: histories that are scored at a time.
+        lists: input, number of items to find and kind of output.
+        batch_size: histories scored per batch.
     """
 
     open: Callable[[], Recommender]
@@ -100,8 +100,8 @@ def recommend_named(recommending: Recommending, write: Callable[[str], None]) ->
     """Recommends for each line of `recommend_input`, of standard input, or of the dataset's users.
 
     Args:
-        recommending: its model is loaded once the input is open.
-        write: called with the output of each line, without its end.
+        recommending: the program's inputs; its model is loaded after the input file is opened.
+        write: called with the output of each line, without the newline.
 
     Raises:
         UserError: see `recommend`, or the input cannot be read.
@@ -112,7 +112,7 @@ def recommend_named(recommending: Recommending, write: Callable[[str], None]) ->
     with contextlib.ExitStack() as stack:
         lines = sys.stdin.buffer if name is None else stack.enter_context(_opened(Path(name)))
         if name is None and not settings.recommend_users and sys.stdin.isatty():
-            logger.info("reading histories from the terminal, a line each; Ctrl-D ends")
+            logger.info("reading histories from the terminal, one per line; Ctrl-D ends the input")
         where = "standard input" if name is None else name
         recommender, batch_size = recommending.open(), recommending.batch_size
         recommend(recommender, settings, batch_size, lines, where, write, as_tables=as_tables)
@@ -142,12 +142,12 @@ def recommend(
     Args:
         recommender: the model and its catalogue.
         settings: the users, if any, and the number of items to find.
-        batch_size: histories that are scored at a time.
-        lines: histories as UTF-8 text; read once, a batch at a time, but not if the settings name
-            users.
+        batch_size: histories scored per batch.
+        lines: histories as UTF-8 text, read once and a batch at a time; not read if the settings
+            name users.
         where: name of the input for messages.
-        write: called with the output of each line, without its end.
-        as_tables: a table for each line, instead of JSON.
+        write: called with the output of each line, without the newline.
+        as_tables: write a table for each line instead of JSON.
 
     Raises:
         UserError: no line has a known item, or no user is known.
@@ -171,7 +171,7 @@ def recommend(
         if known:
             best, scores = recommender.top([history for _, history in known], settings.top_k)
             for (source, history), items, values in zip(known, best, scores, strict=True):
-                left = np.isfinite(values)  # a short catalogue may have too few unseen items
+                left = np.isfinite(values)  # a small catalogue may have too few unseen items
                 answer = (items[left].tolist(), values[left].tolist(), recommender.catalogue)
                 results[source] = (
                     as_table(source, history, *answer) if as_tables else as_json(source, *answer)
@@ -184,13 +184,13 @@ def recommend(
     if total and not succeeded:
         if users:
             raise UserError(
-                f"`recommend_users`: not one of {total} is a user of {recommender.dataset.name}; "
-                "give ids as the raw ratings have them",
+                f"`recommend_users`: none of {total} ids is a user of {recommender.dataset.name}; "
+                "give ids as in the raw ratings",
                 setting="recommend_users",
             )
         raise UserError(
-            f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
-            "item ids of a history as the raw ratings have them, with white space between"
+            f"{where}: none of {total} lines holds an item of the dataset; a line must hold the "
+            "item ids of a history as in the raw ratings, separated by white space"
         )
 
 
@@ -207,7 +207,7 @@ def _of_users(recommender: Recommender, chosen: str) -> Iterator[tuple[str, list
 def _read(
     lines: Iterable[bytes], where: str, catalogue: Catalogue
 ) -> Iterator[tuple[int, list[int] | str]]:
-    """Yields (line number, its known items or an error); logs unknown ids."""
+    """Yields (line number, known items of the line or an error); logs unknown ids."""
     numbers = {raw_id: number for number, raw_id in enumerate(catalogue.raw_ids, 1)}
     for number, line in enumerate(lines, 1):
         try:
@@ -227,13 +227,13 @@ def _read(
 
 
 def _words(line: bytes, numbers: Container[str]) -> list[str]:
-    """Returns the ids of a line, a JSON list or words.
+    """Returns the ids of a line: a JSON list, or words.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8.
-        UserError: it is JSON, but no list.
+        UnicodeDecodeError: the line is not UTF-8.
+        UserError: the line is JSON, but not a list of ids.
     """
-    words = [word.decode() for word in line.split()]  # ids may hold white space beyond ASCII
+    words = [word.decode() for word in line.split()]  # ids may contain white space beyond ASCII
     if not words or words[0][0] not in "[{":
         return words
     try:
@@ -243,6 +243,6 @@ def _words(line: bytes, numbers: Container[str]) -> list[str]:
         reason = f"a JSON {type(ids).__name__}"
     except ValueError as error:
         reason = str(error)
-    if any(word in numbers for word in words):  # ids that begin so
+    if any(word in numbers for word in words):  # known ids that look like JSON
         return words
     raise UserError(f"not a JSON list of item ids: {reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of all items after histories: what each model of ratings computes."""
+"""Scores of all items after histories: the interface of every model of ratings."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,10 +12,10 @@ from torch import Tensor
 from recsys.train.memory import to_device
 
 Histories = Sequence[npt.NDArray[np.int64]]
-"""Item numbers of some users, oldest first."""
+"""Item numbers of each user, oldest first."""
 
 LOWEST_SCORE = torch.finfo(torch.float32).min
-"""Served score where no item is left: JSON has no -inf."""
+"""Score that is served where no item is left: JSON has no -inf."""
 
 
 class Scorer(Protocol):
@@ -34,7 +34,7 @@ class Scorer(Protocol):
     def ranks(self, truth: Tensor, seen_row: Tensor, seen_item: Tensor) -> tuple[Tensor, Tensor]:
         """Ranks the true item of each history among all items.
 
-        Ties count against the true item, and so does a score that is NaN.
+        Ties count against the true item, and so does a NaN score.
 
         Args:
             truth: [B] int64 item numbers, from 1.
@@ -49,7 +49,7 @@ class Scorer(Protocol):
         """Finds the best unseen items of each history.
 
         Args:
-            count: K.
+            count: K, items per list.
             seen_row: [P] int64 history of each seen item.
             seen_item: [P] int64 item to leave out of that history's list; 0 leaves none out.
 
@@ -61,10 +61,10 @@ class Scorer(Protocol):
         """Returns [B, I] scores of all items; column i is item i + 1."""
 
     def find_nonfinite(self, *, with_items: bool) -> str | None:
-        """Names what is NaN or infinite; None where nothing is.
+        """Names what is NaN or infinite; None if everything is finite.
 
         Args:
-            with_items: look at what all batches share too.
+            with_items: also check what all batches share.
         """
 
 
@@ -73,19 +73,19 @@ def largest_difference(
 ) -> float:
     """Compares lists of another implementation with those of a scorer.
 
-    Two items of almost equal score may swap ranks, so scores are compared: those at each rank,
-    and those that either side gives each item.
+    Two items of almost equal score may swap ranks. So this compares the scores at each rank, and
+    the scores that each side gives to the other's items.
 
     Args:
-        scorer: of the same histories.
+        scorer: scores of the same histories.
         items: [B, K] int64 item numbers, best first, 0 where none is left.
-        scores: [B, K] float32; anything where none is left.
+        scores: [B, K] float32; ignored where no item is left.
         seen_row: [P] int64, as for `top`.
         seen_item: [P] int64, as for `top`.
 
     Returns:
-        The largest difference, relative to the true score where that is above 1; NaN if the
-        lists differ in length.
+        The largest difference, relative to the true score if that is above 1; NaN if the lists
+        differ in length.
     """
     _, best = scorer.top(items.shape[1], seen_row, seen_item)
     items, scores = items.to(best.device), scores.to(best.device)
@@ -100,7 +100,7 @@ def largest_difference(
 
 
 def rank_among(scores: Tensor) -> Tensor:
-    """Returns the rank of the first column; ties as in `Scorer.ranks`.
+    """Returns the rank of the first column; ties count as in `Scorer.ranks`.
 
     Args:
         scores: [B, 1 + S] scores of the true item, then of its negatives.
@@ -118,8 +118,8 @@ def history_item_pairs(
 
     Args:
         histories: B arrays of item numbers.
-        device: receives the tensors.
-        chosen: [B] bool, list the items of these histories alone.
+        device: device of the returned tensors.
+        chosen: [B] bool, the histories to list; None lists all.
 
     Returns:
         ([P] int64 index of the history, [P] int64 item number).

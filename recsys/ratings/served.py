@@ -21,15 +21,15 @@ from recsys.serve.served import ServedModel
 from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES, TITLES
 
 _MOST_SHOWN = 80
-"""Bytes of an unknown id that a message shows."""
+"""How many bytes of an unknown id a message shows."""
 
 
 class ServedRatings(ServedModel):
     """A loaded version of a model of ratings.
 
     Args:
-        model: the model itself, or an exported network.
-        names: raw ids of the items; None if requests have item numbers.
+        model: the model, or an exported network.
+        names: raw ids of the items; None if requests hold item numbers.
 
     Attributes:
         kind: name of the model in `deployment.json`.
@@ -56,7 +56,7 @@ class ServedRatings(ServedModel):
     def build(
         cls, deployment: Deployment, weights: dict[str, Tensor], device: torch.device
     ) -> RatingsModel:
-        """Builds the model around deployed weights, without a copy."""
+        """Builds the model around deployed weights, without copying them."""
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -65,7 +65,7 @@ class ServedRatings(ServedModel):
 
     @classmethod
     def of(cls, deployment: Deployment, folder: Path, device: torch.device) -> Self:
-        """Loads a version whose `deployment.json` was read."""
+        """Loads a version whose `deployment.json` has been read."""
         if deployment.format != "eager":
             return cls(deployment, open_artifact(folder, deployment, device), device, None)
         model = cls.build(deployment, read_weights(folder), device)
@@ -76,7 +76,7 @@ class ServedRatings(ServedModel):
         return cls(deployment, model, device, names)
 
     def check_values(self, request: Arrays) -> None:
-        """Refuses empty histories and, if so deployed, unknown items."""
+        """Refuses empty histories and, if the deployment asks for it, unknown items."""
         history = self._numbers(request)
         if self.deployment.out_of_range == "error":
             if self._names is not None:
@@ -85,8 +85,8 @@ class ServedRatings(ServedModel):
         empty = np.flatnonzero(~self._is_item(history).any(axis=1))
         if len(empty):
             raise BadRequestError(
-                f"input {HISTORY!r}, row {empty[0]}: holds no item of the catalogue (0, or an "
-                "empty string, stands for nothing)"
+                f"input {HISTORY!r}, row {empty[0]}: holds no item of the catalogue (0 and the "
+                "empty string mean no item)"
             )
 
     def _numbers(self, request: Arrays) -> npt.NDArray[np.int64]:

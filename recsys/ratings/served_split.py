@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a split with a deployed model, beside its checkpoint."""
+"""Evaluates a deployed model on a split, and compares it with its checkpoint."""
 
 import collections
 import dataclasses
@@ -35,12 +35,12 @@ class ServedRanking:
 
     Attributes:
         served: `hr@10` and `ndcg@10` of the served lists, among the items that were not sent.
-        offline: the same metrics of the checkpoint; None without one.
-        largest_difference: largest difference of a score from the checkpoint's, relative to it
-            where that is above 1; None without a checkpoint.
-        num_users: U.
+        offline: the same metrics of the checkpoint; None without a checkpoint.
+        largest_difference: largest difference between a served score and the checkpoint's, relative
+            to the latter if that is above 1; None without a checkpoint.
+        num_users: U, the users.
         met_before: users whose true item is in their history, a miss on both sides.
-        users_per_s: users per second, the checkpoint's evaluation included.
+        users_per_s: users per second, including the checkpoint's evaluation.
     """
 
     served: dict[str, float]
@@ -57,7 +57,7 @@ class UserRequest:
 
     Attributes:
         users: [B] int64 users.
-        histories: items of each user that are sent, oldest first.
+        histories: items that are sent for each user, oldest first.
     """
 
     users: npt.NDArray[np.int64]
@@ -73,12 +73,12 @@ def open_dataset(
 ) -> Sequences:
     """Reads the sequences that a model was trained on.
 
-    Without `stored` nothing is compared.
+    Without `stored`, nothing is compared.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
-        CheckpointError: the model was trained on another one.
-        UserError: it has a temporal split.
+        CheckpointError: the model was trained on another dataset.
+        UserError: the dataset has a temporal split.
     """
     sequences = read_sequences(root)
     if stored is None:
@@ -88,8 +88,8 @@ def open_dataset(
     )
     if sequences.timestamps is not None:
         raise UserError(
-            f"{root}: is split by time, and a deployed model is compared on leave one out alone; "
-            "test the checkpoint with `mode` test",
+            f"{root}: is split by time, but a deployed model can only be evaluated on a leave one "
+            "out split; test the checkpoint with `mode` test",
             setting="mode",
         )
     return sequences
@@ -98,7 +98,7 @@ def open_dataset(
 def read_requests(
     sequences: Sequences, split: Split, signature: Signature, batch_size: int
 ) -> Iterator[UserRequest]:
-    """Yields requests for unseen items; a fixed length keeps the last ones."""
+    """Yields requests for unseen items; a model of fixed length gets the last items."""
     history, exclude_seen = signature.inputs
     (length,) = history.shape
     known = known_lengths(sequences, split)
@@ -147,7 +147,7 @@ class _RankCollector:
             return
         scorer, device = self._model.scorer(request.histories), self._model.device
         others = [
-            np.setdiff1d(history, true)  # each once, the true item never, as `ranks` requires
+            np.setdiff1d(history, true)  # each item once, never the true item, as `ranks` requires
             for history, true in zip(request.histories, truth, strict=True)
         ]
         true_item = torch.from_numpy(truth).to(device)
@@ -178,12 +178,12 @@ def score_served_split(
     Raises:
         UserError: the lists of the served model are shorter than 10 items.
     """
-    items, scores, *_ = signature.outputs  # titles may follow
+    items, scores, *_ = signature.outputs  # may be followed by titles
     (top_k,) = items.shape
     if top_k < LIST_LENGTH:
         raise UserError(
-            f"the served model answers with {top_k} items, HR@{LIST_LENGTH} needs {LIST_LENGTH}: "
-            f"deploy it with `top_k` {LIST_LENGTH} or more",
+            f"the served model answers with {top_k} items, but HR@{LIST_LENGTH} needs "
+            f"{LIST_LENGTH}: deploy it with `top_k` {LIST_LENGTH} or more",
             setting="top_k",
         )
     collector = _RankCollector(true_items(sequences, split), model)

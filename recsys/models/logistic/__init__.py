@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logistic regression of clicks, on one-hot ids and binned numbers."""
+"""Logistic regression of clicks, on one-hot ids and binned numbers."""

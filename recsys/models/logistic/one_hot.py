@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a click log as a sparse matrix: a column for each id and each bin of a number."""
+"""Rows of a click log as a sparse matrix: one column per id and per bin of a number."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from recsys.data.click_columns import ClickColumns
 from recsys.models.logistic.rows import SplitRows
 
 Matrix = Any
-"""A sparse array; scipy has no types."""
+"""A sparse array; SciPy has no type annotations."""
 
 _BINS = 32
 _QUANTILE_ROWS = 1 << 18
 _MOST_COLUMNS = 1 << 21
-"""Bounds the vectors of the optimizer: rarer ids share a column for each feature."""
+"""Bounds the optimizer's vectors: the rarest ids of a feature share one column."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OneHot:
-    """Columns of the numbers' bins and of the ids that training rows have.
+    """Columns of the bins of numbers, and of the ids that occur in training rows.
 
     Attributes:
-        edges: of each number, ascending.
-        columns: of each categorical feature, lists included, [cardinality] column of each id; ids
-            that the training rows lack, and the rarest of many, share one.
+        edges: ascending bin edges of each number.
+        columns: for each categorical feature, lists included, [cardinality] column of each id; ids
+            that do not occur in training rows, and the rarest of many, share one column.
         width: number of columns.
     """
 
@@ -42,7 +42,7 @@ class OneHot:
 
         Args:
             rows: training rows.
-            cardinalities: of the categorical features, lists last.
+            cardinalities: cardinalities of the categorical features, lists last.
         """
         numbers = np.concatenate([block.numerical for block in rows.blocks])
         every = max(len(numbers) // _QUANTILE_ROWS, 1)
@@ -67,9 +67,9 @@ class OneHot:
         return cls(edges, columns, width)
 
     def matrix(self, blocks: Sequence[ClickColumns]) -> Matrix:
-        """Returns [B, width] rows in CSR, 1 for the bin or id of each feature.
+        """Returns [B, width] rows in CSR, with a 1 for the bin or id of each feature.
 
-        The ids of a list have the factors of their vectors in its mean or sum.
+        The ids of a list have their factors in the list's mean or sum instead.
         """
         return sparse.vstack([self._of_block(block) for block in blocks], format="csr")
 
@@ -94,12 +94,12 @@ class OneHot:
 
     def _columns(self, feature: int, ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         columns = self.columns[feature]
-        found: npt.NDArray[np.int32] = columns[ids % len(columns)]  # as `hash_indices` does
+        found: npt.NDArray[np.int32] = columns[ids % len(columns)]  # the modulo of `hash_indices`
         return found
 
 
 def _edges(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Cuts values into bins: one for each frequent value, the others into equal numbers of rows."""
+    """Cuts values into bins: one per frequent value, the others into bins of equally many rows."""
     distinct, times = np.unique(values, return_counts=True)
     frequent = distinct[times * _BINS >= len(values)]
     others = values[~np.isin(values, frequent)]

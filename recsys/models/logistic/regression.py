@@ -15,12 +15,12 @@ from recsys.models.logistic.rows import SplitRows
 Floats = npt.NDArray[np.float64]
 
 _PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
-"""Strengths of L2 to try, the strongest first, until the held-out rows lose by a weaker one."""
+"""Strengths of L2, tried from the strongest on until held-out rows lose by a weaker one."""
 _CHOICE_ROWS = 1 << 18
-"""Rows that a penalty is tried on. It is that of a prior, so it holds for more rows as well."""
+"""Rows on which a penalty is tried. It acts as a prior, so it also holds for more rows."""
 _STEPS, _CONJUGATE_STEPS = 30, 50
 _TOLERANCE = 1e-6
-"""Fall of the mean loss in a step that is the last one."""
+"""The optimizer stops when a step lowers the mean loss by less than this."""
 _RESIDUAL = 0.1
 _LEAST_SHARE, _LEAST_SIZE = 1e-4, 1e-6
 _LEAST_CURVATURE = 1e-9
@@ -32,9 +32,9 @@ class LogisticRegression:
 
     Attributes:
         one_hot: columns of a row.
-        weights: of each column.
-        intercept: logit of a row without any.
-        penalty: strength of L2 that was chosen.
+        weights: weight of each column.
+        intercept: logit of a row without any of the columns.
+        penalty: chosen strength of L2.
     """
 
     one_hot: OneHot
@@ -46,13 +46,13 @@ class LogisticRegression:
     def fit(
         cls, rows: SplitRows, held_out: SplitRows, cardinalities: Sequence[int], *, refit: bool
     ) -> "LogisticRegression":
-        """Fits weights; the loss of held-out rows chooses the penalty.
+        """Fits weights; the loss on held-out rows chooses the penalty.
 
         Args:
             rows: training rows.
-            held_out: rows for the choice.
-            cardinalities: of the categorical features, lists last.
-            refit: train on the held-out rows as well, once the penalty is chosen.
+            held_out: rows on which the penalty is chosen.
+            cardinalities: cardinalities of the categorical features, lists last.
+            refit: once the penalty is chosen, train on the held-out rows as well.
         """
         one_hot = OneHot.fit(rows, cardinalities)
         labels, matrix = rows.labels, one_hot.matrix(rows.blocks)
@@ -77,12 +77,12 @@ class LogisticRegression:
         return cls(one_hot, found[:-1], float(found[-1]), penalty)
 
     def logits(self, block: ClickColumns) -> Floats:
-        """Returns [B] logits of rows."""
+        """Returns [B] float64 logits of rows."""
         logits: Floats = self.one_hot.matrix([block]) @ self.weights + self.intercept
         return logits
 
     def weights_of_bins(self) -> list[Floats]:
-        """Returns the [bins] weights of each number, one more than its edges."""
+        """Returns the [bins] weights of each number; a number has one bin more than edges."""
         ends = np.cumsum([len(edges) + 1 for edges in self.one_hot.edges])
         return [
             self.weights[end - len(edges) - 1 : end]
@@ -102,21 +102,21 @@ def log_losses(logits: Floats, labels: npt.NDArray[np.bool_]) -> Floats:
 def minimize(
     matrix: Matrix, labels: npt.NDArray[np.bool_], penalty: float, start: Floats
 ) -> Floats:
-    """Minimizes the sum of log losses and half of the penalty times the squared weights.
+    """Minimizes the sum of log losses plus half the penalty times the squared weights.
 
-    A truncated Newton method, as LIBLINEAR's: conjugate gradients, in units of each weight's own
-    curvature, find each step. Source: Lin, Weng and Keerthi 2008 (Trust region Newton method for
-    logistic regression). SciPy's methods add up vectors by the threads of a BLAS that no setting of
-    a run reaches, and take ten times as long where another process is busy.
+    This is a truncated Newton method, like LIBLINEAR's: conjugate gradients, scaled by each
+    weight's own curvature, find each step. Source: Lin, Weng and Keerthi 2008 (Trust region Newton
+    method for logistic regression). SciPy's methods sum vectors with the threads of a BLAS that no
+    setting of a run controls, and take ten times as long when another process is busy.
 
     Args:
-        matrix: [B, columns].
-        labels: [B].
-        penalty: strength of L2; the intercept has none.
-        start: [columns + 1] weights, the intercept last.
+        matrix: [B, columns] features.
+        labels: [B] bool.
+        penalty: strength of L2; the intercept is not penalized.
+        start: [columns + 1] first weights, the intercept last.
 
     Returns:
-        The weights, as `start`.
+        [columns + 1] weights, the intercept last.
     """
     columns, rate = matrix.T, labels.mean()
     squares = np.bincount(matrix.indices, matrix.data**2, matrix.shape[1])
@@ -160,7 +160,7 @@ def minimize(
 def _conjugate_gradients(
     curve: Callable[[Floats], Floats], gradient: Floats, diagonal: Floats
 ) -> Floats:
-    """Returns about the step to the least point of a quadratic form."""
+    """Returns approximately the step to the minimum of a quadratic form."""
     step, rest = np.zeros_like(gradient), -gradient
     scaled = rest / diagonal
     direction, squared = scaled, _dot(rest, scaled)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a split in memory: all of them, or as many as a baseline may take."""
+"""Rows of a split in memory: all of them, or as many as a baseline may use."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.row_reader import BLOCK_ROWS, RowReader
 
 _PIECE_ROWS = 1 << 14
-"""Rows that are read together where not all are: short enough to spread, long enough to read."""
+"""Rows of a piece when only some rows are read: short enough to spread, long enough to read."""
 
 
 def spread(first: int, after: int, most: int) -> list[range]:
-    """Returns ranges of rows [first, after) to read in turn, at most so many rows in all.
+    """Returns ranges of rows [first, after) to read in turn, of at most `most` rows together.
 
-    More rows than that are thinned to pieces at equal distances.
+    If there are more rows, they are thinned to pieces at equal distances.
     """
     rows = after - first
     if rows <= most:
@@ -33,7 +33,7 @@ class SplitRows:
     """Rows of a split.
 
     Attributes:
-        blocks: their columns, one range after the other.
+        blocks: columns of the rows, one range after the other.
     """
 
     blocks: Sequence[ClickColumns]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of a run: opened, split, and as matrices."""
+"""Histories of a run: opens them, splits them, returns them as matrices."""

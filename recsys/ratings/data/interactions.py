@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interactions to train on as a matrix."""
+"""Interactions to train on, as matrices."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from recsys.data.sequences.histories import Sequences
 from recsys.ratings.data.split import is_trained_on, positions_of
 
 Matrix = Any
-"""A NumPy array or a sparse one of SciPy, which has no types."""
+"""A NumPy array or a SciPy sparse array; SciPy has no type annotations."""
 
 
 def met_items(sequences: Sequences) -> Matrix:
-    """Returns [U, I], 1 where a user met an item in training."""
+    """Returns [U, I] sparse, 1 where the user interacted with the item in training."""
     is_trained = is_trained_on(sequences)
     users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[is_trained]
     shape = (sequences.num_users, sequences.num_items)
@@ -25,14 +25,14 @@ def met_items(sequences: Sequences) -> Matrix:
 
 
 def followers(sequences: Sequences, window: int) -> Matrix:
-    """Counts which items follow each item in training, near ones more.
+    """Counts how often each item follows another in training, weighted by their distance.
 
     Args:
         sequences: histories of all users.
-        window: most positions between two items; a pair counts 1 / its distance.
+        window: largest distance between two items, in positions; a pair counts 1 / distance.
 
     Returns:
-        [I, I] sparse, first item by following item.
+        [I, I] sparse; rows are first items, columns the items that follow.
     """
     positions, is_trained = positions_of(sequences), is_trained_on(sequences)
     items, size = sequences.items - 1, sequences.num_items

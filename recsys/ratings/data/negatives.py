@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negatives of each user to rank a target among, and how popular items are."""
+"""Negatives of each user to rank a target among, and the popularity of items."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +10,16 @@ from recsys.data.sequences.histories import Sequences
 from recsys.ratings.data.split import is_trained_on, sorted_distinct
 
 _ROUNDS = 8
-"""Times that a user's negatives are drawn with replacement, twice as many as are asked for."""
+"""Rounds of drawing with replacement; each draws twice as many as are asked for."""
 _BLOCK_USERS = 256
 _AFTER_ALL = 1e3
-"""More than an exponential variate that float64 can hold, which is below 100."""
+"""More than any exponential variate that float64 can hold; those are below 100."""
 
 
 def log_popularity(sequences: Sequences) -> Tensor:
     """Returns [I] float32 logarithms of each item's share of the interactions.
 
-    Each counts once more than it is trained on: some are validation or test targets alone.
+    One is added to each count, because some items are only validation or test targets.
     """
     counts = torch.from_numpy(training_counts(sequences).astype(np.float64) + 1.0)
     return (counts / counts.sum()).log().to(torch.float32)
@@ -36,18 +36,18 @@ def draw_negatives(
 ) -> npt.NDArray[np.int32]:
     """Draws negatives for every user, the same ones for validation and test.
 
-    They are drawn one after the other, each in proportion to the weights of the items left; items
-    of weight 0 when no others are left.
+    Each draw picks one of the items left, in proportion to their weights; items of weight 0 are
+    drawn only when no others are left.
 
     Args:
-        sequences: histories of all users; none of a user's own items, targets included, is drawn.
-        count: S.
-        by_popularity: the weight of an item is its number of interactions (in a temporal split,
-            of those that are trained on), otherwise 1.
+        sequences: histories of all users; a user's own items, targets included, are never drawn.
+        count: S, the negatives per user.
+        by_popularity: weight each item by its number of interactions (in a temporal split, of
+            those to train on); otherwise all weights are 1.
         seed: seeds the draws.
 
     Returns:
-        [U, S] item numbers, different ones for each user; zeros where fewer than S are left.
+        [U, S] distinct item numbers for each user; zeros where fewer than S items are left.
     """
     if not by_popularity:
         weights = np.ones(sequences.num_items)
@@ -75,8 +75,8 @@ def draw_negatives(
             row, column = np.nonzero(new & (column_of < count))
             negatives[users[row], column_of[row, column]] = drawn[row, column]
             filled[users] = np.minimum(filled[users] + new.sum(1), count)
-    # The next item depends on those that are left, not on the draws that were rejected before it:
-    # users who know nearly all that is likely to be drawn go on in another way.
+    # The next item depends on the items left, not on earlier draws that were rejected. Users who
+    # already have nearly all likely items get the rest by an exact draw.
     for user in np.flatnonzero(filled < count).tolist():
         own = np.concatenate([sequences[user], negatives[user, : filled[user]]])
         left = np.delete(np.arange(1, sequences.num_items + 1), own - 1)
@@ -89,8 +89,8 @@ def draw_negatives(
 class _WeightedDraw:
     """Maps numbers in [0, 1) to items in proportion to weights.
 
-    A table leads to the first item of each of many equal cells, from which seldom more than a step
-    remains: a quarter of the time of a binary search.
+    A table of equal cells gives the first item of each cell. The search rarely needs more than one
+    step from there, and takes a quarter of the time of a binary search.
     """
 
     def __init__(self, weights: npt.NDArray[np.float64]) -> None:
@@ -116,8 +116,8 @@ def _draw_exactly(
 ) -> npt.NDArray[np.int64]:
     """Draws distinct items by a random permutation of all of them.
 
-    The item whose exponential clock of rate `weights` rings first is the next; those of weight 0
-    follow the others. Source: Efraimidis and Spirakis 2006.
+    Each item's clock rings after an exponential time with rate `weights`; items are taken in the
+    order of their clocks, those of weight 0 last. Source: Efraimidis and Spirakis 2006.
     """
     times = generator.standard_exponential(len(items))
     times = np.where(weights > 0, times / np.maximum(weights, 1), times + _AFTER_ALL)
@@ -130,15 +130,15 @@ def _new_items(
     known: npt.NDArray[np.int64],
     base: int,
 ) -> npt.NDArray[np.bool_]:
-    """Marks the first of equal items of each row, unless known.
+    """Marks the first occurrence of each item in a row, unless the user already has it.
 
     Args:
         users: [U] ascending.
-        drawn: [U, S] items of each.
-        known: pairs, user * base + item, without repetitions.
-        base: more than an item.
+        drawn: [U, S] items drawn for each user.
+        known: user * base + item of each known pair, without repetitions.
+        base: number above every item number.
     """
-    # Pair and column are sorted as one number, in a tenth of the time of `argsort`.
+    # Sorting pair and column as one number takes a tenth of the time of `argsort`.
     bits = drawn.shape[1].bit_length()
     keys = (users[:, None] * base + drawn) << bits | np.arange(1, drawn.shape[1] + 1)
     keys = np.sort(np.concatenate([known << bits, keys.ravel()]))

@@ -23,9 +23,9 @@ class OpenedHistories:
     """A dataset of histories, or `random` without folder and manifest.
 
     Attributes:
-        root: its folder.
-        manifest: its manifest.
-        setting: setting that names it, for messages.
+        root: folder of the dataset; None for `random`.
+        manifest: manifest of the dataset; None for `random`.
+        setting: setting that names the dataset, for messages.
     """
 
     root: Path | None
@@ -37,7 +37,7 @@ class OpenedHistories:
         """Opens the dataset that the settings name.
 
         Raises:
-            UserError: it is not there, not prepared, or of another kind.
+            UserError: the dataset is missing, not prepared, or of another kind.
         """
         config.require_folder()
         root = config.folder
@@ -48,11 +48,12 @@ class OpenedHistories:
         """Opens a prepared dataset.
 
         Args:
-            root: its folder.
-            setting: setting that names it, for the message.
+            root: folder of the dataset.
+            setting: setting that names the folder, for the message.
 
         Raises:
-            UserError: it has no manifest, is of another kind, or a file was changed since.
+            UserError: it has no manifest, is of another kind, or a file was changed after it was
+                prepared.
         """
         manifest = Manifest.load(root)
         manifest.require_data(root, "ratings", setting)
@@ -61,12 +62,12 @@ class OpenedHistories:
 
     @property
     def name(self) -> str:
-        """Its folder, for messages."""
+        """Folder of the dataset, or "random", for messages."""
         return str(self.root or "random")
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the manifest; "random" for `random`, which its settings fix."""
+        """Fingerprint of the manifest; "random" for `random`, which its settings determine."""
         return "random" if self.manifest is None else self.manifest.fingerprint
 
     def check_model(
@@ -78,14 +79,14 @@ class OpenedHistories:
         new_users: bool = True,
         ignore_fingerprint: bool = False,
     ) -> None:
-        """Refuses a model of other items; see `check_same_dataset`.
+        """Refuses a model that was trained on other items; see `check_same_dataset`.
 
         Args:
             checkpoint: folder of the model's checkpoint.
             trained_on: training dataset of the model.
             num_items: items of this dataset.
-            new_users: accept other users of items that have the training dataset's ids.
-            ignore_fingerprint: compare the number of items alone.
+            new_users: accept other users, if the items have the ids of the training dataset.
+            ignore_fingerprint: compare only the number of items.
         """
         given_by = {} if self.manifest is None else self.manifest.semantics
         if new_users and trained_on.fingerprint in given_by.get(DICTIONARIES, []):
@@ -95,7 +96,7 @@ class OpenedHistories:
             trained_on,
             Origin({"items": num_items}, self.fingerprint),
             self.name,
-            f"name the dataset of the training with `{self.setting}`, prepare new ratings with its "
+            f"name the training dataset with `{self.setting}`, or prepare new ratings with its "
             "items (recsys-recipes prepare movielens --dictionaries)",
             ignore_fingerprint=ignore_fingerprint,
         )
@@ -109,7 +110,7 @@ class OpenedHistories:
         return users, items
 
     def sequences(self, config: HistoriesConfig, seed: int) -> Sequences:
-        """Reads the histories, split as the settings say.
+        """Reads the histories and splits them.
 
         Args:
             config: settings of the split, and of `random`.
@@ -143,7 +144,7 @@ class OpenedHistories:
         if sequences.num_items < 2:
             raise UserError(
                 f"{self.root or '`random_item_count` 1'}: a catalogue of one item leaves nothing "
-                "to rank, every metric would be 1",
+                "to rank, so every metric would be 1; use two or more items",
                 setting="random_item_count",
             )
         return sequences
@@ -152,12 +153,12 @@ class OpenedHistories:
 def random_sequences(
     num_users: int, num_items: int, num_interactions: int, min_user_count: int, seed: int
 ) -> Sequences:
-    """Draws interactions uniformly, then leaves out users with too few.
+    """Draws interactions uniformly, then drops users with too few.
 
     Args:
-        num_users: users to draw for, before short histories are left out.
+        num_users: users before short histories are dropped.
         num_items: items of the catalogue.
-        num_interactions: draws for all users together.
+        num_interactions: interactions of all users together.
         min_user_count: shortest history that is kept, at least 3.
         seed: seeds the draws.
 
@@ -168,17 +169,18 @@ def random_sequences(
     try:
         owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
         items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
-    except (MemoryError, ValueError) as error:  # NumPy: more than memory, or than an array holds
+    except (MemoryError, ValueError) as error:  # NumPy: exceeds memory, or the size of an array
         raise UserError(
-            f"`random_size` {num_interactions} is too large: {error}", setting="random_size"
+            f"`random_size` {num_interactions} is too large: {error}; lower it",
+            setting="random_size",
         ) from error
     lengths = np.bincount(owners, minlength=num_users)
-    # Items are independent of users, so only the length of each history matters.
+    # Items are independent of users, so only the lengths of the histories matter.
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
     if not len(kept):
         raise UserError(
-            f"`dataset_name` random: no user of {num_users} got `min_user_count` {min_user_count} "
-            f"of {num_interactions} interactions; raise `random_size` or lower "
+            f"`dataset_name` random: none of {num_users} users got `min_user_count` "
+            f"{min_user_count} of {num_interactions} interactions; raise `random_size` or lower "
             "`random_user_count`",
             settings=("dataset_name", "min_user_count", "random_size", "random_user_count"),
         )

@@ -22,13 +22,13 @@ def data_settings(
     *,
     ignore_fingerprint: bool,
 ) -> dict[str, Any]:
-    """Returns filters and split, as the dataset was prepared and the model was trained.
+    """Returns the filters and the split of the prepared dataset and the trained model.
 
     Args:
-        config: settings as the user gave them, among them a `HistoriesConfig`.
+        config: settings as the user gave them, including a `HistoriesConfig`.
         dataset: dataset of the run.
         checkpoint: the model that the run loads, if any.
-        ignore_fingerprint: take a model that was trained with another split.
+        ignore_fingerprint: accept a model that was trained with another split.
 
     Raises:
         UserError: the checkpoint, the dataset and the settings contradict each other.
@@ -38,8 +38,9 @@ def data_settings(
     if changes.get("split", values["split"]) == LEAVE_ONE_OUT:
         for name in sorted(_TEMPORAL & config.explicit):
             raise UserError(
-                f"`{name}` is of temporal splits, the dataset has the `split` {LEAVE_ONE_OUT}: "
-                "leave it out, or prepare the ratings with a `split` such as temporal:0.9",
+                f"`{name}` needs a temporal split, but the dataset has the `split` "
+                f"{LEAVE_ONE_OUT}: leave it out, or prepare the ratings with a `split` such as "
+                "temporal:0.9",
                 settings=(name, "split"),
             )
     if checkpoint is not None:
@@ -53,7 +54,7 @@ def _dataset_filters(config: SettingsOfRun, dataset: OpenedHistories) -> dict[st
     """Returns the filters that the dataset was prepared with.
 
     Raises:
-        UserError: the user gave another filter or another source than the dataset's.
+        UserError: the user gave a filter or a source that differs from the dataset's.
     """
     root, manifest = dataset.root, dataset.manifest
     if manifest is None:
@@ -87,7 +88,8 @@ def _checkpoint_split(
 ) -> dict[str, Any]:
     """Returns the split of the checkpoint that the run loads.
 
-    The targets may be others than those of the training; what it saw may not.
+    The targets may differ from those of the training, as long as the model was not trained on
+    them.
 
     Raises:
         UserError: the checkpoint was trained with another split.
@@ -97,14 +99,14 @@ def _checkpoint_split(
     stored = {name: stored[name] for name in {"split"} | of_split if name in stored}
     for name in ("split", "temporal_validation", "validation_users"):
         is_given = name == "split" or name in explicit
-        # Where all users validated (None), no validation target was trained on.
+        # If all users validated (None), the model was trained on no validation target.
         if is_given and stored.get(name) not in {None, values[name]}:
             if ignore_fingerprint:
                 continue
             raise UserError(
-                f"{checkpoint.path}: was trained with `{name}` {stored[name]}, this run has "
-                f"{values[name]}: it may have seen the targets. Use the dataset and the settings "
-                "of its training, or add `ignore_fingerprint`",
+                f"{checkpoint.path}: was trained with `{name}` {stored[name]}, but this run has "
+                f"{values[name]}: the model may have been trained on the targets. Use the dataset "
+                "and the settings of its training, or add `ignore_fingerprint`",
                 settings=(name, "ignore_fingerprint"),
                 path=checkpoint.path,
             )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The items to train on and the targets, of whole histories.
+"""Splits whole histories into items to train on and targets.
 
-Without a temporal split the last item of a user is the test target, the one before the validation
-target, and the rest is for training; users that do not validate train on their last item but one.
+Without a temporal split, a user's last item is the test target and the one before it the validation
+target; the rest is for training. Users that do not validate also train on their last item but one.
 `recsys.ratings.data.temporal` splits by time.
 """
 
@@ -20,11 +20,11 @@ from recsys.errors import UserError
 Split = Literal["train", "validation", "test"]
 
 _HELD_OUT: dict[Split, int] = {"train": 2, "validation": 2, "test": 1}
-"""Items at the end of a history that are hidden from the model."""
+"""Number of items at the end of a history that are hidden from the model."""
 
 
 def training_lengths(sequences: Sequences) -> npt.NDArray[np.int64]:
-    """Returns [U] items at the start of each history to train on."""
+    """Returns [U] int64, how many items at the start of each history to train on."""
     if sequences.temporal is not None:
         return sequences.temporal.train_lengths
     if sequences.validation_users is None:
@@ -35,7 +35,7 @@ def training_lengths(sequences: Sequences) -> npt.NDArray[np.int64]:
 
 
 def positions_of(sequences: Sequences) -> npt.NDArray[np.int64]:
-    """Returns [N] positions of all items in their histories, from 0."""
+    """Returns [N] int64 positions of all items in their histories, from 0."""
     return numbered(sequences.lengths)
 
 
@@ -61,20 +61,20 @@ def targets_of(sequences: Sequences, split: Split) -> Targets:
 
 
 def validate_some_users(sequences: Sequences, count: int, raw_users: pa.Array) -> Sequences:
-    """Limits validation to some users; the others train on that item.
+    """Limits validation to some users; the others train on their validation target too.
 
     Args:
         sequences: histories without a temporal split.
-        count: V.
-        raw_users: [U] raw ids of the users; the V of the smallest hashes validate.
+        count: V, the users that validate.
+        raw_users: [U] raw ids of the users; the V users with the smallest hashes validate.
 
     Raises:
-        UserError: there are fewer users.
+        UserError: the dataset has fewer than V users.
     """
     if count > sequences.num_users:
         raise UserError(
-            f"`validation_users` {count}: the dataset has {sequences.num_users} users; leave it "
-            "out, and all of them validate",
+            f"`validation_users` {count}: the dataset has only {sequences.num_users} users; leave "
+            "it out, and all of them validate",
             setting="validation_users",
         )
     hashes = [xxhash.xxh3_64_intdigest(raw.encode()) for raw in raw_users.to_pylist()]
@@ -83,25 +83,25 @@ def validate_some_users(sequences: Sequences, count: int, raw_users: pa.Array) -
 
 
 def count_targets(sequences: Sequences, split: Split) -> str:
-    """Says how many targets and users a split has."""
+    """Returns how many targets and users a split has, as text."""
     targets = targets_of(sequences, split)
     users = f"{len(np.unique(targets.users))} users"
     return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
 
 
 def count_users(sequences: Sequences, least_items: int) -> str:
-    """Says how many users train, validate, test, and do none of these.
+    """Returns how many users train, validate, test, and do none of these, as text.
 
     Args:
         sequences: histories of all users.
-        least_items: items to train on that a user needs to be trained on.
+        least_items: fewest items to train on with which a user is trained on.
     """
     trains = training_lengths(sequences) >= least_items
     left_out = ~trains
     for split in ("validation", "test"):
         left_out[targets_of(sequences, split).users] = False
     return (
-        f"{trains.sum()} of {len(trains)} users train, who have {least_items} or more items to "
+        f"{trains.sum()} of {len(trains)} users train, with {least_items} or more items to "
         f"train on; {count_targets(sequences, 'validation')} validate, "
         f"{count_targets(sequences, 'test')} test; {left_out.sum()} users are in no split"
     )
@@ -140,7 +140,7 @@ def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
 
 
 def repeated_targets(sequences: Sequences, split: Split) -> npt.NDArray[np.bool_]:
-    """Returns [T], whether a target stands in its user's history before."""
+    """Returns [T] bool, True where a target already occurs earlier in its user's history."""
     _, first = np.unique(sequences.user_item_pairs(), return_index=True)
     return np.isin(_index_of_targets(sequences, split), first, invert=True)
 
@@ -152,9 +152,9 @@ def _index_of_targets(sequences: Sequences, split: Split) -> npt.NDArray[np.int6
 
 
 def sorted_distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the distinct ones of numbers from 0, ascending.
+    """Returns the distinct values of non-negative numbers, ascending.
 
-    NumPy's `unique` takes sixty times as long: it fills a hash table.
+    NumPy's `unique` builds a hash table and takes sixty times as long.
     """
     values = np.sort(values)
     return values[np.diff(values, prepend=-1) > 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits histories at a moment: targets, and what is cold."""
+"""Splits histories by time, and finds cold users and items."""
 
 import dataclasses
 from fractions import Fraction
@@ -16,7 +16,7 @@ from recsys.ratings.config import TemporalTargets, TemporalValidation
 from recsys.ratings.data.split import is_among_first
 
 _VALIDATION_USERS = 10
-"""One in this many users is for validation, where it goes by users."""
+"""One user in this many validates, if the validation holds out users."""
 _RECENT_S = 7 * 24 * 3600
 
 
@@ -29,17 +29,17 @@ def split_by_time(
 ) -> Sequences:
     """Splits histories at the `cut_time` of all interactions.
 
-    Users without an item before the cut have no target; a target's history is all that its user
-    did before it.
+    Users without an item before the cut have no target. A target's history is everything that its
+    user did before it.
 
     Args:
         sequences: histories with timestamps.
         quantile: fraction of the interactions before the cut.
         choice: which of a user's items from the cut on are targets.
         validation: `time` cuts the interactions before the cut once more, by the same rules;
-            `users` keeps one user in ten out of the training, whose target is the last item
-            before the cut.
-        raw_users: [U] raw ids of the users, which decide who is in that tenth.
+            `users` holds one user in ten out of the training, and their targets are their last
+            items before the cut.
+        raw_users: [U] raw ids of the users; their hashes choose that tenth.
 
     Raises:
         UserError: nothing is left to train on, to validate or to test.
@@ -85,9 +85,9 @@ def _targets(
     """Returns targets among the positions [starts, ends) of histories.
 
     Args:
-        starts: [U] items before the range; users without any have no target.
+        starts: [U] items before the range; users with 0 have no target.
         ends: [U] items before the end of the range.
-        choice: the first or the last of each user, or all.
+        choice: the first or the last position of each user, or all.
     """
     users = np.flatnonzero((starts > 0) & (ends > starts))
     starts, ends = starts[users], ends[users]

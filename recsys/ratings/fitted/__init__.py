@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are fitted in one call, instead of being trained step by step."""
+"""Models that are fitted in one call instead of step by step."""

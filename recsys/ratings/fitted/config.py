@@ -24,28 +24,28 @@ class FittedRun:
     """Task, files and threads of a run."""
 
     mode: Literal["train", "test", "recommend"] = setting(
-        "train", "Fit and test, test a checkpoint, or recommend with one"
+        "train", "Fit and test a model, test a checkpoint, or recommend with one"
     )
     export_root: str = setting(
         "", "Folder of the checkpoint; empty saves none", used_with=OF_TRAINING
     )
     load_checkpoint_path: str | None = setting(
         None,
-        "Checkpoint, or folder of a run, to load",
+        "Checkpoint to load, or folder of a run that saved one",
         used_with={"mode": ("test", "recommend")},
     )
     ignore_fingerprint: bool = ignore_fingerprint()
     log_path: str = setting(
         "./log.json", "Destination of the log of metrics", used_with={"mode": ("train", "test")}
     )
-    test_batch_size: int = setting(256, "Histories that are scored at a time")
+    test_batch_size: int = setting(256, "Histories scored per batch")
     num_threads: int | None = setting(None, "CPU threads; by default one per core")
     seed: int = setting(
         12345, "Seeds --dataset_name random", used_with={"dataset_name": ("random",)}
     )
 
     def __post_init__(self) -> None:
-        """Refuses a model that is not named, and numbers out of range."""
+        """Refuses a mode without the checkpoint it needs, and numbers out of range."""
         require_positive(self, "test_batch_size")
         require_not_negative(self, "seed")
         require_threads(self, "num_threads")
@@ -73,5 +73,5 @@ class FittedConfig(SettingsOfFit):
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """Folder of the checkpoint; None if none is saved."""
+        """Folder of the checkpoint; None saves no checkpoint."""
         return Path(self.run.export_root) if self.run.export_root else None

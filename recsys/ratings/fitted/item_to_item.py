@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose scores are sums over a history of the rows of a matrix from item to item.
+"""Models that score items by sums over the rows of an item-to-item matrix, one per history item.
 
-torch is imported where it is needed: their flags are defined without it.
+torch is imported only where it is needed, so that flags are defined without it.
 """
 
 import abc
@@ -31,21 +31,21 @@ _DENSE, _SPARSE = ("weights",), ("offsets", "columns", "values")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HistorySettings:
-    """How much each item of a history counts."""
+    """How much each item of a history weighs."""
 
     last_items: int = setting(
         20,
-        "Items at the end of a history that count; 0 counts all, each of them once",
+        "How many of the newest items of a history count; 0 counts all, each item once",
         used_with=OF_TRAINING,
     )
     decay: float = setting(
         0.7,
-        "How much an item counts, as a fraction of the one after it",
+        "Weight of an item as a fraction of the weight of the item after it",
         used_with={**OF_TRAINING, "last_items": Not(0)},
     )
 
     def __post_init__(self) -> None:
-        """Refuses histories without items."""
+        """Refuses negative lengths, and a decay out of range."""
         if not 0 < self.decay <= 1:
             raise UserError(
                 f"`decay` must be above 0 and at most 1, got {self.decay:g}", setting="decay"
@@ -54,7 +54,7 @@ class HistorySettings:
 
     def weights_of(self, histories: "Histories", num_items: int) -> Matrix:
         """Returns [B, I] weights of the items of histories."""
-        ends = [items[-self.last_items :] for items in histories]  # all, if it is 0
+        ends = [items[-self.last_items :] for items in histories]  # all items if it is 0
         lengths = np.array([len(items) for items in ends], np.int64)
         row = np.repeat(np.arange(len(ends)), lengths)
         item = np.concatenate([*ends, np.empty(0, np.int64)]) - 1
@@ -64,7 +64,7 @@ class HistorySettings:
             weights.data[:] = 1
             return weights
         age = np.repeat(lengths, lengths) - 1 - numbered(lengths)
-        order = np.argsort(age, kind="stable")  # sums of an item's weights depend on their order
+        order = np.argsort(age, kind="stable")  # the sum of an item's weights depends on the order
         values = self.decay ** age[order]
         return sparse.csr_array((values, (row[order], item[order])), shape=shape)
 
@@ -74,11 +74,11 @@ SettingsT = TypeVar("SettingsT", bound=HistorySettings)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ItemToItem(FittedModel[SettingsT], abc.ABC):
-    """A matrix from item to item.
+    """A model of ratings with an item-to-item matrix.
 
     Attributes:
-        settings: of the model; what `fit` chose is filled in.
-        matrix: [I, I] float64, dense or sparse; entries of a sparse one are at least 0.
+        settings: settings of the model, including values that `fit` chose.
+        matrix: [I, I] float64, dense or sparse; the entries of a sparse one are at least 0.
     """
 
     settings: SettingsT
@@ -97,7 +97,7 @@ class ItemToItem(FittedModel[SettingsT], abc.ABC):
         return MatrixScores(self.settings.weights_of(histories, self.num_items) @ self.matrix)
 
     def __str__(self) -> str:
-        """Returns its settings, those of histories last."""
+        """Returns the settings as text, those of histories last."""
         fields = [*declared(self.settings_class)]
         shared = {field.name for field in declared(HistorySettings)}
         fields.sort(key=lambda field: field.name in shared)
@@ -122,7 +122,7 @@ class ItemToItem(FittedModel[SettingsT], abc.ABC):
 
     @classmethod
     def history_length(cls, settings: SettingsT) -> int:
-        """Returns the items of a history that count at most; 0 where all do."""
+        """Returns how many items of a history count at most; 0 means all."""
         return settings.last_items
 
     @classmethod

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of ratings that are fitted in one call, and kept as tensors.
+"""Models of ratings that are fitted in one call and kept as tensors.
 
-torch is imported where it is needed: their flags are defined without it.
+torch is imported only where it is needed, so that flags are defined without it.
 """
 
 import abc
@@ -27,10 +27,10 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
     """A model of ratings that `fit` returns; see `RatingsModel`.
 
     Attributes:
-        settings: of the model; what `fit` chose is filled in.
-        name: word after `train`; in checkpoints, deployments and servers.
-        title: in sentences.
-        settings_class: dataclass of its settings, whose fields are its flags.
+        settings: settings of the model, including values that `fit` chose.
+        name: word after `train`, and key in checkpoints, deployments and servers.
+        title: name of the model in sentences.
+        settings_class: dataclass of the settings, whose fields are the flags.
     """
 
     __slots__ = ()
@@ -42,10 +42,10 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
     @classmethod
     @abc.abstractmethod
     def fit(cls, sequences: Sequences, settings: SettingsT) -> Self:
-        """Fits the model to the items of all histories but the validation and test targets.
+        """Fits the model to the items of all histories except validation and test targets.
 
         Raises:
-            UserError: it needs more memory than there is.
+            UserError: the model needs more memory than there is.
         """
 
     @property
@@ -62,10 +62,10 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
 
     @abc.abstractmethod
     def scorer(self, histories: "Histories") -> "Scorer":
-        """Scores all items after each history, of which none is empty."""
+        """Scores all items after each history; no history may be empty."""
 
     def validated(self, sequences: Sequences) -> float:
-        """Returns NDCG@10 of the validation targets among all items."""
+        """Returns NDCG@10 of the validation targets, ranked among all items."""
         from recsys.ratings.ranking.evaluate import rank_on_host
         from recsys.ratings.ranking.metrics import ranking_metrics
 
@@ -74,7 +74,7 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
 
     @abc.abstractmethod
     def tensors(self) -> "dict[str, Tensor]":
-        """Returns what a checkpoint keeps, by name."""
+        """Returns the tensors that a checkpoint keeps, by name."""
 
     @classmethod
     @abc.abstractmethod
@@ -91,19 +91,19 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
     @classmethod
     @abc.abstractmethod
     def history_length(cls, settings: SettingsT) -> int:
-        """Returns the items of a history that count at most; 0 where all do."""
+        """Returns how many items of a history count at most; 0 means all."""
 
     def __str__(self) -> str:
-        """Returns its settings for a line of the log."""
+        """Returns the settings as text for a line of the log."""
         names = (field.name for field in declared(self.settings_class))
         return ", ".join(f"{name} {getattr(self.settings, name)}" for name in names)
 
     def add_files(self, folder: Path) -> None:
-        """Adds nothing to the folder of a checkpoint: `tensors` are all."""
+        """Adds nothing to a checkpoint folder: `tensors` are all there is."""
 
     @classmethod
     def begins_with(cls, settings: SettingsT) -> "StoredModel | None":  # noqa: ARG003
-        """Returns None: the fit begins with no other model."""
+        """Returns None: the fit starts from no other model."""
         return None
 
     @classmethod
@@ -111,7 +111,7 @@ class FittedModel(abc.ABC, Generic[SettingsT]):
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it is missing, damaged or of another model.
+            CheckpointError: it is missing, damaged or belongs to another model.
         """
         from recsys.ratings.fitted.stored import StoredFitted
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits a model, tests it and recommends with it."""
+"""Fits a model, tests it, and recommends with it."""
 
 import dataclasses
 import functools
@@ -36,21 +36,21 @@ _FOLDER = "export_root"
 
 
 class Fitted(RatingsModel, Protocol):
-    """A fitted model, with what its checkpoint holds."""
+    """A fitted model and the contents of its checkpoint."""
 
     @property
     def settings(self) -> Any:
-        """Settings of the model; what it chose itself is filled in."""
+        """Settings of the model, including values that the fit chose."""
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Returns its tensors by name."""
 
     def add_files(self, folder: Path) -> None:
-        """Writes what else the folder of the checkpoint holds."""
+        """Writes any other files of the checkpoint folder."""
 
 
 class StoredFit(StoredModel, Protocol):
-    """A checkpoint of such a model."""
+    """A checkpoint of a fitted model."""
 
     @property
     def settings(self) -> Any:
@@ -58,13 +58,13 @@ class StoredFit(StoredModel, Protocol):
 
 
 class Kind(FitKind, Protocol):
-    """A kind of model that is fitted at once, without steps."""
+    """A kind of model that is fitted in one call, not by steps."""
 
     def begins_with(self, settings: Any) -> StoredModel | None:
-        """Returns the model that the fit begins with, if there is one: of the same data."""
+        """Returns the model that the fit starts from, trained on the same data; None for none."""
 
     def fit(self, sequences: Sequences, settings: Any) -> Fitted:
-        """Fits the model to the items to train on."""
+        """Fits the model to the training items."""
 
     def open_stored(self, path: Path) -> StoredFit:
         """Opens a checkpoint, or the folder of a run."""
@@ -76,10 +76,10 @@ class FittedRecipe:
 
     Attributes:
         kind: kind of the model.
-        config: settings, completed from dataset and checkpoint.
-        dataset: the dataset of the run.
-        sequences: its histories, split.
-        stored: the checkpoint to load, if any.
+        config: settings, completed from the dataset and the checkpoint.
+        dataset: dataset of the run.
+        sequences: histories of the dataset, split.
+        stored: checkpoint to load, or None.
         print_line: prints a line.
     """
 
@@ -92,7 +92,7 @@ class FittedRecipe:
 
     @classmethod
     def open(cls, kind: Kind, config: FittedConfig, print_line: PrintLine) -> "FittedRecipe":
-        """Completes the settings, and opens histories and checkpoint.
+        """Completes the settings, and opens the histories and the checkpoint.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
@@ -127,7 +127,7 @@ class FittedRecipe:
         """Fits the model, saves and tests it.
 
         Raises:
-            UserError: a file cannot be written, or there is too little memory.
+            UserError: a file cannot be written, or memory is too small.
         """
         folder = self.config.checkpoint_folder
         if folder is not None:
@@ -198,7 +198,7 @@ class FittedRecipe:
         return report_test(self.sequences, self._negatives, ranked, host, chosen)
 
     def recommender(self) -> Recommender:
-        """Loads the model with the catalogue of its dataset."""
+        """Loads the model and the catalogue of its dataset."""
         catalogue = Catalogue.of(self.dataset, self.config.data)
         precision = Precision(device_type="cpu")
         return Recommender(

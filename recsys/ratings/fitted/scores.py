@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of items as a matrix, dense or sparse."""
+"""Scores of items, as a dense or sparse matrix."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor
 from recsys.ratings.data.interactions import Matrix
 
 _BLOCK = 1 << 22
-"""Scores that are looked through at once."""
+"""Upper bound on the scores that are searched at once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class MatrixScores:
     """Scores of all items for each history of a batch; see `Scorer`.
 
     Attributes:
-        scores: [B, I] float64; those that a sparse matrix leaves out are 0, and none is below.
+        scores: [B, I] float64; a sparse matrix omits zeros and has no negative scores.
     """
 
     scores: Matrix
@@ -35,7 +35,7 @@ class MatrixScores:
         return torch.from_numpy(scores if isinstance(scores, np.ndarray) else scores.toarray())
 
     def scores_of(self, items: Tensor) -> Tensor:
-        """Scores given candidates of each history; [B, K] float64."""
+        """Returns [B, K] float64 scores of given candidates of each history."""
         rows = np.repeat(np.arange(len(items)), items.shape[1])
         found = self._entries(rows, items.numpy().ravel().copy())
         return torch.from_numpy(found.reshape(items.shape))
@@ -60,7 +60,7 @@ class MatrixScores:
         return np.where(least > 0, counts, self.scores.shape[1])
 
     def top(self, count: int, seen_row: Tensor, seen_item: Tensor) -> tuple[Tensor, Tensor]:
-        """Finds the best unseen items of each history; equal ones by item number."""
+        """Finds the best unseen items of each history; ties are ordered by item number."""
         count = min(count, self.scores.shape[1])
         best = np.empty((self.scores.shape[0], count), np.int64)
         of_best = np.empty(best.shape, np.float32)

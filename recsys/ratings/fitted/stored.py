@@ -10,7 +10,7 @@ from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from recsys.train.origin import Origin
 
 GROUP = "model"
-"""Group of the tensors."""
+"""Name of the group that holds the tensors."""
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state."""
 
@@ -20,9 +20,9 @@ class StoredFitted:
     """A checkpoint of a fitted model; see `StoredModel`.
 
     Attributes:
-        checkpoint: the checkpoint of any model.
+        checkpoint: the generic checkpoint.
         kind: class of the model.
-        settings: of the model.
+        settings: settings of the model.
     """
 
     checkpoint: Checkpoint
@@ -34,7 +34,7 @@ class StoredFitted:
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it is missing, damaged or of another model.
+            CheckpointError: it is missing, damaged or belongs to another model.
         """
         checkpoint = read_checkpoint(path)
         checkpoint.require_model(kind.name, kind.title)
@@ -43,12 +43,12 @@ class StoredFitted:
 
     @property
     def path(self) -> Path:
-        """Folder of the checkpoint itself, not of the run."""
+        """Folder of the checkpoint, not of the run."""
         return self.checkpoint.path
 
     @property
     def step(self) -> int | None:
-        """None: nothing is trained by steps."""
+        """None: the model is not trained by steps."""
         return None
 
     @property
@@ -65,14 +65,14 @@ class StoredFitted:
         """Reads the tensors.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or its tensors are others.
+            CheckpointError: a file is missing or damaged, or the tensors do not fit the model.
         """
         tensors = self.checkpoint.tensors(GROUP)
         try:
             model = self.kind.of_tensors(tensors, self.settings, self.num_items)
         except (KeyError, ValueError) as error:
             raise CheckpointError(
-                f"{self.path}: its tensors are not those of {self.kind.title} for "
+                f"{self.path}: its tensors do not fit {self.kind.title} for "
                 f"{self.num_items} items: {error}",
                 path=self.path,
             ) from error

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of held-out items, and how good they are."""
+"""Ranks held-out items and measures how good the ranks are."""

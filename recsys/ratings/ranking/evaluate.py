@@ -33,13 +33,13 @@ Lists = npt.NDArray[np.int64]
 """[T, K] item numbers, best first; 0 where no item is left."""
 
 Negatives = Mapping[str, npt.NDArray[np.int32]]
-"""Name of a ranking -> [U, S] items of each user."""
+"""Name of a ranking -> [U, S] items to rank among, for each user."""
 
 ScoreTargets = Callable[[npt.NDArray[np.int64]], Scorer]
-"""Maps [B] int64 numbers of targets, from 0, to the scores of all items after their histories."""
+"""Maps [B] int64 numbers of targets, from 0, to scores of all items after their histories."""
 
 LEFT_OUT = -1
-"""Rank of a target that a ranking leaves out, for its user has no negatives."""
+"""Rank of a target whose user has no negatives in that ranking."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class SplitRanks:
     """Ranks of the true items, from 0, by kind of ranking.
 
     Attributes:
-        ranks: [T] int64 each for `full` (all items but those the user has seen),
-            `full_with_seen`, and each set of negatives, where some may be `LEFT_OUT`.
-        lists: the first items of `full`, where asked for.
+        ranks: for each ranking [T] int64: `full` (all items except those the user has seen),
+            `full_with_seen`, and each set of negatives, in which ranks may be `LEFT_OUT`.
+        lists: the first items of `full`; None if not asked for.
         users_per_s: targets ranked per second.
     """
 
@@ -73,15 +73,15 @@ def rank_targets(
     """Ranks the targets of a split.
 
     Args:
-        score: scores all items for some targets of the split.
+        score: returns scores of all items for some targets of the split.
         sequences: histories of all users.
         split: `validation` or `test`.
         negatives: name of a ranking -> [U, S] items.
-        machine: device and precision of the model; each of the processes takes every world_size-th
-            batch, and all get all ranks.
-        batch_size: B.
-        longest: items of a history that the model reads at most; None for all.
-        list_length: K of the lists; 0 makes none.
+        machine: device and precision of the model; each process takes every world_size-th batch,
+            and every process gets all ranks.
+        batch_size: B, targets per batch.
+        longest: largest number of items of a history that the model reads; None for all.
+        list_length: K of the lists; 0 makes no lists.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
@@ -89,7 +89,7 @@ def rank_targets(
     device, processes = machine.device, machine.processes
     start_s = time.perf_counter()
     truth = true_items(sequences, split)
-    # Sorted by length, the targets of a batch need little padding in the attention.
+    # Targets are sorted by length, so that the attention needs little padding in a batch.
     read = known_lengths(sequences, split)
     order = np.argsort(read if longest is None else np.minimum(read, longest), kind="stable")
     owners = targets_of(sequences, split).users
@@ -153,13 +153,13 @@ def rank_on_host(
 def seen_pairs(
     sequences: Sequences, split: Split, rows: npt.NDArray[np.int64], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Lists the distinct items that users have seen before targets.
+    """Lists the distinct items that users have seen before their targets.
 
     Args:
         sequences: histories of all users.
         split: split of the targets.
         rows: [B] int64 numbers of targets of the split, from 0.
-        device: receives the tensors.
+        device: device of the returned tensors.
 
     Returns:
         ([P] int64 index into `rows`, [P] int64 item), without the true items.

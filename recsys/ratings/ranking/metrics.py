@@ -13,29 +13,29 @@ from recsys.ratings.data.interactions import Matrix, met_items
 from recsys.ratings.ranking.evaluate import Lists
 
 KS = (1, 5, 10, 20, 50, 100)
-"""Lengths K of the lists that are judged."""
+"""Lengths K of the lists that are evaluated."""
 GAINS: Mapping[str, Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]] = {
     "hr": lambda ranks: np.ones(ranks.shape),
     "ndcg": lambda ranks: 1 / np.log2(ranks + 2.0),
 }
-"""Metric of a list -> gains of true items among its first K, by their ranks from 0."""
+"""Metric of a list -> gains by rank (from 0) of a true item among the first K."""
 SEED = 12345
-"""Seeds sampled items and intervals, so that trainings with several seeds are judged alike."""
+"""Seeds sampled items and intervals, so that trainings with different seeds compare."""
 _RESAMPLINGS = 1000
 _BLOCK = 1 << 22
-"""Entries that the work on lists holds at once."""
+"""Upper bound on the entries that the work on lists holds at once."""
 
 
 def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, float]:
     """Computes hit rate, NDCG and mean reciprocal rank.
 
     Args:
-        ranks: [U] int64 rank of each user's true item, from 0; negative ones are left out.
+        ranks: [U] int64 rank of each user's true item, from 0; negative ranks are left out.
         ks: lengths K of the lists.
 
     Returns:
-        `hr@K` (fraction of users whose item is among the first K; recall@K, with one true item),
-        `ndcg@K` (1 / log2(rank + 2) for those, 0 for the others) and `mrr`, means over users.
+        `hr@K` (fraction of users whose item is among the first K; recall@K with one true item),
+        `ndcg@K` (1 / log2(rank + 2) for those users, 0 for the others) and `mrr`, means over users.
     """
     return {name: float(np.mean(gain)) for name, gain in _gains(ranks[ranks >= 0], ks).items()}
 
@@ -64,14 +64,14 @@ def bootstrap_intervals(
     """Computes 95% bootstrap confidence intervals of `ranking_metrics`.
 
     Args:
-        ranks: [T] int64 rank of each target, from 0; negative ones are left out.
+        ranks: [T] int64 rank of each target, from 0; negative ranks are left out.
         ks: lengths K of the lists.
-        samples: resamplings of the users.
+        samples: number of resamplings of the users.
         seed: seeds the resampling.
-        users: [T] user of each target, ascending; None if each has one.
+        users: [T] user of each target, ascending; None if each user has one target.
 
     Returns:
-        (low, high) under the names of the metrics. Source: Efron 1979.
+        (low, high), each by name of metric. Source: Efron 1979.
     """
     users = np.arange(len(ranks)) if users is None else users
     ranks, users = ranks[ranks >= 0], users[ranks >= 0]
@@ -82,13 +82,13 @@ def bootstrap_intervals(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """A metric's difference of two rankings of the same targets.
+    """Difference in a metric between two rankings of the same targets.
 
     Attributes:
         first: the metric of the first ranking.
-        second: that of the second.
-        low: low end of the 95% interval of first less second.
-        high: high end.
+        second: the metric of the second ranking.
+        low: lower end of the 95% interval of first minus second.
+        high: upper end of that interval.
         of_users: [U] difference of each user, summed over the user's targets.
     """
 
@@ -100,7 +100,7 @@ class PairedDifference:
 
     @property
     def value(self) -> float:
-        """First less second."""
+        """First minus second."""
         return self.first - self.second
 
 
@@ -110,12 +110,12 @@ def paired_difference(
     metric: str,
     users: npt.NDArray[np.int64],
 ) -> PairedDifference:
-    """Computes a metric's difference of two rankings, and its interval.
+    """Computes the difference in a metric between two rankings, and its interval.
 
     Args:
-        ranks: [T] or [runs, T] int64 rank of each target by the first ranking, from 0; runs count
-            by the mean of their metric.
-        others: the same of the second.
+        ranks: [T] or [runs, T] int64 rank of each target in the first ranking, from 0; the metric
+            of several runs is the mean over runs.
+        others: ranks of the same targets in the second ranking.
         metric: a name of `ranking_metrics`, such as ndcg@10.
         users: [T] user of each target, ascending; resampled as in `bootstrap_intervals`.
     """
@@ -129,17 +129,18 @@ def paired_difference(
 
 
 def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
-    """Computes coverage, novelty and diversity of lists, beside them in bounded memory.
+    """Computes coverage, novelty and diversity of lists in bounded additional memory.
 
     Args:
-        lists: of the targets of a split.
+        lists: lists for the targets of a split.
         sequences: histories of all users.
 
     Returns:
-        `coverage@K`, the share of the items that stand in a list; `novelty@K`, the mean of
-        -log2(share of the users who met the item in training), where an item that nobody met counts
-        as met by one (Zhou et al. 2010; RecTools' MeanInvUserFreq); `diversity@K`, 1 less the mean
-        cosine of two items of a list by the users who met them (Ziegler et al. 2005).
+        `coverage@K`, the fraction of the items that occur in a list; `novelty@K`, the mean of
+        -log2(fraction of the users who met the item in training), where an item that nobody met
+        counts as met by one user (Zhou et al. 2010; RecTools' MeanInvUserFreq); `diversity@K`,
+        1 minus the mean cosine of two items of a list by the users who met them (Ziegler et al.
+        2005).
     """
     met = met_items(sequences)
     users = np.maximum(met.sum(0), 1)
@@ -163,16 +164,16 @@ def _cosines_in_lists(
 ) -> tuple[int, float]:
     """Sums the cosines of all pairs of items of a list, over all lists.
 
-    The square of a sum of vectors has the product of each pair twice, and those of each vector with
-    itself: no pair is looked up by itself.
+    The square of the sum of a list's vectors contains each pair's product twice, and each vector's
+    product with itself. So no pair has to be computed separately.
 
     Args:
-        lists: [T, K] items, 0 for none.
+        lists: [T, K] items, 0 where a list ends.
         met: [U, I] 1 where a user met an item.
         users: [I] users who met each item, at least 1.
 
     Returns:
-        (pairs, sum of their cosines).
+        (number of pairs, sum of their cosines).
     """
     vectors = (met @ sparse.diags_array(users**-0.5)).T.tocsr()  # [I, U], of length 1
     is_met = np.diff(vectors.indptr) > 0
@@ -189,11 +190,11 @@ def _cosines_in_lists(
 
 
 def _blocks(lists: Lists, entries: int) -> Iterator[Lists]:
-    """Yields lists together whose entries are not many.
+    """Yields blocks of lists whose entries stay within a bound.
 
     Args:
         lists: [T, K] items.
-        entries: numbers that the work on a list holds at once.
+        entries: numbers that the work on one list holds at once.
     """
     size = max(_BLOCK // max(entries, 1), 1)
     for begin in range(0, len(lists), size):
@@ -201,7 +202,7 @@ def _blocks(lists: Lists, entries: int) -> Iterator[Lists]:
 
 
 def _gains(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, npt.NDArray[np.float64]]:
-    """Returns each target's value of every metric, whose mean is the metric."""
+    """Returns the value of every metric for each target; their mean is the metric."""
     gains = {name: gain(ranks) for name, gain in GAINS.items()}
     columns = {"mrr": 1 / (ranks + 1.0)}
     for k in ks:
@@ -215,12 +216,12 @@ def _bootstrap(
     samples: int,
     seed: int,
 ) -> npt.NDArray[np.float64]:
-    """Returns [2, M] ends of the 95% intervals of [T, M] values."""
+    """Returns [2, M] ends of the 95% intervals of the means of [T, M] values."""
     generator = np.random.default_rng(seed)
     starts = np.flatnonzero(np.diff(users, prepend=-1))
     table = np.add.reduceat(table, starts)  # the targets of a user are drawn together
     counts = np.diff(np.append(starts, len(users)))
-    # With the number of times that each user is drawn, one product gives every mean.
+    # A product with the number of times that each user is drawn gives all means at once.
     means = np.empty((samples, table.shape[1]))
     for i in range(samples):
         drawn = generator.integers(0, len(counts), len(counts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items that a target is ranked among, in rankings that are sampled."""
+"""Items among which sampled rankings rank a target."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +16,18 @@ from recsys.train.recipe import PrintLine
 def negatives_of_targets(
     sequences: Sequences, config: SettingsOfRun, print_line: PrintLine
 ) -> dict[str, npt.NDArray[np.int32]]:
-    """Draws the negatives of the sampled rankings; says who is left out.
+    """Draws the negatives of the sampled rankings and reports the users left out.
 
     Args:
         sequences: histories of all users.
-        config: settings of the run, among them those of the evaluation.
+        config: settings of the run, including those of the evaluation.
         print_line: prints a line.
 
     Returns:
-        Name of a ranking -> [U, S] items; empty where too few items are left for any user.
+        Name of a ranking -> [U, S] items; empty if no user has enough items left.
 
     Raises:
-        UserError: the user asked for more than are left for any user.
+        UserError: the user asked for more negatives than any user has left.
     """
     count = config.to_dict()["num_eval_negatives"]
     negatives = {

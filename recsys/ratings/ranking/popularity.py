@@ -26,8 +26,8 @@ def popularity_ranks(
         counts: [I] popularity of each item; by default its occurrences in the training split.
 
     Returns:
-        The ranks that `rank_targets` returns for a model: [T] int64 from 0 by kind of ranking; ties
-        count against the true item.
+        Ranks in the form of `rank_targets`: for each ranking [T] int64 from 0; ties count against
+        the true item.
     """
     popularity = training_counts(sequences) if counts is None else counts
     of_truth = popularity[true_items(sequences, split) - 1]

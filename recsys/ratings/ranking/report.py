@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports a test: tables, and the rank of each user."""
+"""Reports a test: prints tables, and writes each user's rank."""
 
 import itertools
 import os
@@ -34,11 +34,11 @@ from recsys.train.measure.verdict import VERDICT, verdict
 from recsys.train.recipe import Machine, PrintLine
 
 Baseline = Callable[[Sequences], RatingsModel] | None
-"""Fits a model to the items to train on; None is the popularity of the last seven days."""
+"""Fits a model to the training items; None is the popularity of the last seven days."""
 
 _FEW_KS = (10,)
 _ROWS = 1 << 20
-"""Rows of lists that are written at once."""
+"""Rows of lists written at once."""
 
 Metrics = Mapping[str, float]
 
@@ -50,14 +50,14 @@ def report_test(
     machine: Machine,
     baselines: Mapping[str, Baseline],
 ) -> dict[str, Any]:
-    """Prints a test beside popularity.
+    """Prints the results of a test, compared with popularity.
 
     Args:
         sequences: histories of all users.
         negatives: name of a ranking -> [U, S] items.
-        ranked: ranks of the test items, of all processes.
+        ranked: ranks of the test items, from all processes.
         machine: prints the lines.
-        baselines: what the model is compared with.
+        baselines: models to compare with, by name.
 
     Returns:
         The values to log.
@@ -86,8 +86,8 @@ def report_test(
     repeated = int(repeated_targets(sequences, "test").sum())
     if repeated:
         print_line(
-            f"{repeated} of {len(targets)} targets stand in the user's history before: full counts "
-            "them, recommend never lists them"
+            f"{repeated} of {len(targets)} targets occur earlier in the user's history: full "
+            "counts them, recommend never lists them"
         )
     values["repeated_targets"] = repeated
     if sequences.temporal is not None:
@@ -106,7 +106,7 @@ def _report_baselines(
     ranks: Mapping[str, Ranks],
     print_line: PrintLine,
 ) -> dict[str, Any]:
-    """Prints the model beside item-to-item baselines, and which is ahead.
+    """Prints the model next to item-to-item baselines, and which of them is best.
 
     Returns:
         The metrics of the baselines and the leads over the best of them, to log.
@@ -118,7 +118,7 @@ def _report_baselines(
                 counts = temporal.recent_counts
                 rows[name] = popularity_ranks(sequences, "test", negatives, counts)
             continue
-        print_line(f"Fitting {name}")  # of many items ease takes minutes
+        print_line(f"Fitting {name}")  # ease takes minutes on a large catalogue
         try:
             model = fit(sequences)
         except UserError as error:
@@ -126,7 +126,7 @@ def _report_baselines(
             continue
         settings.append(f"{name}: {model}")
         rows[name] = rank_on_host(model, sequences, "test", negatives).ranks
-        del model  # before the next one, which may be as large
+        del model  # frees its memory before the next one, which may be as large
     if len(rows) == 1:
         return {}
     rankings = ("full", *negatives)
@@ -168,16 +168,16 @@ def _report_baselines(
 def _report_cold(
     sequences: Sequences, temporal: TemporalSplit, ranks: Ranks, print_line: PrintLine
 ) -> dict[str, float]:
-    """Counts cold users and items, and judges their targets by themselves.
+    """Counts cold users and items, and evaluates their targets separately.
 
     Args:
         sequences: histories of all users.
-        temporal: their split.
+        temporal: temporal split of the histories.
         ranks: [T] ranks of the test targets among all items.
         print_line: prints a line.
 
     Returns:
-        The values to log; metrics of `warm` and `cold` targets where there are some.
+        The values to log; metrics of `warm` and `cold` targets where such targets exist.
     """
     is_cold = temporal.is_cold[true_items(sequences, "test") - 1]
     values: dict[str, float] = {
@@ -194,14 +194,14 @@ def _report_cold(
     )
     print_line(
         f"Of {sequences.num_items} items {values['cold_items']} are cold, met by nobody before the "
-        f"cut; {values['cold_targets']} targets are such, and count"
+        f"cut; {values['cold_targets']} targets are cold items, and count"
     )
     for name, chosen in (("warm", ~is_cold), ("cold", is_cold)):
         if chosen.any():
             metrics = ranking_metrics(ranks[chosen], _FEW_KS)
             values |= flat_metrics({name: metrics})
             shown = ", ".join(f"{m} {metrics[m]:.4f}" for m in ("hr@10", "ndcg@10"))
-            print_line(f"On {name} targets alone, among all items: {shown}")
+            print_line(f"On only the {name} targets, among all items: {shown}")
     return values
 
 
@@ -210,7 +210,7 @@ def _comparison_table(
     half_widths: Mapping[str, Metrics],
     popularity: Mapping[str, Metrics],
 ) -> Iterator[str]:
-    """Yields lines with every metric of every ranking beside popularity."""
+    """Yields lines with every metric of every ranking, compared with popularity."""
     yield (f"{'':8}" + "".join(f"  {name:<20}" for name in model)).rstrip()
     yield f"{'metric':8}" + f"{'model':>7}{'+-':>7}{'popul.':>8}" * len(model)
     for metric in model["full"]:
@@ -223,7 +223,7 @@ def _comparison_table(
 
 
 def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
-    """Refuses files that cannot be written, before the work.
+    """Refuses result files that cannot be written, before the work starts.
 
     Raises:
         UserError: names the setting and the file.
@@ -231,7 +231,8 @@ def check_result_files(config: EvaluationConfig, sequences: Sequences) -> None:
     users = targets_of(sequences, "test").users
     if config.lists_file and len(np.unique(users)) < len(users):
         raise UserError(
-            "`lists_file` has a list for each user, so one target: not `temporal_targets` all",
+            "`lists_file` holds one list per user, so it needs one target per user: do not use "
+            "`temporal_targets` all",
             settings=("lists_file", "temporal_targets"),
         )
     for name in ("ranks_file", "lists_file"):
@@ -249,11 +250,11 @@ def write_files(
     ranked: SplitRanks,
     print_line: PrintLine,
 ) -> None:
-    """Writes ranks and lists of the test targets to the named files.
+    """Writes ranks and lists of the test targets to the files of the settings.
 
-    Ranks are written from 1, those left out as missing; the columns of sampled rankings end in the
-    number of their negatives, since ranks among others cannot be compared. Lists have RecTools'
-    columns. A file gets its name when it is complete; an earlier one is replaced.
+    Ranks are written from 1, and those left out as missing. The columns of sampled rankings end in
+    their number of negatives, because ranks among different numbers do not compare. Lists have
+    RecTools' columns. A file appears only when complete, and replaces an earlier one.
     """
     targets = targets_of(sequences, "test")
     if not (files.ranks_file or files.lists_file):
@@ -279,13 +280,13 @@ def write_files(
 def _list_tables(
     lists: Lists, owners: npt.NDArray[np.int64], users: pa.Array, items: pa.Array
 ) -> Iterator[pa.Table]:
-    """Yields the lists of some targets after the other, to bound the memory.
+    """Yields tables with the lists of some targets at a time, to bound the memory.
 
     Args:
-        lists: [T, K] items, 0 for none.
+        lists: [T, K] items, 0 where a list ends.
         owners: [T] user of each target.
-        users: raw ids by number.
-        items: raw ids by number less 1.
+        users: raw ids of the users, by number.
+        items: raw ids of the items, by number minus 1.
     """
     size = max(_ROWS // lists.shape[1], 1)
     for begin in range(0, len(lists), size):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much a model is ahead of the best baseline, in each metric that the verdict judges."""
+"""How far a model is ahead of the best baseline, in each metric of the verdict."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def leads_over(
 
     Args:
         baselines: name -> [T] rank of each target, from 0.
-        model: the same of the model.
+        model: [T] ranks of the model.
         users: [T] user of each target, ascending.
     """
     leads = []
