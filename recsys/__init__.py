@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library of both models: settings, programs, datasets, training, serving.
 
-Importing all of it takes seconds. So this module, which is imported before the others and imports
-little itself, has Ctrl-C end a program of this project in a line until it begins to work. Where
-Python runs another program, such as a notebook that uses this library, it does nothing.
+Importing all of it takes seconds. This module imports little and is imported first, so it lets
+Ctrl-C end a program of this project with one line until the program starts to work. If Python runs
+another program, such as a notebook that uses this library, it does nothing.
 """
 
 import os
@@ -20,7 +20,7 @@ _SCRIPTS = ("recsys-recipes", "triton/client.py", "triton/deployer.py", "triton/
 
 
 def is_own_program(words: "Sequence[str]") -> bool:
-    """Tells whether a command line of Python runs a program of this project."""
+    """Returns whether a command line of Python runs a program of this project."""
     rest = iter(words[1:])
     for word in rest:
         if word == "-m":
@@ -33,13 +33,13 @@ def is_own_program(words: "Sequence[str]") -> bool:
 
 
 def raise_interrupts() -> None:
-    """Has Ctrl-C raise KeyboardInterrupt again, in a program that has begun to work."""
+    """Makes Ctrl-C raise KeyboardInterrupt again, once a program has started to work."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(number: int, frame: "FrameType | None") -> None:
-    """Ends the process, which has nothing to put in order yet."""
+    """Ends the process, which has nothing to clean up yet."""
     del frame
     try:
         os.write(2, b"interrupted\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in threads ahead of its consumer, with results in order."""
+"""Runs work in threads ahead of its consumer, and keeps the results in order."""
 
 import collections
 import concurrent.futures
@@ -20,7 +20,8 @@ def call_ahead(
 
     Args:
         calls: functions to run; an exception is raised in place of the result.
-        depth: results computed ahead of the consumer; 0 runs each call on demand, in its thread.
+        depth: number of results computed ahead of the consumer; 0 runs each call on demand, in the
+            consumer's thread.
         threads: number of threads.
     """
     if depth == 0:
@@ -45,7 +46,7 @@ def iterate_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
 
     Args:
         items: iterator that never yields None; a generator is closed at the end.
-        depth: items computed ahead of the consumer; 0 computes each on demand.
+        depth: number of items computed ahead of the consumer; 0 computes each on demand.
     """
     take = functools.partial(next, items, None)
     try:

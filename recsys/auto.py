@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the choice of settings by the data, `auto`, shares between models: name and budget."""
+"""Name and budget of `auto`, the choice of settings by the data, which the models share."""
 
 import dataclasses
 from typing import Any
@@ -15,13 +15,13 @@ AUTO = "auto"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AutoConfig:
-    """Settings of the choice. No run depends on them once the choice is made."""
+    """Settings of the choice. Once it is made, no run depends on them."""
 
     budget: int = setting(
         600,
-        "About the longest that auto may take to choose, train and validate; for a DLRM up to a "
-        "million training rows. It shortens trials and training. The test at the end and its "
-        "baselines come on top",
+        "Approximate time limit for auto to choose, train and validate; for a DLRM up to a million "
+        "training rows. It shortens trials and training. The final test and its baselines take "
+        "additional time",
         unit="seconds",
     )
 
@@ -51,22 +51,22 @@ def budget_from_flags(flag_values: flags.FlagValues, flag: str) -> int:
     values, explicit = settings_flags.values_from_flags(flag_values, _SECTIONS)
     if "budget" in explicit and flag_values[flag].value != AUTO:
         raise UserError(
-            f"`budget` limits `{flag}` {AUTO}, which this run does not use",
+            f"`budget` limits `{flag}` {AUTO}, which this run does not use: leave it out",
             settings=("budget", flag),
         )
     return section_from_dict(AutoConfig, values).budget
 
 
 def require_training(flag: str, mode: str, load_checkpoint_path: Any) -> None:
-    """Refuses auto for a run that takes the settings of a checkpoint.
+    """Refuses auto for a run that takes its settings from a checkpoint.
 
     Args:
         flag: the flag that asks for auto.
-        mode: of the run.
-        load_checkpoint_path: of the run.
+        mode: mode of the run.
+        load_checkpoint_path: checkpoint that the run starts from; None for none.
 
     Raises:
-        UserError: the run does not train, or begins with a checkpoint.
+        UserError: the run does not train, or starts from a checkpoint.
     """
     for name, is_wrong in (
         (f"`mode` {mode}", mode != "train"),
@@ -74,7 +74,7 @@ def require_training(flag: str, mode: str, load_checkpoint_path: Any) -> None:
     ):
         if is_wrong:
             raise UserError(
-                f"{name} takes the settings of a checkpoint, and `{flag}` {AUTO} chooses others: "
+                f"{name} takes its settings from a checkpoint, but `{flag}` {AUTO} chooses others: "
                 "leave it out",
                 setting=flag,
             )

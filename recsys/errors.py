@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors a user can cause, printed without a traceback.
+"""Errors that a user can cause; they are printed without a traceback.
 
 A message names a setting in backquotes, as in "`batch_size` must be at least 1". Only a program
-knows that the user gave it as a flag, and spells it so: see `as_flags`. A key of a file that an
-error names with its line is no setting, and stays as the file has it.
+knows that the user gave the setting as a flag, and spells it as one: see `as_flags`. A key of a
+file, named with its line, is not a setting, and is spelled as in the file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,28 +13,28 @@ from types import MappingProxyType
 _SHOWN_NAMES = 5
 
 FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
-"""Exit statuses of the programs besides 0; 1 is a check, a server or a process that failed."""
+"""Exit statuses of the programs other than 0; 1 is a check, a server or a process that failed."""
 
 MORE_FILES = "raise the limit, ulimit -n"
 
 
 class UserError(ValueError):
-    """Input, settings or machine prevent the run.
+    """Input, settings or the machine prevent the run.
 
     Args:
         message: says what is wrong and what to do.
-        setting: the setting that is refused.
-        settings: the settings that do not go together, if there are several.
+        setting: the refused setting.
+        settings: the settings that conflict, if there are several.
         path: the file at fault.
         line: line of the file, from 1.
         column: name of the column or feature at fault.
 
     Attributes:
         exit_code: exit status of the command line.
-        settings: see above, one or several.
-        path: see above.
-        line: see above.
-        column: see above.
+        settings: names of the settings at fault, possibly none.
+        path: the file at fault, or None.
+        line: line of the file, from 1, or None.
+        column: name of the column or feature at fault, or None.
     """
 
     exit_code = INPUT_REFUSED
@@ -68,7 +68,7 @@ class BadRowError(UserError):
 
 
 class DivergenceError(RuntimeError):
-    """Training cannot succeed any more.
+    """Training can no longer succeed.
 
     The message says why and what to try.
     """
@@ -77,13 +77,13 @@ class DivergenceError(RuntimeError):
 
 
 class ProcessLostError(RuntimeError):
-    """Another process of the run has ended, or stands still."""
+    """Another process of the run has ended or hangs."""
 
     exit_code = FAILED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tells a failed allocation of Python, NumPy or PyTorch."""
+    """Returns whether an error is a failed allocation of Python, NumPy or PyTorch."""
     of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
     return isinstance(error, MemoryError) or of_torch
 
@@ -91,12 +91,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def as_flags(
     message: str, settings: Iterable[str], names: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Spells settings of a message as flags: `--batch_size` for `batch_size`.
+    """Spells the settings in a message as flags: `--batch_size` for `batch_size`.
 
     Args:
-        message: names settings in backquotes.
-        settings: those that are flags.
-        names: setting -> flag, where the names differ.
+        message: text with names of settings in backquotes.
+        settings: names of the settings to spell as flags.
+        names: setting -> name of its flag, if it differs.
     """
     for setting in settings:
         message = message.replace(f"`{setting}`", f"--{names.get(setting, setting)}")
@@ -104,6 +104,6 @@ def as_flags(
 
 
 def show_names(names: Sequence[str]) -> str:
-    """Returns the first names of a list and the number of others."""
+    """Returns the first names of a list, and how many more there are."""
     more = len(names) - _SHOWN_NAMES
     return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes flags from settings, and settings from flags."""
+"""Makes flags from settings, and reads settings from flags."""
 
 import dataclasses
 import itertools
@@ -43,7 +43,8 @@ def define_flags(
         short_names: name -> short name of the flag.
         help_texts: name -> help that replaces the config's.
         omit: names of settings without a flag in this program.
-        check_choices: let the flag refuse other values than its choices; else the section does.
+        check_choices: whether the flag refuses values that are not choices; otherwise the section
+            does.
     """
     for section, name in sections.items():
         hints = typing.get_type_hints(section)
@@ -70,7 +71,7 @@ def title(section_name: str) -> str:
 
 
 def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
-    """Returns a default as flags hold it."""
+    """Returns a default in the form that flags hold."""
     if default is None or default is dataclasses.MISSING:
         return None
     if (unit := field.metadata["unit"]) is not None:
@@ -113,10 +114,10 @@ def values_from_flags(
     """Reads the settings from parsed flags.
 
     Returns:
-        (name -> value of every setting with a flag, names of those that the user gave).
+        (name -> value of every setting with a flag, names of the settings that the user gave).
 
     Raises:
-        UserError: a text cannot be read as the type of its setting, or one without default is
+        UserError: a text is not a value of its setting's type, or a setting without a default is
             not given.
     """
     values: dict[str, Any] = {}
@@ -148,18 +149,18 @@ def refuse_unused(
     sections: Sections,
     later: Collection[str] = (),
 ) -> None:
-    """Refuses flags that do nothing under the other settings, by `used_with` of `setting`.
+    """Refuses flags that have no effect under the other settings, by `used_with` of `setting`.
 
-    A flag that has its default or is empty is not refused, nor what a preset gave.
+    A flag that is empty or has its default value is accepted, and so are settings of a preset.
 
     Args:
         flag_values: parsed flags.
         values: every setting, as plain values.
         sections: sections of the program's config.
-        later: settings whose values are found later, in a checkpoint or a dataset.
+        later: settings whose values are only known later, from a checkpoint or a dataset.
 
     Raises:
-        UserError: names the flag and the setting under which it does nothing.
+        UserError: names the flag and the setting under which it has no effect.
     """
     for field in itertools.chain.from_iterable(map(declared, sections)):
         name = field.name
@@ -181,7 +182,7 @@ def refuse_unused(
 def _hindrances(
     field: "dataclasses.Field[Any]", values: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields the settings under which a setting does nothing, and what they would have to be."""
+    """Yields the settings under which a setting has no effect, and the values that they need."""
     for other, wanted in field.metadata["used_with"].items():
         names = () if isinstance(wanted, Not) else wanted
         if not (values[other] in names if names else values[other] != wanted.value):
@@ -189,7 +190,7 @@ def _hindrances(
 
 
 def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
-    """Converts a flag's value to that of its setting."""
+    """Converts the value of a flag to that of its setting."""
     if field.metadata["parse"] is not None:
         return field.metadata["parse"](value)
     if (unit := field.metadata["unit"]) is not None:
@@ -224,24 +225,24 @@ _MOST_USED = (
     *("tables", "world_size", "dry_run", "placement", "hbm_gib"),
     *("embedding_dim", "ranks_per_node", "top_mlp_sizes"),
 )
-"""Flags of all programs; the first ten of them that a program has open its `--help`."""
+"""Flags of all programs. `--help` opens with the first ten that a program has."""
 
 _FEW = 6
-"""Flags that need no selection of the most used."""
+"""Up to this many flags need no selection of the most used."""
 
 BY_PRESET = "chosen by the preset"
 """Text of the help in place of a default that a preset replaces."""
 
 _SHOWN, _LINES = 10, 16
 _COLUMNS, _INDENT = 80, 28
-"""Width of a terminal, and where the texts of the most used flags begin."""
+"""Width of a terminal, and column at which the texts of the most used flags begin."""
 
 
 def help_text(flag_values: flags.FlagValues, most_used: Sequence[str] = ()) -> tuple[str, str]:
     """Returns the help of the most used flags and of all sections.
 
     Args:
-        flag_values: the flags.
+        flag_values: flags of the program.
         most_used: names that open the help; by default those that most programs share.
     """
     defined = flag_values.flags_by_module_dict()
@@ -274,7 +275,7 @@ def _is_alias(flag: "flags.Flag[Any]") -> bool:
 
 
 def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
-    """Returns a flag's name, default and help in few lines."""
+    """Returns a flag's name, default and help in at most `most` lines."""
     # A command of several words gives some flags a value before the user does.
     value, spelled = flag.value, str(flag.value)
     if flag.using_default_value:
@@ -297,14 +298,14 @@ def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
 def of_use(
     chosen: Mapping[str, Any], values: Mapping[str, Any], given: Collection[str], sections: Sections
 ) -> dict[str, Any]:
-    """Returns those of the chosen settings that do something.
+    """Returns the chosen settings that have an effect.
 
     The others keep their defaults, so that a command may leave them out.
 
     Args:
         chosen: settings that a program chose.
         values: every setting, without the choice.
-        given: names of the settings that the user gave, and which stay as they are.
+        given: names of the settings that the user gave; they keep their values.
         sections: sections of the program's config.
     """
     together = {**values, **chosen, **{name: values[name] for name in given}}
@@ -320,15 +321,15 @@ def command_of(
     told: Collection[str],
     names: Mapping[str, str],
 ) -> str:
-    """Returns a command that gives settings by flags.
+    """Returns a command that gives settings as flags.
 
     Args:
         words: the command without flags.
         values: every setting, as plain values.
         sections: sections of the program's config.
-        told: names of the settings to give; those without a value, and those that do nothing
+        told: names of the settings to give; settings without a value, and those that have no effect
             under the others, are left out.
-        names: setting -> flag, where the names differ.
+        names: setting -> name of its flag, if it differs.
     """
     flags_given = (
         f"--{names.get(field.name, field.name)}={_spelled(values[field.name])}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that add what a checkout or an installed wheel lacks."""
+"""Commands that install what a checkout or an installed wheel lacks."""
 
 import platform
 from pathlib import Path
@@ -41,7 +41,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "report": (_extra("report"), _extra("report")),
     "tensorboard": (_extra("tensorboard"), _extra("tensorboard")),
 }
-"""Component -> (command of a checkout, that of an installed wheel)."""
+"""Component -> (command for a checkout, command for an installed wheel)."""
 
 
 def command_for(component: str) -> str:

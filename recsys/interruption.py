@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that end a program in order, or wait for a block."""
+"""Signals that end a program cleanly, or wait until the end of a block."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 SAME_REQUEST_S = 5
-"""Seconds in which a second signal is the same request.
+"""Seconds in which a second signal counts as the same request.
 
 Schedulers signal all processes of a job, and torchrun passes its own signal on to them.
 """
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 class StopRequest:
     """Records SIGTERM, SIGINT and SIGHUP, to be read between steps.
 
-    A second one that comes later ends the process at once, and so does Ctrl-C at any time, except
+    A second signal that comes later ends the process at once. So does Ctrl-C at any time, except
     under torchrun. Under nohup, SIGHUP stays ignored.
 
     Args:
@@ -60,7 +60,7 @@ class StopRequest:
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         else:
-            send_when_parent_ends(0)  # torchrun does not wait for what is saved now
+            send_when_parent_ends(0)  # torchrun would not wait until this process has saved
         if self._notice:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 os.write(2, f"{self.signal_name}: {self._notice}\n".encode())
@@ -72,19 +72,19 @@ class StopRequest:
         traceback: TracebackType | None,
     ) -> None:
         for s, handler in self._previous.items():
-            # After a signal the program ends, and the same request may still come.
+            # After a signal the program ends, and the same request may still arrive.
             if self.signal_name is None or signal.getsignal(s) != self._handle:
                 signal.signal(s, handler)
 
 
 @contextlib.contextmanager
 def interrupted_after() -> Iterator[None]:
-    """Delays Ctrl-C to the end of the block.
+    """Delays Ctrl-C until the end of the block.
 
-    A handler does it: a blocked signal could reach another thread, and Python would raise.
+    It uses a handler: a blocked signal could reach another thread, and Python would raise.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Ctrl-C is raised in the main thread alone
+        yield  # Ctrl-C is only raised in the main thread
         return
     received: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
@@ -97,6 +97,6 @@ def interrupted_after() -> Iterator[None]:
 
 
 def send_when_parent_ends(number: int) -> None:
-    """Has Linux send this process a signal when its parent has ended, however it did; 0 none."""
+    """Makes Linux send this process a signal when its parent ends for any reason; 0 sends none."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presets: YAML files of settings, strictly checked.
 
-Each key is a setting, each value of its type.
+Each key is a setting, and each value has the setting's type.
 
-A file is read when it is named, or when all are listed, and nothing else needs it to be right.
+A file is only read when it is named or when all presets are listed; otherwise it may have errors.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ class Preset:
 
     Attributes:
         values: setting -> value.
-        lines: setting -> who says it, `file:line` of a YAML file.
+        lines: setting -> its place in a YAML file, as `file:line`.
     """
 
     values: dict[str, Any]
     lines: dict[str, str]
 
     def fill(self, values: dict[str, Any], explicit: set[str]) -> "Preset":
-        """Fills settings that the user has not given.
+        """Fills in settings that the user did not give.
 
         Args:
-            values: every setting, changed in place.
-            explicit: names of those that the user gave; those of the preset are added.
+            values: every setting; changed in place.
+            explicit: names of the settings that the user gave; those of the preset are added.
 
         Returns:
-            The settings that were taken.
+            The settings that were filled in.
         """
         taken = self.values.keys() - explicit
         preset = Preset(*({n: by[n] for n in by if n in taken} for by in (self.values, self.lines)))
@@ -48,10 +48,10 @@ class Preset:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Puts file and line before errors about settings of this file.
+        """Puts file and line in front of errors about settings of this preset.
 
         Raises:
-            UserError: as it was raised within; spells the settings of the file as the file does.
+            UserError: the error of the block; spells settings of the file as the file does.
         """
         try:
             yield
@@ -71,10 +71,10 @@ class PresetFolder:
     """The presets of a program.
 
     Attributes:
-        folder: holds a file NAME.yaml for each.
-        sections: whose settings they may hold.
+        folder: folder of the files NAME.yaml.
+        sections: sections whose settings the presets may hold.
         flag: setting that names a preset.
-        theirs: heading of another project's files -> its key below -> our setting.
+        theirs: heading in another project's files -> key below it -> our setting.
     """
 
     folder: Path
@@ -83,19 +83,19 @@ class PresetFolder:
     theirs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """Returns the names of the files; reads none."""
+        """Returns the names of the presets, without reading them."""
         return sorted(path.stem for path in self.folder.glob("*.yaml"))
 
     def fill(self, name: str | None, values: dict[str, Any], explicit: set[str]) -> Preset:
-        """Fills settings that the user has not given from a preset.
+        """Fills in settings that the user did not give, from a preset.
 
         Args:
-            name: see `read`; None fills nothing.
+            name: see `read`; None fills in nothing.
             values: see `Preset.fill`.
-            explicit: see there.
+            explicit: see `Preset.fill`.
 
         Returns:
-            The settings that were taken.
+            The settings that were filled in.
 
         Raises:
             UserError: see `read`.
@@ -106,11 +106,11 @@ class PresetFolder:
         """Reads a preset.
 
         Args:
-            name: path of a file or, without a suffix, name of a preset in the folder.
+            name: path of a file; or, without a suffix, name of a preset in the folder.
 
         Raises:
-            UserError: it is missing or no mapping, a key is no setting, or a value is of another
-                type; names file and line.
+            UserError: the file is missing or not a mapping, a key is not a setting, or a value has
+                another type; names file and line.
         """
         from recsys.files.strict_yaml import load  # imports yaml, which few commands need
 
@@ -122,7 +122,7 @@ class PresetFolder:
                 raise
             raise UserError(
                 f"`{self.flag}` {name}: no such file; built in are {', '.join(self.names())}, "
-                "and any path of a YAML file will do",
+                "or give the path of a YAML file",
                 setting=self.flag,
                 path=path,
             ) from error
@@ -147,7 +147,7 @@ class PresetFolder:
         return preset
 
     def _entries(self, path: Path, document: Any) -> Iterator[tuple[Any, str, Any]]:
-        """Yields (keys from the top, setting, value) of a file."""
+        """Yields (keys from the top, setting, value) for each setting of a file."""
         for key, value in (document.values or {}).items():
             ours = self.theirs.get(key)
             if ours is None:
@@ -163,7 +163,7 @@ class PresetFolder:
             yield from (((key, own), ours.get(own, own), below) for own, below in value.items())
 
     def _hints(self) -> dict[str, Any]:
-        """Returns the type of every setting."""
+        """Returns the type of every setting by name."""
         hints: dict[str, Any] = {}
         for section in self.sections:
             types_of_fields = typing.get_type_hints(section)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cores and memory that this process may use.
 
-A container or a batch system grants a part of the machine through control groups (cgroups, version
-1 or 2), the affinity mask and `ulimit -v`. A group is also bound by the groups around it.
+A container or a batch system grants part of the machine through control groups (cgroups, version 1
+or 2), the affinity mask and `ulimit -v`. The groups around a group limit it as well.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ _SYSTEM = Path("/")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """A bound on memory, and what it leaves.
+    """A limit on memory, and how much it leaves.
 
     Attributes:
-        name: of what it is, for a message.
-        key: the same for all processes that share it, on this machine or another.
+        name: what the limit is, for a message.
+        key: equal for all processes that share the limit, on this machine or another.
         available: bytes that can still be allocated.
     """
 
@@ -30,12 +30,12 @@ class MemoryLimit:
 
 
 def available_cores(system: Path = _SYSTEM) -> int:
-    """Returns the cores of the affinity mask, or the smaller CPU quota.
+    """Returns the number of cores in the affinity mask, or the CPU quota if that is smaller.
 
     A fraction of a core counts as one: a quota of 1.5 cores gives 2.
 
     Args:
-        system: root of the files of /proc and /sys.
+        system: root of the folders /proc and /sys.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     for folder, is_v2 in _groups("cpu", system):
@@ -43,7 +43,7 @@ def available_cores(system: Path = _SYSTEM) -> int:
             quota, _, period = _read(folder / "cpu.max").partition(" ")
         else:
             quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        # -1 and `max` are no quota.
+        # -1 and `max` mean no quota.
         if quota.isdigit() and period.isdigit() and int(quota) and int(period):
             cores = min(cores, -(-int(quota) // int(period)))
     return max(cores, 1)
@@ -58,9 +58,9 @@ def cores_for(
 
     Args:
         cores: numbers of the cores to divide, at least one for each process.
-        index: number of this process.
-        processes: how many there are.
-        system: root of the files of /proc and /sys.
+        index: number of this process, from 0.
+        processes: number of processes.
+        system: root of the folders /proc and /sys.
     """
     neighbours = sorted(cores, key=lambda core: _position(core, system))
     size, rest = divmod(len(neighbours), processes)
@@ -69,7 +69,7 @@ def cores_for(
 
 
 def _position(core: int, system: Path) -> tuple[int, ...]:
-    """Returns socket, third-level cache, core and thread; 0 where unknown."""
+    """Returns socket, third-level cache, core and thread; 0 if unknown."""
     folder = system / f"sys/devices/system/cpu/cpu{core}"
     names = ("topology/physical_package_id", "cache/index3/id", "topology/core_id")
     numbers = (_read(folder / name) for name in names)
@@ -80,7 +80,7 @@ def memory_limits(system: Path = _SYSTEM) -> list[MemoryLimit]:
     """Lists the limits of this process's memory, the tightest first.
 
     Args:
-        system: root of the files of /proc and /sys.
+        system: root of the folders /proc and /sys.
     """
     boot = _read(system / "proc/sys/kernel/random/boot_id")
     kib = _table(system / "proc/meminfo").get("MemAvailable")
@@ -91,7 +91,7 @@ def memory_limits(system: Path = _SYSTEM) -> list[MemoryLimit]:
         limit, used = (_read(folder / name) for name in names)
         if not (limit.isdigit() and used.isdigit()) or int(limit) >= _V1_UNLIMITED:
             continue
-        # Cached files are given back when memory is needed.
+        # The kernel frees cached files when memory is needed.
         files = _table(folder / "memory.stat")
         prefix = "" if is_v2 else "total_"
         cached = sum(files.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
@@ -108,11 +108,11 @@ def memory_limits(system: Path = _SYSTEM) -> list[MemoryLimit]:
 
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V1_UNLIMITED = 2**62
-"""From here on version 1 means no limit: it rounds the largest number down to a page."""
+"""From here on, version 1 means no limit: it rounds the largest number down to a page."""
 
 
 def _groups(controller: str, system: Path) -> Iterator[tuple[Path, bool]]:
-    """Yields this process's groups, inner before outer, and whether of version 2."""
+    """Yields this process's groups, inner before outer, and whether each is of version 2."""
     mounts = _read(system / "proc/self/mountinfo").splitlines()
     for line in _read(system / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -123,7 +123,7 @@ def _groups(controller: str, system: Path) -> Iterator[tuple[Path, bool]]:
         if mount is None:
             continue
         root, top = mount
-        # A container sees its own group as the root of the mount, or the machine's path beside it.
+        # A container sees its own group as the root of the mount, or else the machine's path.
         inner = os.path.relpath(path, root)
         folder = system / top.lstrip("/")
         bottom = folder if inner.startswith("..") else folder / inner
@@ -135,11 +135,11 @@ def _groups(controller: str, system: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _mount(lines: list[str], controller: str | None) -> tuple[str, str] | None:
-    """Returns (root, mount point) of a mounted hierarchy; None without one.
+    """Returns (root, mount point) of a mounted hierarchy, or None.
 
     Args:
-        lines: of mountinfo.
-        controller: one of version 1; None asks for version 2.
+        lines: lines of mountinfo.
+        controller: controller of version 1; None asks for version 2.
     """
     for line in lines:
         fields, _, rest = line.partition(" - ")
@@ -154,13 +154,13 @@ def _mount(lines: list[str], controller: str | None) -> tuple[str, str] | None:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Reads lines of a name and a number."""
+    """Reads lines that hold a name and a number."""
     rows = (line.replace(":", " ").split() for line in _read(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _read(path: Path) -> str:
-    """Returns the text of a file; nothing if it is unreadable."""
+    """Returns the text of a file; empty if it is unreadable."""
     try:
         return path.read_text().strip()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: sections of frozen dataclasses, whose fields are declared by `setting`.
+"""Settings: sections are frozen dataclasses whose fields `setting` declares.
 
-A config holds one dataclass per section ("model", "data", ...). Field names are flag names, YAML
-keys and keys of the log, so they differ between sections. `recsys.flags` makes the flags.
+A config holds one dataclass per section ("model", "data", ...). Field names are also flag names,
+YAML keys and keys of the log, so they must differ between sections. `recsys.flags` makes the flags.
 """
 
 import dataclasses
@@ -19,26 +19,26 @@ from recsys.sizes import SIZE_UNITS, TIME_UNITS, parse_size
 T = TypeVar("T")
 
 Sections = Mapping[type, str]
-"""Each section's dataclass, and the name of the config's attribute that holds it."""
+"""Dataclass of each section -> name of the config's attribute that holds it."""
 
 Unit = Literal["bytes", "seconds"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Not:
-    """The value of a setting under which another one does nothing."""
+    """The value of a setting under which another one has no effect."""
 
     value: Any
 
 
 Uses = Mapping[str, tuple[Any, ...] | Not]
-"""Other setting -> its values under which a setting does something; all must hold."""
+"""Other setting -> its values under which a setting has an effect; all must hold."""
 
 MOST_THREADS = 1024
-"""Many more than any machine has cores; far more cannot be started."""
+"""Many more threads than any machine has cores; far more cannot be started."""
 
 REQUIRED: Any = dataclasses.MISSING
-"""The default of a setting that has none."""
+"""Default of a setting that must be given."""
 
 
 def setting(
@@ -54,14 +54,14 @@ def setting(
     """Declares a setting: its field, flag and resume rule.
 
     Args:
-        default: default value; `REQUIRED` for none.
-        help_text: text of the flag's help.
-        resumable: a resumed run may have another value, since the trained parameters do not
+        default: default value; `REQUIRED` if the setting must be given.
+        help_text: help text of the flag.
+        resumable: whether a resumed run may change the value, because the trained parameters do not
             depend on it.
         unit: unit of the number in flags; "bytes" reads 4GiB and 512M, "seconds" 90s, 10m and 1.5h.
-        parse: converts all texts of a flag that may be repeated to the value.
-        default_text: text for a default that depends on the machine.
-        used_with: the only settings under which a given flag does something, see
+        parse: converts all texts of a repeatable flag to the value.
+        default_text: describes a default that depends on the machine.
+        used_with: the only settings under which a given flag has an effect, see
             `recsys.flags.refuse_unused`.
     """
     metadata = {
@@ -89,15 +89,15 @@ def without_none(hint: Any) -> Any:
 
 
 def checked(what: str, hint: Any, value: Any) -> Any:
-    """Returns a value of YAML or JSON as its setting's type.
+    """Returns a value of YAML or JSON as the type of its setting.
 
     Args:
-        what: beginning of the message.
+        what: start of the message.
         hint: type of the setting.
         value: value as read from the file.
 
     Raises:
-        UserError: the value is of another type.
+        UserError: the value has another type.
     """
     required = without_none(hint)
     if value is None and required is not hint:
@@ -127,7 +127,7 @@ def checked(what: str, hint: Any, value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Returns a number as float; PyYAML leaves 1e-3 as text."""
+    """Returns a number as float; PyYAML reads 1e-3 as text."""
     if type(value) in (int, str):
         try:
             return float(value)
@@ -156,7 +156,7 @@ def require_positive(section: Any, *names: str) -> None:
 
 
 def require_threads(section: Any, *names: str) -> None:
-    """Refuses numbers below 1 or above `MOST_THREADS`; None is none.
+    """Refuses numbers below 1 or above `MOST_THREADS`; None is accepted.
 
     Raises:
         UserError: names the setting and the value.
@@ -172,7 +172,7 @@ def require_threads(section: Any, *names: str) -> None:
 
 
 def require_not_negative(section: Any, *names: str) -> None:
-    """Refuses values below 0; None is none.
+    """Refuses values below 0; None is accepted.
 
     Raises:
         UserError: names the setting and the value.
@@ -196,10 +196,10 @@ def require_below(section: Any, name: str, limit: int) -> None:
 
 
 def require_known(section: Any, name: str, known: Sequence[str]) -> None:
-    """Refuses names in a setting that are not among some.
+    """Refuses names in a setting that are not known.
 
     Raises:
-        UserError: names the setting, what it may name and what it does.
+        UserError: names the setting, the known names and the unknown ones.
     """
     if unknown := sorted(set(getattr(section, name)) - set(known)):
         raise UserError(
@@ -214,11 +214,11 @@ def require_choices(
 
     Args:
         section: section to check.
-        names: name of a setting -> its choices, for settings whose type is no Literal.
+        names: setting -> its choices, for settings whose type is not Literal.
         separator: separator of the choices in the message.
 
     Raises:
-        UserError: names the flag, its choices and the value.
+        UserError: names the setting, its choices and the value.
     """
     choices = {
         name: typing.get_args(hint)
@@ -238,12 +238,12 @@ def parse_with_unit(name: str, text: str, unit: Unit) -> int:
     """Parses bytes (`4GiB`, `512M`, `1.5GB`, `100000`) or seconds (`90s`, `10m`, `1.5h`, `600`).
 
     Args:
-        name: name of the setting for the message.
+        name: name of the setting, for the message.
         text: value as the user spelled it.
         unit: unit of the setting.
 
     Raises:
-        UserError: the spelling is none of these.
+        UserError: the text has none of these forms.
     """
     units, examples = _SPELLINGS[unit]
     size = parse_size(text, units)
@@ -255,7 +255,7 @@ def parse_with_unit(name: str, text: str, unit: Unit) -> int:
 
 
 def spell_with_unit(count: int, unit: Unit) -> str:
-    """Spells a number as a flag does, such as `4GiB` or `10m`."""
+    """Spells a number as in a flag, such as `4GiB` or `10m`."""
     units = {"bytes": ("TiB", "GiB", "MiB", "KiB"), "seconds": ("h", "m", "s")}[unit]
     for each in units:
         factor = _SPELLINGS[unit][0][each.upper()]
@@ -268,7 +268,7 @@ _SPELLINGS: Mapping[Unit, tuple[Mapping[str, int], str]] = {
     "bytes": (SIZE_UNITS, "4GiB, 512MiB or 2GB"),
     "seconds": (TIME_UNITS, "90s, 10m or 1.5h"),
 }
-"""Unit of a setting -> factors of the units in flags, and examples."""
+"""Unit of a setting -> (factors of the units in flags, examples)."""
 
 
 def joined(values: Iterable[object]) -> str:
@@ -285,10 +285,10 @@ def to_dict(config: Any, sections: Sections) -> dict[str, Any]:
 
 
 def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
-    """Builds a section from values under flag names, ignoring others.
+    """Builds a section from values under flag names; ignores other names.
 
     Raises:
-        UserError: a value is refused; a number that is NaN or infinite always is.
+        UserError: a value is refused, or a number is NaN or infinite.
     """
     names = {field.name for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if name in names}
@@ -302,14 +302,14 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
     """Builds the sections of a config from values under their flag names.
 
     Args:
-        values: settings; those that are missing keep their defaults.
+        values: settings; missing ones keep their defaults.
         sections: sections of the config.
 
     Returns:
-        The built sections under the names of the config's attributes.
+        The sections under the names of the config's attributes.
 
     Raises:
-        UserError: an unknown name, or a value that is refused.
+        UserError: a name is unknown, or a value is refused.
     """
     remaining = dict(values)
     parts: dict[str, Any] = {}

@@ -35,15 +35,15 @@ SIZE_UNITS: Mapping[str, int] = {
     **{f"{letter}IB": 1024**power for power, letter in enumerate(_LETTERS) if letter},
     **{f"{letter}B": 1000**power for power, letter in enumerate(_LETTERS)},
 }
-"""Factors of units in upper case: `G` and `GiB` are powers of 1024, `GB` of 1000."""
+"""Unit in upper case -> factor: `G` and `GiB` are powers of 1024, `GB` of 1000."""
 
 JVM_UNITS: Mapping[str, int] = {
     letter + suffix: 1024**power for power, letter in enumerate(_LETTERS) for suffix in ("", "B")
 }
-"""Factors as Java reads them: `g` and `gb` are both powers of 1024."""
+"""Unit in upper case -> factor, as Java reads it: `g` and `gb` are both powers of 1024."""
 
 TIME_UNITS: Mapping[str, int] = {"": 1, "S": 1, "M": 60, "H": 3600}
-"""Seconds of units in upper case."""
+"""Unit in upper case -> seconds."""
 
 _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z]*)")
 
@@ -51,15 +51,15 @@ _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z
 def parse_size(
     text: str, units: Mapping[str, int] = SIZE_UNITS, *, fractions: bool = True
 ) -> int | None:
-    """Parses a size with a unit; None for any other text.
+    """Parses a number with a unit; returns None for any other text.
 
     Args:
         text: size such as `4GiB`, `512M` or `100000`.
-        units: name of a unit in upper case -> bytes, or seconds of a time such as `10m`.
-        fractions: accept `1.5GB` and space before the unit.
+        units: unit in upper case -> factor, to bytes or, for a time such as `10m`, to seconds.
+        fractions: whether to accept `1.5GB`, and space before the unit.
 
     Returns:
-        Bytes, or seconds.
+        Bytes or seconds.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match["rest"] and not fractions) or match["unit"].upper() not in units:

@@ -338,9 +338,9 @@ def train(
             by the dataset and its validation split; flags that are given override it. By default
             auto to train on a dataset that a schema made, unless a setting of the model (but
             `seeds`) or the optimizer, or a checkpoint to load, is given
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -455,9 +455,9 @@ def train(
         model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
         base_device: Device of the network: auto, cuda or cpu
         num_threads: CPU threads; by default one per core
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -643,9 +643,9 @@ def test(
             by the dataset and its validation split; flags that are given override it. By default
             auto to train on a dataset that a schema made, unless a setting of the model (but
             `seeds`) or the optimizer, or a checkpoint to load, is given
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Returns:
         Name -> metric of the split, `auc` and `log_loss` among them, and those of the baselines.
@@ -826,9 +826,9 @@ def predict(
             by the dataset and its validation split; flags that are given override it. By default
             auto to train on a dataset that a schema made, unless a setting of the model (but
             `seeds`) or the optimizer, or a checkpoint to load, is given
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
         baselines: What a test compares with, beside the constant click rate: lightgbm where it is
             installed; empty for none
 

@@ -287,9 +287,9 @@ def train(
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
             torchrec, or auto, which chooses them by the dataset; flags that are given override it
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -702,9 +702,9 @@ def train(
         model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
         base_device: Device of the network: auto, cuda or cpu
         num_threads: CPU threads; by default one per core
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -879,9 +879,9 @@ def test(
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
             torchrec, or auto, which chooses them by the dataset; flags that are given override it
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Returns:
         Name -> metric: `test_full_hr@10` and `test_full_ndcg@10` are those among all items; those
@@ -1049,9 +1049,9 @@ def recommend(
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
             torchrec, or auto, which chooses them by the dataset; flags that are given override it
-        budget: About the longest that auto may take to choose, train and validate; for a DLRM up to
-            a million training rows. It shortens trials and training. The test at the end and its
-            baselines come on top
+        budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
+            million training rows. It shortens trials and training. The final test and its baselines
+            take additional time
 
     Returns:
         A row for each history with `items`, a list of raw ids, best first, and their `scores`; both
