@@ -211,7 +211,7 @@ class FeatureSpec:
         if (root / MODEL_SIZE_FILE).is_file():
             return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
         raise DatasetError(
-            f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
+            f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} exists; is this the folder of a "
             "prepared dataset? (recsys-recipes prepare clicks makes one from raw logs; for a "
             f"dataset of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: "
             '{"_c14": highest id, ...}, or train by `num_embeddings_per_feature`)',

@@ -145,8 +145,8 @@ def _check_names(names: npt.NDArray[np.object_], numbers: npt.NDArray[np.int64])
         row, position = unknown[0].tolist()
         shown = bytes(names[row, position][:_MOST_SHOWN]).decode(errors="replace")
         raise BadRequestError(
-            f"input {HISTORY!r}, row {row}, position {position}: {shown!r} is no item of the "
-            "catalogue"
+            f"input {HISTORY!r}, row {row}, position {position}: {shown!r} is not an item of "
+            "the catalogue"
         )
 
 

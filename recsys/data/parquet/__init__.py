@@ -47,7 +47,7 @@ ROW_GROUP_ROWS = 262_144
 PART_ROWS = 4 * ROW_GROUP_ROWS
 
 _MAX_ROWS_AT_ONCE = 1 << 20
-"""Row groups of other software may be larger; they are decoded in batches of this many rows."""
+"""Larger row groups, which other software may write, are decoded in batches."""
 _STREAM_BUFFER_BYTES = 1 << 20
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
@@ -358,7 +358,7 @@ def _tell_files(folder: Path) -> None:
     nested = sorted({path.parent.name for path in folder.glob(f"[!._]*/{PART_FILES}")})
     if nested:
         raise DatasetError(
-            f"{folder}: besides {len(parts)} parquet files it holds folders with others "
+            f"{folder}: it holds {len(parts)} parquet files, and folders with more of them "
             f"({show_names(nested)}), which are not read: move all files into one folder"
         )
     if len(parts) > 1:

@@ -194,7 +194,7 @@ def _report_cold(
     )
     print_line(
         f"Of {sequences.num_items} items {values['cold_items']} are cold, met by nobody before the "
-        f"cut; {values['cold_targets']} targets are cold items, and count"
+        f"cut; {values['cold_targets']} targets are cold items, and count in the metrics"
     )
     for name, chosen in (("warm", ~is_cold), ("cold", is_cold)):
         if chosen.any():
