@@ -13,6 +13,9 @@ SMALL := test_bag or test_gather or test_rules or sort
 # Python compiles what it imports, later; compiling all of torch takes as long as unpacking it.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
+# Tests start hundreds of processes, each of which would compile the sources of torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # every file of tests in one of three processes, of one thread each: while tests of one wait for a limit
 # or a server, the others keep two cores busy
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
