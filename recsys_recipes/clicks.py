@@ -98,7 +98,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings:
     """
     if model == "auto":
         return train_auto(dataset, run, **settings)
-    files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
+    files = {"dataset": dataset, "output": run}
     run_model("train", model, "clicks", **{**files, **settings})
     return Path(run)
 
@@ -144,8 +144,7 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"
         prepare(log, rows, dictionaries=dataset, unlabelled=True, progress="none")
         files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
-        quiet = {"log_path": Path(folder) / "log"}
-        given = {**quiet, **files, **settings}
+        given = {**files, **settings}
         with contextlib.redirect_stdout(io.StringIO()):  # it names the file, which does not stay
             run_model("predict", model_of(Path(run)).name, "clicks", **given)
         table = parquet.read_table(predictions)

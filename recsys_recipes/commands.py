@@ -85,6 +85,9 @@ _OF_BERT4REC = _OF_FITTED | {
 _OF_DLRM = {"save_checkpoint_path": "output", "load_checkpoint_path": "checkpoint"}
 """One name for a setting of all models; programs keep the names of those that they follow."""
 
+_LOG = {"log_path": ""}
+"""Default of commands: a log in the folder of a training, and none of other runs."""
+
 _RATINGS = (
     "input output format min_user_count min_item_count kcore min_rating split engine overwrite"
 )
@@ -122,6 +125,7 @@ def _fitted(
             f"{flags} {settings}" if mode == "train" else flags,
             arguments=(name, f"--mode={mode}"),
             names=names,
+            defaults=_LOG,
         )
         for name, (summary, settings) in models.items()
     }
@@ -219,7 +223,7 @@ COMMANDS: Mapping[str, Command] = {
                 "embedding_dim eval_split",
                 arguments=("--mode=train",),
                 names=_OF_DLRM,
-                defaults={"preset": "auto"},
+                defaults={"preset": "auto", **_LOG},
             ),
             **_fitted_clicks(
                 "train",
@@ -235,7 +239,7 @@ COMMANDS: Mapping[str, Command] = {
                 "emb_dim patience",
                 arguments=("--mode=train",),
                 names=_OF_BERT4REC,
-                defaults={"config": "auto"},
+                defaults={"config": "auto", **_LOG},
             ),
             "auto": Program(
                 "recsys_recipes.train_auto",
@@ -283,6 +287,7 @@ COMMANDS: Mapping[str, Command] = {
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
                 names=_OF_DLRM,
+                defaults=_LOG,
             ),
             **_fitted_clicks(
                 "test",
@@ -299,6 +304,7 @@ COMMANDS: Mapping[str, Command] = {
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
                 names=_OF_BERT4REC,
+                defaults=_LOG,
             ),
             **_fitted(
                 "test",
@@ -319,6 +325,7 @@ COMMANDS: Mapping[str, Command] = {
                 f"{_PREDICT_FLAGS} base_device",
                 arguments=("--mode=predict",),
                 names=_OF_DLRM,
+                defaults=_LOG,
             ),
             **_fitted_clicks("predict", _PREDICT, _PREDICT_FLAGS),
         },

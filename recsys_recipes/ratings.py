@@ -77,7 +77,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
     """
     if model == "auto":
         return train_auto(dataset, run, **settings)
-    files = {"dataset": dataset, "output": run, "log_path": Path(run) / "log.json"}
+    files = {"dataset": dataset, "output": run}
     run_model("train", model, "ratings", **{**files, **settings})
     return Path(run)
 

@@ -99,8 +99,7 @@ def _check_unused(output: Path, network: Path, model: ModelSpec) -> None:
 
 def _run(model: str, output: Path, *given: str) -> int:
     """Runs a training command; returns its exit status."""
-    files = (f"--output={output}", f"--log_path={output / 'log.json'}")
-    return run_recipe("train", model, *given, *files)
+    return run_recipe("train", model, *given, f"--output={output}")
 
 
 def run(flag_values: flags.FlagValues) -> int:

@@ -24,6 +24,11 @@ from recsys.train.measure import MeasureConfig
 from recsys.train.optimizers import AmpDtype
 from recsys.train.origin import ignore_fingerprint
 
+LOG_FILE = "log.json"
+LOG_PATH_HELP = (
+    f"Destination of the log of metrics; empty takes {LOG_FILE} in the folder that a training "
+    "saves in, and no file without one"
+)
 PROCESS_TIMEOUT_S = 600.0
 """Long, since processes wait while one starts or writes a file."""
 
@@ -61,7 +66,7 @@ class RunSettings:
         resumable=True,
     )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
-    log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
+    log_path: str = setting("./log.json", LOG_PATH_HELP, resumable=True)
     load_checkpoint_path: str | None = setting(
         None, "Checkpoint, or folder of a run, to load", resumable=True
     )
@@ -171,6 +176,14 @@ class SettingsOfRun(abc.ABC):
     @abc.abstractmethod
     def checkpoint_folder(self) -> Path | None:
         """Folder of the run's checkpoints; None if none are saved."""
+
+    @property
+    def log_file(self) -> Path | None:
+        """File of the log; None logs nothing."""
+        if self.run.log_path:
+            return Path(self.run.log_path)
+        folder = self.checkpoint_folder if self.run.mode == "train" else None
+        return None if folder is None else folder / LOG_FILE
 
     def require_inputs(self) -> None:
         """Refuses a dataset or a checkpoint that is not there.

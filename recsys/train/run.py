@@ -124,10 +124,9 @@ class Run(Generic[BatchT]):
         Raises:
             CheckpointError: the checkpoint is damaged, or of another model or dataset.
         """
-        run, processes = recipe.config.run, machine.processes
+        processes = machine.processes
         recipe.load()
-        log_path = Path(run.log_path) if processes.is_first else None
-        log = log_class(log_path)
+        log = log_class(recipe.config.log_file if processes.is_first else None)
         for line in recipe.summary:
             machine.print_line(line)
         return cls(recipe, machine, log)
@@ -155,7 +154,7 @@ class Run(Generic[BatchT]):
             processes.note_training()
             is_resumed = config.run.resume or processes.is_restart
             resumed = Resumed(state.step, config.folder_setting) if is_resumed else None
-            paths = {"log_path": Path(config.run.log_path)}
+            paths = {} if config.log_file is None else {"log_path": config.log_file}
             if folder is not None:
                 paths[config.folder_setting] = folder.folder
             # Resolved, for the run may be resumed from another working directory.
@@ -177,7 +176,7 @@ class Run(Generic[BatchT]):
             for metrics in training.report(result, folder) if then_test else ():
                 self.log.record((), metrics)
             if processes.is_first:
-                write_report(config)
+                write_report(config, self.log)
         return result
 
     def _cadence(self, cadence: LoopConfig, steps: int) -> LoopConfig:
@@ -299,7 +298,7 @@ class Run(Generic[BatchT]):
         self.log.begin(self.recipe.config.to_dict())
         self.log.record((), self.recipe.test())
         if self.machine.processes.is_first:
-            write_report(self.recipe.config)
+            write_report(self.recipe.config, self.log)
 
     def benchmark(self) -> list[InferenceLatency]:
         """Measures latency and throughput of inference for each batch size."""
@@ -328,15 +327,16 @@ def check_outputs(config: Config) -> None:
     Raises:
         UserError: names the setting and the file.
     """
-    log = Path(config.run.log_path)
-    require_log(log)
+    log = config.log_file
+    if log is not None:
+        require_log(log)
     if config.measure.tensorboard is not None:
         import_writer()
         check_writable(Path(config.measure.tensorboard), "tensorboard")
     if config.measure.report is not None:
         require_matplotlib()
         require_writable(Path(config.measure.report), "report")
-        if not log.is_file() and log.exists():
+        if log is not None and not log.is_file() and log.exists():
             raise UserError(
                 f"`log_path` {log} is no file, and `report` is drawn from the log",
                 settings=("log_path", "report"),

@@ -34,7 +34,7 @@ class RunLog:
     A log belongs to one run at a time.
 
     Args:
-        path: log file; None logs nothing. The log of another run is kept as `<path>.old`, once this
+        path: log file; None writes none. The log of another run is kept as `<path>.old`, once this
             one begins: one that is refused leaves it.
 
     Attributes:
@@ -43,7 +43,8 @@ class RunLog:
 
     def __init__(self, path: Path | None) -> None:
         self._start = time.time()
-        self._path = path
+        self._path = self._file = path
+        self._kept: list[dict[str, Any]] = []
         self._has_begun = False
         self._held: HeldPath | None = None
         self.events: Events | None = None
@@ -122,6 +123,13 @@ class RunLog:
         except OSError as error:
             self._end(error)
 
+    def entries(self) -> list[dict[str, Any]]:
+        """Returns the entries so far, each with its `step` and `data`, of the file if there is one.
+
+        Lines of it that were cut or damaged are left out, with a warning.
+        """
+        return self._kept if self._file is None else read_run_log(self._file)
+
     def sync(self) -> None:
         """Syncs the log to disk, to reach as far as checkpoints do."""
         if self.events is not None:
@@ -137,6 +145,9 @@ class RunLog:
         self._path = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
+        values = {k: _json_safe(v) for k, v in data.items()}
+        if self._file is None:
+            self._kept.append({"step": step, "data": values})
         if self._path is None:
             return
         now = time.time()
@@ -146,7 +157,7 @@ class RunLog:
             "datetime": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
             "type": "LOG",
             "step": step,
-            "data": {k: _json_safe(v) for k, v in data.items()},
+            "data": values,
         }
         with self._path.open("a") as file:
             file.write(f"{_PREFIX}{json.dumps(entry)}\n")
@@ -219,13 +230,12 @@ def read_run_log(path: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def begun_log(path: Path, settings: Mapping[str, Any]) -> Iterator[RunLog]:
+def begun_log(path: Path | None, settings: Mapping[str, Any]) -> Iterator[RunLog]:
     """Begins the log of a run with its settings; closes it at the end of the block.
 
     Raises:
         UserError: the file holds something else or cannot be written.
     """
-    require_log(path)
     with contextlib.closing(RunLog(path)) as log:
         log.begin(settings)
         yield log

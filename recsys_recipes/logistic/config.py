@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from dlrm.config import DataConfig
 from recsys.errors import UserError
 from recsys.settings import Sections, require_known, require_threads, setting
-from recsys.train.config import OF_TRAINING, SettingsOfFit
+from recsys.train.config import LOG_PATH_HELP, OF_TRAINING, SettingsOfFit
 from recsys.train.origin import ignore_fingerprint
 
 _BASELINES = ("lightgbm",)
@@ -65,7 +65,7 @@ class ClicksRun:
         "File that --mode predict writes for --eval_split, as of a DLRM; .csv or .parquet",
         used_with={"mode": ("predict",)},
     )
-    log_path: str = setting("./log.json", "Destination of the log of metrics")
+    log_path: str = setting("./log.json", LOG_PATH_HELP)
     num_threads: int | None = setting(None, "CPU threads; by default one per core")
 
     def __post_init__(self) -> None:

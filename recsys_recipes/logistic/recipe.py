@@ -138,7 +138,7 @@ class ClicksRecipe:
         if folder is not None:
             check_new(folder, _FOLDER)
         self.rows.reader(self.config.data.eval_split)  # a split that is missing is refused now
-        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
+        with begun_log(self.config.log_file, self.config.to_dict()) as log:
             started = time.perf_counter()
             fitted = self.kind.fit(self.rows, self.config.model, self.print_line)
             elapsed = time.perf_counter() - started
@@ -172,7 +172,7 @@ class ClicksRecipe:
         Raises:
             UserError: the checkpoint or the dataset is damaged.
         """
-        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
+        with begun_log(self.config.log_file, self.config.to_dict()) as log:
             log.record((), self._test(self._loaded()))
 
     def predict(self) -> None:
@@ -184,7 +184,7 @@ class ClicksRecipe:
         assert self.config.run.predictions is not None
         path = Path(self.config.run.predictions)
         check_predictions_path(path)
-        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
+        with begun_log(self.config.log_file, self.config.to_dict()) as log:
             values = predict_split(
                 path,
                 self._loaded(),

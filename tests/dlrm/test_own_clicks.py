@@ -110,8 +110,8 @@ def test_a_log_of_numbers_alone_is_served(tmp_path):
     assert written == expected
     settings = ("--numerical_embedding=piecewise_linear", "--interaction_op=cat", "--epochs=3")
     train = ("train", "dlrm", "--dataset=native", "--preset=criteo_sample", *settings)
-    recipes(*train, "--eval_split=validation", "--output=run", "--log_path=log.json")
-    assert harness.read_log(tmp_path / "log.json")[-1]["data"]["best_auc"] > 0.9
+    recipes(*train, "--eval_split=validation", "--output=run")
+    assert harness.read_log(tmp_path / "run" / "log.json")[-1]["data"]["best_auc"] > 0.9
     recipes(
         *("deploy", "--checkpoint=run", "--dataset=native", "--raw", "--backend=native"),
         "--repository=models",

@@ -264,6 +264,44 @@ def test_the_command_trains_and_tests_a_model(tmp_path):
     assert 0 < harness.read_log(tmp_path / "log")[-1]["data"]["auc"] < 1
 
 
+def test_the_log_of_a_training_is_in_its_folder_and_others_write_none(tmp_path):
+    def files():
+        return {path.name for path in tmp_path.iterdir()}
+
+    recipes("train", "dlrm", *TINY_DLRM, "--max_steps=2", "--output=run", folder=tmp_path)
+    assert harness.read_log(tmp_path / "run" / "log.json")[-1]["data"]["best_epoch"] > 0
+    again = ("--max_steps=4", "--output=run", "--resume")
+    recipes("train", "dlrm", *TINY_DLRM, *again, folder=tmp_path)
+    (settings,) = (
+        record["data"]
+        for record in harness.read_log(tmp_path / "run" / "log.json")
+        if record["step"] == "PARAMETER" and record["data"]["max_steps"] == 4
+    )
+    assert settings["log_path"] == str(tmp_path / "run" / "log.json")
+    recipes("test", *TINY_DLRM, "--checkpoint=run", folder=tmp_path)
+    recipes("train", "dlrm", *TINY_DLRM, "--max_steps=2", folder=tmp_path)
+    assert files() == {"run"}
+    for word, flag in (("train", "--max_steps=2"), ("test", "--checkpoint=run")):
+        page = f"--report={word}.html"
+        recipes(word, "dlrm", *TINY_DLRM, flag, page, folder=tmp_path)
+        assert "auc" in (tmp_path / f"{word}.html").read_text()
+    assert files() == {"run", "train.html", "test.html"}
+    harness.forked("-m", "dlrm.scripts.main", *TINY_DLRM, "--max_steps=2", folder=tmp_path)
+    assert "log.json" in files()
+
+
+@pytest.mark.parametrize("model", ["markov", "bert4rec"])
+def test_models_of_ratings_log_in_their_folder_too(model, dataset, tmp_path):
+    steps = ["--max_steps=2", "--preset=fast", "--base_device=cpu"] if model == "bert4rec" else []
+    common = (f"--dataset={dataset}", "--baselines=", "--num_threads=1")
+    recipes("train", model, *common, *steps, "--output=run", folder=tmp_path)
+    logged = harness.last_figures(tmp_path / "run" / "log.json")
+    assert "test_full_hr@10" in logged
+    recipes("test", *common, "--checkpoint=run", folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert harness.last_figures(tmp_path / "run" / "log.json") == logged
+
+
 def test_the_doctor_tells_what_is_there_and_what_adds_the_rest(here):
     code, out, _ = here("doctor", "--json")
     parts = {each["name"]: each for each in json.loads(out)}

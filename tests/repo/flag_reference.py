@@ -42,7 +42,8 @@ with commas; `--flagfile` reads flags from a file. `recsys-recipes --help` tells
 commands runs which program.
 
 The commands of `recsys-recipes` have one name for what programs name differently; there `train`
-takes `--preset auto` unless a preset is named.
+takes `--preset auto` unless a preset is named. There `--log_path` is empty by default, so that the
+log of a training is in its folder.
 
 | Command | Programs |
 | --- | --- |

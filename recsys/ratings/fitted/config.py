@@ -15,7 +15,7 @@ from recsys.settings import (
     require_threads,
     setting,
 )
-from recsys.train.config import OF_TRAINING, SettingsOfFit
+from recsys.train.config import LOG_PATH_HELP, OF_TRAINING, SettingsOfFit
 from recsys.train.origin import ignore_fingerprint
 
 
@@ -35,9 +35,7 @@ class FittedRun:
         used_with={"mode": ("test", "recommend")},
     )
     ignore_fingerprint: bool = ignore_fingerprint()
-    log_path: str = setting(
-        "./log.json", "Destination of the log of metrics", used_with={"mode": ("train", "test")}
-    )
+    log_path: str = setting("./log.json", LOG_PATH_HELP, used_with={"mode": ("train", "test")})
     test_batch_size: int = setting(256, "Histories scored per batch")
     num_threads: int | None = setting(None, "CPU threads; by default one per core")
     seed: int = setting(

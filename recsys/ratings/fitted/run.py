@@ -133,7 +133,7 @@ class FittedRecipe:
         if folder is not None:
             check_new(folder, _FOLDER)
         check_result_files(self.config.evaluation, self.sequences)
-        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
+        with begun_log(self.config.log_file, self.config.to_dict()) as log:
             self.print_line(count_users(self.sequences, least_items=1))
             started = time.perf_counter()
             model = self.kind.fit(self.sequences, self.config.model)
@@ -171,7 +171,7 @@ class FittedRecipe:
             UserError: a file cannot be written, or the checkpoint is damaged.
         """
         check_result_files(self.config.evaluation, self.sequences)
-        with begun_log(Path(self.config.run.log_path), self.config.to_dict()) as log:
+        with begun_log(self.config.log_file, self.config.to_dict()) as log:
             log.record((), self._test(self._loaded(), baselines))
 
     def _loaded(self) -> RatingsModel:

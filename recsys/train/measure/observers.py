@@ -14,7 +14,7 @@ from recsys.train.measure.benchmark import Counts, StepBenchmark
 from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
 from recsys.train.measure.report import run_page, write_page
 from recsys.train.recipe import Machine
-from recsys.train.run_log import read_run_log
+from recsys.train.run_log import RunLog
 
 _WARMUP_STEPS = 10
 
@@ -24,8 +24,12 @@ def profile_folder(config: Config) -> Path:
     return (config.checkpoint_folder or Path(config.run.log_path).parent) / "profile"
 
 
-def write_report(config: Config) -> None:
+def write_report(config: Config, log: RunLog) -> None:
     """Writes the page of --report from the log, if asked for.
+
+    Args:
+        config: all settings of the run.
+        log: its log.
 
     Raises:
         UserError: the page cannot be written.
@@ -43,8 +47,7 @@ def write_report(config: Config) -> None:
         if config.measure.run_profiler and (profile / name).is_file()
     ]
     try:
-        entries = read_run_log(Path(config.run.log_path))
-        write_page(path, run_page(entries, path.stem, links, _command()))
+        write_page(path, run_page(log.entries(), path.stem, links, _command()))
     except OSError as error:
         raise UserError(
             f"`report` {path} cannot be written: {error.strerror}", setting="report"
