@@ -135,6 +135,15 @@ class DataConfig:
         Raises:
             DatasetError: says how to make one.
         """
+        if not self.is_synthetic and self.folder.is_file():
+            raise DatasetError(
+                f"`dataset` {self.folder}: is a file, and a prepared dataset is a folder; "
+                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW` makes one of "
+                "raw rows. For a model that is trained add `--dictionaries DATASET`, the dataset "
+                "of its training, and `--unlabelled` where the rows have no label",
+                setting="dataset",
+                path=self.folder,
+            )
         if not self.is_synthetic and not self.folder.is_dir():
             raise DatasetError(
                 f"`dataset`: {self.folder} is not a folder; recsys-recipes prepare clicks makes "

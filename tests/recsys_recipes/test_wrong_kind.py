@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clicks given to commands of ratings, and the other way round: what it is, and who takes it."""
 
+import re
+import shlex
+
 import pytest
 
 from recsys_recipes import clicks, fitted, ratings
@@ -109,6 +112,22 @@ def test_a_raw_click_log_is_no_file_of_ratings(tmp_path):
     own.write_text("click,visitor,price\n" + "0,a,1.5\n1,b,2.5\n" * 5)
     with harness.refusal(own, "columns", "recsys-recipes prepare clicks"):
         ratings.prepare(own, tmp_path / "data", progress="none")
+
+
+def test_raw_rows_are_predicted_by_the_commands_that_the_refusal_names(made, tmp_path):
+    log, predictions = made["clicks"].parent / "log.csv", tmp_path / "new.csv"
+
+    def recipes(*words, status=0):
+        done = harness.forked("-m", "recsys_recipes", *words, status=status, folder=tmp_path)
+        return done.stderr
+
+    predict = ("predict", f"--checkpoint={made['logistic']}", f"--predictions={predictions}")
+    error = recipes(*predict, f"--dataset={log}", status=2)
+    harness.assert_tells(error, f"--dataset {log}", "--dictionaries", "--unlabelled")
+    command = re.search(r"`recsys-recipes (.*?)`", error)[1]
+    recipes(*shlex.split(command), f"--dictionaries={made['clicks']}")
+    recipes(*predict, "--dataset=NEW")
+    assert len(predictions.read_text().splitlines()) == 1 + 900
 
 
 def test_python_names_the_models_of_an_unknown_setting(tmp_path):
