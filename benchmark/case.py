@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from benchmark.record import Direction, Record
 
 LOWER_UNITS = frozenset(("s", "ms", "us", "min", "bytes", "MiB"))
-"""Units of which less is better."""
+"""Units in which less is better."""
 
 
 class Key(NamedTuple):
@@ -26,7 +26,7 @@ class Key(NamedTuple):
 
 
 Values = Mapping[Key, float]
-"""Measured values; NaN of what failed."""
+"""Measured values; NaN where a measurement failed."""
 
 Measure = Callable[[int], Values]
 """Measures a candidate once, with the seed of this run."""
@@ -38,9 +38,9 @@ class Group:
 
     Attributes:
         candidates: name -> function that measures it once.
-        derive: further values of a round from those of its candidates, such as ratios, in which
-            the drift of the machine cancels.
-        once: one round alone.
+        derive: computes further values of a round from those of its candidates, such as ratios, in
+            which the drift of the machine cancels.
+        once: measure only one round.
         warmup: unmeasured calls of each candidate before the first round.
     """
 
@@ -54,8 +54,8 @@ class Case(abc.ABC):
     """A benchmark.
 
     Attributes:
-        repeats: rounds by default.
-        lower: metrics of which less is better, though their unit does not say so.
+        repeats: default number of rounds.
+        lower: metrics in which less is better although their unit does not show it.
     """
 
     repeats: ClassVar[int] = 5
@@ -63,7 +63,7 @@ class Case(abc.ABC):
 
     @property
     def name(self) -> str:
-        """Name of the benchmark and of its results, that of the module."""
+        """Name of the benchmark and of its results: the module's."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
@@ -85,10 +85,10 @@ class Case(abc.ABC):
         """Yields the candidates; each group is measured before the next is made."""
 
     def judge(self, key: Key) -> tuple[Direction, str]:
-        """Returns the better direction and the change that does not count."""
+        """Returns the better direction and the largest change that does not count."""
         is_lower = key.unit in LOWER_UNITS or key.metric in self.lower
         return "lower" if is_lower else "higher", "5%"
 
     def fault(self, records: Sequence[Record]) -> str:  # noqa: ARG002
-        """Tells why the results are wrong; empty where they are right."""
+        """Returns why the results are wrong; empty if they are right."""
         return ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases that are commands, each in a YAML file.
+"""Cases that run a command, each described in a YAML file.
 
-Its name is the benchmark's. Commands are those of the documents, with placeholders: `{data}` a
-folder that `prepare` fills once, `{run}` a folder of each run, `{seed}`, and `{recsys_data}`, the
-folder of real logs. `python` is the one that runs this; commands in an environment of their own
-begin with `.venv-triton/bin/python` and the like.
+The name of the file is the name of the benchmark. Commands are written as in the documents, with
+placeholders: `{data}`, a folder that `prepare` fills once; `{run}`, a folder for each run;
+`{seed}`; and `{recsys_data}`, the folder of real logs. `python` is the interpreter that runs this
+program; commands for another environment begin with a path such as `.venv-triton/bin/python`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ Source = Literal["log", "process"]
 
 HERE = Path(__file__).resolve().parents[1]
 OURS, OLD = "ours", "old"
-"""Rows of the values of this checkout, and of the one beside it."""
+"""Rows for the values of this checkout and of the other one."""
 
 _PROCESS_KEYS = ("wall_s", "cpu_s", "peak_anon_mib")
 _PREPARED = "prepared"
@@ -46,9 +46,10 @@ class RecordedMetric:
     """A metric of a run.
 
     Attributes:
-        source: `log`, the last value in {run}/log.json; `process`, the usage of the process.
-        key: name there.
-        threshold: change that does not count, `3%` or `0.002`.
+        source: `log` for the last value in {run}/log.json, `process` for the resources that the
+            process used.
+        key: name of the value in the source.
+        threshold: largest change that does not count, such as `3%` or `0.002`.
     """
 
     source: Source
@@ -58,26 +59,26 @@ class RecordedMetric:
     threshold: str = "5%"
 
     def __post_init__(self) -> None:
-        """Refuses values that mean nothing."""
+        """Refuses invalid values."""
         if self.source not in get_args(Source):
-            raise ValueError(f"source {self.source!r} is none of {', '.join(get_args(Source))}")
+            raise ValueError(f"source {self.source!r} must be one of {', '.join(get_args(Source))}")
         if self.source == "process" and self.key not in _PROCESS_KEYS:
-            raise ValueError(f"key {self.key!r} of a process is none of {', '.join(_PROCESS_KEYS)}")
+            raise ValueError(f"key {self.key!r} must be one of {', '.join(_PROCESS_KEYS)}")
         if self.direction not in get_args(Direction):
-            raise ValueError(f"direction {self.direction!r} is neither higher nor lower")
+            raise ValueError(f"direction {self.direction!r} must be higher or lower")
         parse_threshold(self.threshold)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CommandCase(Case):
-    """A benchmark of one command, in this checkout and perhaps another.
+    """A benchmark of one command, in this checkout and optionally in another.
 
     Attributes:
         prepare: commands that fill {data} before the first run.
-        processes: processes of the command, started by torchrun if more than one.
-        timeout_s: seconds after which a run has failed.
+        processes: number of processes; torchrun starts them if more than one.
+        timeout_s: seconds after which a run is killed and counts as failed.
         requires: files without which the benchmark is left out; relative to the repository.
-        beside: another checkout, to run the command in turns.
+        beside: another checkout in which the command runs too, in turns; None for this one only.
     """
 
     title: str
@@ -91,11 +92,11 @@ class CommandCase(Case):
     beside: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a case that measures nothing."""
+        """Refuses invalid settings."""
         if not self.metrics:
-            raise ValueError("metrics: there is none")
+            raise ValueError("metrics must name at least one metric")
         if self.processes < 1:
-            raise ValueError(f"processes {self.processes}: at least 1")
+            raise ValueError(f"processes {self.processes}: must be at least 1")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s {self.timeout_s}: must be positive")
 
@@ -119,7 +120,7 @@ class CommandCase(Case):
         return metric.direction, metric.threshold
 
     def missing(self) -> list[str]:
-        """Returns the required files that are not there."""
+        """Returns the required files that do not exist."""
         files = [_filled(text, {"recsys_data": str(recsys_data())}) for text in self.requires]
         return [file for file in files if not (HERE / file).exists()]
 
@@ -141,7 +142,7 @@ class CommandCase(Case):
         yield Group(candidates={row: functools.partial(measure, row) for row in checkouts})
 
     def _prepare(self, folder: Path) -> Path:
-        """Fills the data folder, unless it is; another one for other commands."""
+        """Fills the data folder unless that is done; other commands have another folder."""
         data = folder / "data" / f"{self.name}-{config_hash({'prepare': list(self.prepare)})}"
         if (data / _PREPARED).is_file():
             return data
@@ -152,7 +153,9 @@ class CommandCase(Case):
             usage = run_process(self.command(text, data), folder=HERE)
             if usage.exit_status:
                 status = usage.exit_status
-                raise FailedRunError(f"{self.name}: `{text}` ended with {status}:\n{usage.output}")
+                raise FailedRunError(
+                    f"{self.name}: `{text}` failed with exit status {status}:\n{usage.output}"
+                )
         with whole_file(data / _PREPARED) as file:
             file.write("\n".join(self.prepare).encode())
         return data
@@ -227,4 +230,4 @@ def read_command_case(path: Path, beside: Path | None = None) -> CommandCase:
             **content,
         )
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not a case: {error}", path=path) from error
+        raise UserError(f"{path}: not a valid case: {error}", path=path) from error

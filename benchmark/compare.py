@@ -5,9 +5,9 @@
     python -m benchmark.compare new.jsonl --against old.jsonl --threshold 3%
     python -m benchmark.compare new.jsonl --update --reason "fused loss"
 
-A change counts when it is larger than the threshold of the metric and than the noise of the two
-values. Exits 1 if a metric is worse, 2 if nothing could be compared. `--update` makes the
-new results the base metrics, with the reason.
+A change counts if it exceeds both the threshold of the metric and the noise of the two values.
+Exits 1 if a metric is worse, 2 if nothing could be compared. `--update` stores the new results as
+base metrics, with the reason.
 """
 
 import dataclasses
@@ -87,12 +87,12 @@ def compare_runs(new: Record, old: Record, pairs: Sequence[tuple[float, float]])
 def _half_interval(changes: Sequence[float]) -> float:
     """Returns half of Student's 99.9% confidence interval; 0 for a single change.
 
-    A few pairs that happen to be close together have a small spread: by it alone equal code was
-    12.6% better once, by five pairs on a busy machine.
+    A few pairs that happen to lie close together have a small spread. Judged only by the spread,
+    unchanged code once seemed 12.6% better, from five pairs on a busy machine.
     """
     if len(changes) < 2:
         return 0.0
-    from scipy.stats import t as student  # of the extra `benchmark`; `--beside` asks for it first
+    from scipy.stats import t as student  # from the extra `benchmark`; `--beside` checks for it
 
     quantile = float(student.ppf(0.9995, len(changes) - 1))
     return quantile * statistics.stdev(changes) / math.sqrt(len(changes))
@@ -121,27 +121,27 @@ def compare(new: Iterable[Record], old: Iterable[Record]) -> list[Comparison]:
 
 
 def read_base_metrics(folder: Path, kind: str) -> tuple[Path, list[Record]]:
-    """Returns the file of a kind of CPU (avx-512-bf16.jsonl), its records.
+    """Returns the file of a kind of CPU, such as avx-512-bf16.jsonl, and its records.
 
     Raises:
-        ValueError: a line is no record.
+        ValueError: a line is not a valid record.
     """
     path = folder / (re.sub(r"[^a-z0-9]+", "-", kind.lower()) + ".jsonl")
     return path, read_records(path) if path.is_file() else []
 
 
 def update_base_metrics(records: Iterable[Record], reason: str, folder: Path) -> list[Path]:
-    """Replaces base metrics of the same keys; returns the files.
+    """Replaces the base metrics that have the same keys; returns the files.
 
     Raises:
-        ValueError: a record is of an unknown kind of CPU, or most of its runs failed.
+        ValueError: the kind of CPU of a record is unknown, or most of its runs failed.
     """
     by_kind: dict[str, list[Record]] = {}
     for record in latest(records):
         if record.cpu_kind == "unknown" or _fails(record):
             name = f"{record.benchmark} {record.metric}"
             why = "most runs failed" if _fails(record) else "the kind of CPU is not known"
-            raise ValueError(f"{name}: {why}, so it cannot be a base metric")
+            raise ValueError(f"{name}: {why}, so this record cannot become a base metric")
         changed = dataclasses.replace(record, reason=reason)
         by_kind.setdefault(record.cpu_kind, []).append(changed)
     paths = []
@@ -185,14 +185,16 @@ def _relative(comparison: Comparison, amount: float, *, sign: bool = False) -> s
 class CompareSettings:
     """Settings of this program."""
 
-    against: Path | None = setting(None, "Old results; the base metrics by default")
+    against: Path | None = setting(None, "Old results to compare with; default: the base metrics")
     base_metrics: Path = setting(
         BASE_METRICS, "Folder of the base metrics", default_text="benchmark/base_metrics"
     )
-    threshold: str | None = setting(None, "Change that does not count, 3% or 0.002, for all")
-    update: bool = setting(False, "Make the results base metrics")
-    reason: str | None = setting(None, "Why they change, for --update")
-    color: Literal["auto", "always", "never"] = setting("auto", "Colour of the verdicts")
+    threshold: str | None = setting(
+        None, "Threshold of all metrics, such as 3% or 0.002: smaller changes do not count"
+    )
+    update: bool = setting(False, "Store the results as base metrics")
+    reason: str | None = setting(None, "Why the base metrics change, for --update")
+    color: Literal["auto", "always", "never"] = setting("auto", "When to colour the verdicts")
 
 
 SECTIONS = {CompareSettings: "options"}
@@ -201,7 +203,7 @@ SECTIONS = {CompareSettings: "options"}
 def run(settings: CompareSettings, files: list[str]) -> int:
     """Compares or updates; returns the exit status."""
     if len(files) != 1:
-        raise UserError("name one file of results (.jsonl)")
+        raise UserError("name exactly one file of results (.jsonl)")
     if settings.update and not settings.reason:
         raise UserError(
             "`update` needs `reason`: why the base metrics change", settings=("update", "reason")
@@ -223,7 +225,9 @@ def run(settings: CompareSettings, files: list[str]) -> int:
         raise UserError(str(error)) from error
     comparisons = compare(new, old)
     if not comparisons:
-        raise UserError("nothing to compare: no record has equal settings and hardware")
+        raise UserError(
+            "nothing to compare: no old record has the settings and hardware of a new one"
+        )
     color = settings.color == "always" or (settings.color == "auto" and sys.stdout.isatty())
     print(format_comparisons(comparisons, color=color))
     return FAILED if any(c.verdict == "worse" for c in comparisons) else 0

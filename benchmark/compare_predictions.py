@@ -4,12 +4,12 @@
     python -m benchmark.compare_predictions a.parquet b.parquet
     python -m benchmark.compare_predictions a.parquet b1.parquet b2.parquet b3.parquet
 
-The files are those of `dlrm.scripts.main --mode predict`: columns row, label and logit. Prints AUC
-and log loss of both, and the difference of each with an interval of 95%: the paired bootstrap draws
-rows with replacement, the same ones for both models (Efron and Tibshirani 1993, An Introduction to
-the Bootstrap, chapter 13). It tells what other rows would have shown, not what other seeds of the
-training would: several files of the second model, one for each seed, count by the means of their
-metrics.
+`dlrm.scripts.main --mode predict` writes the files, with the columns row, label and logit. Prints
+AUC and log loss of both models, and the difference of each metric with a 95% interval. The interval
+comes from a paired bootstrap, which draws rows with replacement, the same ones for both models
+(Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13). It accounts for the
+choice of test rows, not for the seed of the training. To average over seeds, give several files of
+the second model, one per seed: the means of their metrics are compared.
 """
 
 import dataclasses
@@ -65,8 +65,9 @@ class MetricComparison:
     """A metric of two models.
 
     Attributes:
-        second: of the second, a mean over its runs.
-        low: lower bound of second - first, at 95%.
+        second: value of the second model, the mean over its runs.
+        low: lower end of the 95% interval of second - first.
+        high: upper end of that interval.
     """
 
     metric: str
@@ -102,21 +103,22 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
     """Reads labels and logits, in the order of the rows.
 
     Raises:
-        UserError: the file is missing, or is no file of predictions.
+        UserError: the file is missing or does not hold predictions.
     """
     wanted = ["row", "label", "logit"]
     try:
         table: Any = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
         rows, labels, logits = (table.column(name).to_numpy() for name in wanted)
         if table.column("label").null_count:
-            raise ValueError("rows have no label")
+            raise ValueError("some rows have no label")
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: no predictions, columns {', '.join(wanted)} of `--mode predict`: {error}",
+            f"{path}: not a file of predictions with the columns {', '.join(wanted)}, as "
+            f"`--mode predict` writes it: {error}",
             path=path,
         ) from error
     if not np.array_equal(rows, np.arange(len(rows))):
-        raise UserError(f"{path}: the rows are not numbered from 0 on", path=path)
+        raise UserError(f"{path}: the column row must count up from 0", path=path)
     return labels.astype(bool), logits.astype(np.float64)
 
 
@@ -124,8 +126,8 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
 class ComparePredictionsSettings:
     """Settings of this program."""
 
-    samples: int = setting(1000, "Draws of rows")
-    seed: int = setting(0, "Seed of the draws")
+    samples: int = setting(1000, "Bootstrap samples to draw")
+    seed: int = setting(0, "Seed of the bootstrap")
 
 
 SECTIONS = {ComparePredictionsSettings: "options"}
@@ -134,19 +136,23 @@ SECTIONS = {ComparePredictionsSettings: "options"}
 def run(settings: ComparePredictionsSettings, files: list[str]) -> int:
     """Prints the comparison of two models; returns the exit status."""
     if len(files) < 2:
-        raise UserError("name a file of the first model, and one or more of the second")
+        raise UserError("name one file of the first model and at least one of the second")
     first_path, *others = map(Path, files)
     labels, logits = read(first_path)
     seconds = []
     for path in others:
         other_labels, other_logits = read(path)
         if not np.array_equal(labels, other_labels):
-            raise UserError(f"{path}: its labels are not those of {first_path}", path=path)
+            raise UserError(
+                f"{path}: its labels differ from those of {first_path}; predict the same rows with "
+                "both models",
+                path=path,
+            )
         seconds.append(Predictions(labels, other_logits))
     if labels.all() or not labels.any():
-        raise UserError(f"{first_path}: all labels are equal, so there is no AUC", path=first_path)
+        raise UserError(f"{first_path}: all labels are equal: AUC is undefined", path=first_path)
     first = Predictions(labels, logits)
-    print(f"{len(labels):,} rows; second - first, with an interval of 95%")
+    print(f"{len(labels):,} rows; second - first, with a 95% interval")
     for line in compare(first, seconds, len(labels), settings.samples, settings.seed):
         print(
             f"{line.metric:8}  {line.first:.6f}  {line.second:.6f}  "

@@ -4,15 +4,16 @@
     python -m benchmark.compare_ranks a.parquet b.parquet
     python -m benchmark.compare_ranks a1.parquet,a2.parquet b1.parquet,b2.parquet c.parquet
 
-The files are those of `--ranks_file`; those of one model's seeds are joined by commas and count by
-the mean of their metrics. Any but the first model may also be lists of recommendations in the form
-of RecTools (user_id, item_id, rank), those of `--lists_file` or of other software.
+`--ranks_file` writes the files. Join the files of several seeds of one model by commas to compare
+the mean of their metrics. Every model but the first may instead be given as lists of
+recommendations in the format of RecTools (user_id, item_id, rank), written by `--lists_file` or by
+other software.
 
-Each model is compared with the first: the difference, its interval of 95% (bootstrap over users,
-Efron 1979) and the probability of one as large by chance, from 9,999 exchanges of the two models at
-random users (Fisher's randomization test). Holm's correction (1979) makes that probability hold for
-all rows printed together. Seeds other than those given may differ by more than the intervals, which
-tell of other users.
+Prints how each model differs from the first, with a 95% interval (bootstrap over users, Efron 1979)
+and the probability that a difference as large arises by chance, from 9,999 exchanges of the two
+models at random users (Fisher's randomization test). Holm's correction (1979) makes that
+probability hold for all printed rows together. The intervals account for the choice of users only:
+other seeds may differ by more.
 """
 
 import dataclasses
@@ -50,11 +51,11 @@ class CompareRanksSettings:
 
     metrics: tuple[str, ...] = setting(("hr@10", "ndcg@10"), f"Metrics to compare: {_NAMES} or mrr")
     exchanges: int = setting(
-        9999, "Random exchanges of the test; p cannot be below 1 / this, times the number of rows"
+        9999, "Random exchanges of the test; the smallest possible p is the number of rows / this"
     )
 
     def __post_init__(self) -> None:
-        """Refuses other metrics."""
+        """Refuses unknown metrics."""
         for metric in self.metrics:
             if not re.fullmatch(rf"mrr|({'|'.join(GAINS)})@[1-9]\d*", metric):
                 raise UserError(
@@ -67,10 +68,10 @@ SECTIONS = {CompareRanksSettings: "options"}
 
 
 def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -> pa.Table:
-    """Reads the ranks of a test, or finds targets in lists.
+    """Reads the ranks of a test, or finds the ranks of its targets in lists.
 
     Raises:
-        UserError: the file is missing, is no file of ranks, or its lists are too short.
+        UserError: the file is missing, does not hold ranks, or its lists are too short.
     """
     try:
         table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
@@ -79,13 +80,16 @@ def read_ranks(path: Path, reference: pa.Table | None, metrics: Sequence[str]) -
             short = [m for m in metrics if m == "mrr" or int(m.partition("@")[2]) > longest]
             if short:
                 raise UserError(
-                    f"{path}: lists of {longest} items do not tell {', '.join(short)}", path=path
+                    f"{path}: lists of {longest} items are too short for {', '.join(short)}",
+                    path=path,
                 )
             return _ranks_in_lists(path, table, reference.select(_TARGET))
         table.select([*_TARGET, "rank"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: no ranks of `ranks_file` ({error})", setting="ranks_file", path=path
+            f"{path}: not a file that `ranks_file` writes ({error})",
+            setting="ranks_file",
+            path=path,
         ) from error
     return table
 
@@ -96,7 +100,7 @@ def _ranks_in_lists(path: Path, lists: pa.Table, targets: pa.Table) -> pa.Table:
     if lacking := users - set(lists[_LIST[0]].cast("string").to_pylist()):
         raise UserError(
             f"{path}: has no list for {len(lacking):,} of the {len(users):,} users of the first "
-            f"file, such as {min(lacking)}; give lists of all of them, by their ids in the ratings",
+            f"file, such as {min(lacking)}; give a list for each user, by their ids in the ratings",
             path=path,
         )
     ranks = dict(zip(_pairs(lists, _LIST), lists["rank"].to_pylist(), strict=True))
@@ -105,7 +109,7 @@ def _ranks_in_lists(path: Path, lists: pa.Table, targets: pa.Table) -> pa.Table:
 
 
 def _pairs(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the first two of some columns."""
+    """Yields pairs of texts from the first two of the named columns."""
     return zip(*(table[name].cast("string").to_pylist() for name in names[:2]), strict=True)
 
 
@@ -115,9 +119,9 @@ def read_model(
     """Reads the runs of a model.
 
     Args:
-        names: their files, joined by commas.
+        names: the files of the runs, joined by commas.
         reference: a table of the same targets; None for the first model.
-        metrics: to be computed.
+        metrics: metrics for which lists must be long enough.
 
     Returns:
         (the first table, name of a ranking -> [runs, T] ranks from 0, -1 where left out).
@@ -132,16 +136,16 @@ def read_model(
         for name in _TARGET:
             if not table[name].cast("string").equals(reference[name].cast("string")):
                 raise UserError(
-                    f"{path}: its column {name} is not that of the first file, which has "
+                    f"{path}: its column {name} differs from that of the first file, which has "
                     f"{reference.num_rows:,} targets ({table.num_rows:,} here); test all models "
-                    "on one dataset with one split",
+                    "on the same split of the same dataset",
                     path=path,
                 )
         if table.column_names not in (reference.column_names, [*_TARGET, "rank"]):
             given, first = (" ".join(_rankings(each)) for each in (table, reference))
             raise UserError(
-                f"{path}: its rankings {given} are not those of the first file, {first}; test "
-                "both with one `num_eval_negatives`",
+                f"{path}: its rankings {given} differ from those of the first file, {first}; test "
+                "both with the same `num_eval_negatives`",
                 setting="num_eval_negatives",
                 path=path,
             )
@@ -162,11 +166,11 @@ def _rankings(table: pa.Table) -> list[str]:
 
 
 def randomization_test(of_users: npt.NDArray[np.float64], exchanges: int) -> float:
-    """Computes the probability that models that are alike differ as much.
+    """Computes the probability that two equal models differ by as much.
 
     Args:
         of_users: [U] difference of each user.
-        exchanges: times that the two models change places at random users.
+        exchanges: number of trials, each of which swaps the two models at random users.
     """
     reached, total = 1, of_users.sum()
     least = abs(total) * (1 - 1e-12)  # equal sums differ by rounding
@@ -189,9 +193,9 @@ def holm(probabilities: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def run(settings: CompareRanksSettings, models: list[str]) -> int:
-    """Prints every model beside the first; returns the exit status."""
+    """Prints how every model differs from the first; returns the exit status."""
     if len(models) < 2:
-        raise UserError("name the ranks of two models or more")
+        raise UserError("name the ranks of at least two models")
     reference, first = read_model(models[0], None, settings.metrics)
     users = reference["user"].dictionary_encode().combine_chunks().indices.to_numpy()
     rows, probabilities = [], []
@@ -205,7 +209,7 @@ def run(settings: CompareRanksSettings, models: list[str]) -> int:
                 values = f"{difference.second:.4f} {difference.first:.4f}"
                 rows.append((f"{ranking:20} {metric:8} {values}", difference, model))
                 probabilities.append(randomization_test(difference.of_users, settings.exchanges))
-    print(f"{reference.num_rows:,} targets; second less first, 95% interval, p after Holm")
+    print(f"{reference.num_rows:,} targets; second minus first, 95% interval, p after Holm")
     least = 1 / (settings.exchanges + 1)  # no exchange reached the difference
     corrected = holm(probabilities)
     for (text, difference, model), own, p in zip(rows, probabilities, corrected, strict=True):

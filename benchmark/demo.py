@@ -3,9 +3,9 @@
 
     python -m benchmark.demo --folder demo
 
-prints each command before it runs it, so every step can be repeated by hand. The logs are
-generated from a known model, so the best possible AUC is known; the demo fails if the trained
-model's is more than 0.01 below it. With fewer rows than by default it only says so.
+prints each command before running it, so that you can repeat every step by hand. The logs are
+generated from a known model, so the best possible AUC is known. The demo fails if the trained
+model's AUC is more than 0.01 below it; with fewer rows than the default, it only prints the gap.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ STEPS: Steps = (
         "4. Train DLRM",
         "train dlrm",
         "--dataset={folder}/dataset --output={folder}/checkpoint "
-        # Its company is the best that any model can reach.
+        # No baselines: the demo compares with the best that any model can reach.
         f"--log_path={{folder}}/train_log.json {TRAINING_FLAGS} --baselines=",
     ),
     (
@@ -76,7 +76,7 @@ STEPS: Steps = (
 class DemoOptions:
     """Settings of this program."""
 
-    folder: Path = setting(Path("demo"), "Folder of everything that is written")
+    folder: Path = setting(Path("demo"), "Folder for all files that the demo writes")
     rows: int = setting(ROWS, "Rows of the generated log; fewer widen the gap to the best AUC")
     report: bool = setting(
         False, "Draw report.html in the folder, with curves and metrics, and open it in a browser"
@@ -105,7 +105,7 @@ def run_step(title: str, *words: str) -> None:
 
 
 def run_steps(steps: Steps, **values: object) -> None:
-    """Runs commands with values for their placeholders, without empty words.
+    """Runs commands, with values for their placeholders and without empty words.
 
     Raises:
         SystemExit: a step failed.
@@ -118,10 +118,10 @@ def run_steps(steps: Steps, **values: object) -> None:
 def missed_goal(problem: str, size: int, default: int, unit: str) -> int:
     """Prints that a model is worse than expected; returns the exit status.
 
-    Less data than by default teach less: that is no failure.
+    With less data than the default a model learns less: that is not a failure.
     """
     if size < default:
-        print(f"{problem}, as {size:,} {unit} are fewer than the {default:,} it is meant for.")
+        print(f"{problem}: {size:,} {unit} are fewer than the {default:,} that the demo needs.")
         return 0
     print(f"demo: {problem}", file=sys.stderr)
     return FAILED
@@ -137,7 +137,7 @@ def show_report(folder: Path, title: str) -> None:
 
 
 def run_demo(options: DemoOptions) -> str:
-    """Runs every step; returns how the model misses its goal, or nothing.
+    """Runs every step; returns how the model misses its goal, empty if it does not.
 
     Raises:
         SystemExit: a step failed.

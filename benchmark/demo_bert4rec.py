@@ -3,9 +3,9 @@
 
     python -m benchmark.demo_bert4rec --folder demo/bert4rec
 
-prints each command before it runs it, so every step can be repeated by hand. In the generated
+prints each command before running it, so that you can repeat every step by hand. In the generated
 ratings the next item of a user is often the successor of the last one, which popularity cannot
-predict; the demo fails if the trained model is not clearly better than popularity.
+predict. The demo fails if the trained model is not clearly better than popularity.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from recsys.train.measure.report import require_matplotlib
 
 INTERACTIONS = 40_000
 MIN_GAIN = 0.1
-"""Least HR@10 of the model minus that of popularity."""
+"""Smallest lead over popularity in HR@10 with which the demo succeeds."""
 SHOWN_HISTORIES = 5
 
 STEPS: Steps = (
@@ -68,14 +68,16 @@ STEPS: Steps = (
 class Bert4RecDemoOptions:
     """Settings of this program."""
 
-    folder: Path = setting(Path("demo/bert4rec"), "Folder of everything that is written")
-    interactions: int = setting(INTERACTIONS, "Generated ratings; fewer teach less")
+    folder: Path = setting(Path("demo/bert4rec"), "Folder for all files that the demo writes")
+    interactions: int = setting(
+        INTERACTIONS, "Ratings to generate; from fewer the model learns less"
+    )
     report: bool = setting(
         False, "Draw report.html in the folder, with curves and metrics, and open it in a browser"
     )
 
     def __post_init__(self) -> None:
-        """Refuses ratings that are none."""
+        """Refuses to generate no ratings."""
         require_positive(self, "interactions")
 
 
@@ -105,7 +107,7 @@ def run_demo(options: Bert4RecDemoOptions) -> dict[str, Any]:
 
 
 def report(metrics: Mapping[str, Any]) -> str:
-    """Formats the metrics of the model beside those of popularity."""
+    """Formats the metrics of the model and of popularity."""
     lines = ["ranking of all items      HR@1   HR@10 NDCG@10"]
     for title, name in (("BERT4Rec", "full"), ("popularity", "popularity")):
         values = (metrics[f"test_{name}_{metric}"] for metric in ("hr@1", "hr@10", "ndcg@10"))

@@ -24,11 +24,11 @@ def start(
     """Parses a command line and runs; returns the exit status.
 
     Args:
-        sections: the one section of the flags, and its heading.
-        run: gets the settings, and the arguments that are no flags.
+        sections: the only section of flags, and its heading.
+        run: takes the settings and the arguments that are not flags; returns the exit status.
         argv: the program and its arguments.
-        description: text above the flags of --help.
-        takes_arguments: others than flags are not refused.
+        description: text above the flags in --help.
+        takes_arguments: accept arguments that are not flags.
     """
     (section,) = sections
     arguments: list[str] = []

@@ -4,11 +4,12 @@
     FORCE_CUDA=1 python setup.py build_ext --inplace
     python -m benchmark.gpu
 
-Finds whatever makes the host wait for the device, and measures training, a profile, inference, the
-AUC of each precision, plain PyTorch, the kernels and BERT4Rec, by the programs that users run. The
-tables are those of Criteo's Terabyte log at frequency limit 15 (17 GB). The records of each part go
-to a file of its own when it is done: a second call goes on after the last one. Needs no package
-index and no data. Exits 1 after failures, 3 if there was no time for a part.
+Checks that no training step makes the host wait for the device. Measures training, a profile,
+inference, the AUC of each precision, plain PyTorch, the kernels and BERT4Rec, with the programs
+that users run. The tables have the sizes of Criteo's Terabyte log at frequency limit 15 (17 GB).
+Each part writes its records to its own file as soon as it is done, so a second call continues after
+the last part. Needs no package index and no data. Exits 1 after failures, 3 if the time ran out
+before a part.
 """
 
 import contextlib
@@ -71,10 +72,11 @@ class Programs(Case):
     """Runs of DLRM's program with the flags of each row.
 
     Attributes:
-        flags: of all runs; `{data}` is the folder that `prepare` fills.
-        figures: name in the log -> value.
-        prepare: modules and their flags, which run first.
-        log: file of the log, beside which a profile stays; by default none is kept.
+        flags: flags of all runs; `{data}` is the folder that `prepare` fills.
+        rows: name of the row -> its own flags.
+        figures: name in the log -> value to record.
+        prepare: modules to run first, with their flags.
+        log: file for the log, next to which a profile is kept; None keeps neither.
     """
 
     repeats: ClassVar[int] = 1
@@ -213,7 +215,7 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     )
     auc = (
         *("--mode=train", "--dataset={data}/clicks", "--preset=small", f"--base_device={device}"),
-        "--baselines=",  # fitted on the CPU, in the time of a device
+        "--baselines=",  # they would be fitted on the CPU, while the device waits
     )
     sizes_of_kernels: dict[str, Any] = (
         {"tables": 3, "rows": 40, "dims": (16,), "batch_sizes": (8,), "copy_mib": 1}
@@ -254,18 +256,24 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
 class GpuSettings:
     """Settings of this program."""
 
-    device: Literal["cuda", "cpu"] = setting("cuda", "Device; cpu tries the program, with --small")
-    small: bool = setting(False, "Sizes that take seconds on a CPU")
-    parts: tuple[str, ...] = setting((), "Parts to measure, by commas; all by default")
-    limit_s: float = setting(520.0, "Start no part after so many seconds")
+    device: Literal["cuda", "cpu"] = setting(
+        "cuda", "Device; cpu, with --small, tries out this program"
+    )
+    small: bool = setting(False, "Use sizes that take seconds on a CPU")
+    parts: tuple[str, ...] = setting((), "Parts to measure, separated by commas; default: all")
+    limit_s: float = setting(520.0, "Seconds after which no further part starts")
     results: Path = setting(RESULTS, "Folder of gpu_PART.jsonl", default_text="benchmark/results")
 
     def __post_init__(self) -> None:
-        """Refuses a device that is not there."""
+        """Refuses a device that is missing or has no compiled kernels."""
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("no CUDA device is here; --device cpu --small tries the program")
+            raise UserError(
+                "no CUDA device found; --device cpu --small tries out this program without one"
+            )
         if self.device not in library.COMPILED_FOR:
-            raise UserError(f"no kernels: {library.why_not_compiled(self.device)}")
+            raise UserError(
+                f"this needs compiled kernels, but {library.why_not_compiled(self.device)}"
+            )
 
 
 SECTIONS = {GpuSettings: "options"}
@@ -277,7 +285,8 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
     wanted = settings.parts or tuple(parts)
     if unknown := {*wanted, *arguments} - set(parts):
         raise UserError(
-            f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}", setting="parts"
+            f"`parts`: there is no {', '.join(sorted(unknown))}; choose from {', '.join(parts)}",
+            setting="parts",
         )
     here = commit(), hardware()["cpu"], hardware()["gpu"]
     started, status = time.perf_counter(), 0
@@ -291,7 +300,7 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
             print(f"{name}: measured before")
             continue
         if time.perf_counter() - started > settings.limit_s:
-            print(f"{name}: no time left; call again to go on")
+            print(f"{name}: no time left; run this again to continue")
             status = status or NO_TIME
             continue
         print(f"== {name}", flush=True)
@@ -301,7 +310,7 @@ def run(settings: GpuSettings, arguments: list[str]) -> int:
                 repeats = 1 if name == "bert4rec" else case.repeats
                 records = run_case(case, Path(folder), range(1, repeats + 1))
         except Exception:  # noqa: BLE001
-            # The other parts are measured all the same.
+            # A part that fails must not stop the others.
             traceback.print_exc()
             status = FAILED
             continue

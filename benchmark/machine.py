@@ -36,14 +36,14 @@ CPU_KINDS = (
     ("AVX-512", {"avx512f", "avx512bw"}),
     ("AVX2", {"avx2", "fma"}),
 )
-"""Kinds of x86 processors, the most capable first, and the flags that tell them."""
+"""Kinds of x86 processors, the most capable first, and the CPU flags that identify them."""
 
 
 def cpu_kind(cpuinfo: str) -> str:
     """Returns the kind of processor, such as `AVX-512 BF16`.
 
     Args:
-        cpuinfo: text of /proc/cpuinfo; without flags the architecture is the kind.
+        cpuinfo: text of /proc/cpuinfo; if it lists no flags, the kind is the architecture.
     """
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags is None:
@@ -87,7 +87,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(checkout: Path | None = None) -> str:
-    """Returns the commit of a checkout, with `+` if modified."""
+    """Returns the commit of a checkout, by default this one, with `+` if modified."""
     folder = str(checkout or Path(__file__).parent)
 
     def git(*arguments: str) -> str:

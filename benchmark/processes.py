@@ -74,7 +74,7 @@ def run_process(
             # wait4 returns the time of this child and its reaped children; getrusage would return
             # the sum over all children that this process ever had.
             _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:  # Ctrl-C does not reach another session
+        except BaseException:  # Ctrl-C does not reach the process: it has its own session
             _kill_group(process.pid)
             raise
         finally:
@@ -153,7 +153,7 @@ def anonymous_kib(pid: int) -> int:
             status = Path(f"/proc/{process}/status").read_text()
             children = _children(process)
         except OSError:
-            continue  # Ended in between.
+            continue  # the process has ended meanwhile
         for line in status.splitlines():
             if line.startswith("RssAnon:"):
                 total += int(line.split()[1])

@@ -22,13 +22,13 @@ class FailedProgramError(UserError):
 
 
 class Figure(NamedTuple):
-    """The value that shows a number of a program's log, times `factor`."""
+    """The value to record for a number of a program's log: that number times `factor`."""
 
     metric: str
     unit: str = ""
     factor: float = 1.0
     row: str = ""
-    """Added to the name of the row, where a run measures several."""
+    """Added to the name of the row if a run measures several rows."""
 
 
 STEP_FIGURES = {
@@ -39,7 +39,7 @@ STEP_FIGURES = {
     "benchmark_step_time_p90": Figure("step time p90", "ms", 1e3),
     "benchmark_peak_memory_bytes": Figure("peak memory", "MiB", 2**-20),
 }
-"""What --run_benchmark logs; tokens and targets of BERT4Rec alone."""
+"""Figures that --run_benchmark logs; only BERT4Rec logs tokens and targets."""
 
 
 def read_figures(log: Path) -> dict[str, Any]:
@@ -52,15 +52,15 @@ def read_figures(log: Path) -> dict[str, Any]:
 
 
 def run_module(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Runs a module in a process; returns what it printed, as `run_command`."""
+    """Runs a module in a process and returns its standard output, like `run_command`."""
     return run_command([sys.executable, "-m", module, *arguments], env)
 
 
 def run_command(command: list[str], env: Mapping[str, str] | None = None) -> str:
-    """Runs a command; returns what it printed.
+    """Runs a command and returns its standard output.
 
     Raises:
-        FailedProgramError: it failed.
+        FailedProgramError: the command failed.
     """
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if done.returncode:
@@ -71,10 +71,11 @@ def run_command(command: list[str], env: Mapping[str, str] | None = None) -> str
 def run_training(module: str, *arguments: str, log: Path | None = None) -> dict[str, Any]:
     """Runs `DLRM` or `BERT4REC` with flags; returns the figures of its log.
 
-    Among them are `parameters`, their number, if it prints that.
+    They include `parameters`, the number of parameters, if the program prints it.
 
     Raises:
-        FailedProgramError: it failed, or ended before all steps were measured or one profiled.
+        FailedProgramError: the program failed, or ended before it had measured all steps or
+            profiled one.
     """
     with tempfile.TemporaryDirectory() as temporary:
         path = log or Path(temporary) / "log.json"
@@ -85,7 +86,7 @@ def run_training(module: str, *arguments: str, log: Path | None = None) -> dict[
     asked = re.search(r"--benchmark_steps=(\d+)", " ".join(arguments))
     measured = figures.get("benchmark_steps", 0)
     if asked and measured != int(asked[1]):
-        raise FailedProgramError(f"{module} measured {measured:.0f} of {asked[1]} steps: too few")
+        raise FailedProgramError(f"{module} measured only {measured:.0f} of {asked[1]} steps")
     if "--run_profiler" in arguments and "profile_steps" not in figures:
         raise FailedProgramError(f"{module} ended before a step was profiled")
     return figures
@@ -100,10 +101,10 @@ def training_group(
     """Makes a candidate of each row: a program with its flags.
 
     Args:
-        module: the program.
+        module: `DLRM` or `BERT4REC`.
         rows: name -> flags.
-        figures: name in the log -> value; all must be there.
-        log: file of the log, beside which a profile stays; by default none is kept.
+        figures: name in the log -> value to record; the log must have all of them.
+        log: file for the log, next to which a profile is kept; None keeps neither.
     """
 
     def measure(row: str, _seed: int) -> Values:
@@ -125,6 +126,6 @@ def prepare_movielens(ratings: Path, output: Path) -> Path:
     if (output / "manifest.json").is_file():
         return output
     if not ratings.is_file():
-        raise UserError(f"{ratings} is not there; RECSYS_DATA names the folder of real data")
+        raise UserError(f"{ratings} does not exist; set RECSYS_DATA to the folder of real data")
     run_module("preproc.movielens", f"--input={ratings}", f"--output={output}", "--progress=none")
     return output

@@ -41,8 +41,8 @@ class Record:
         commit: git commit of the code, with `+` if files were modified.
         time: time of the measurement, UTC.
         samples: value of each successful run; empty in the oldest records.
-        seeds: seed of each successful run, where runs have one.
-        threshold: change that does not count, `5%` of the value or `0.002` in its unit.
+        seeds: seed of each successful run; empty if runs have no seeds.
+        threshold: largest change that does not count: `5%` of the value, or `0.002` in its unit.
         reason: why a base metric was accepted.
     """
 
@@ -74,7 +74,7 @@ class Record:
             ValueError: names the field.
         """
         if self.direction not in get_args(Direction):
-            raise ValueError(f"direction {self.direction!r} is neither higher nor lower")
+            raise ValueError(f"direction {self.direction!r} must be higher or lower")
         if not 0 <= self.failed <= self.repeats:
             raise ValueError(f"failed {self.failed} of {self.repeats} repeats")
         percentiles = (self.p10, self.value, self.p90)
@@ -88,7 +88,7 @@ class Record:
 
     @property
     def cpu_kind(self) -> str:
-        """Kind of the CPU; `unknown` in records of before."""
+        """Kind of the CPU; `unknown` in old records."""
         return str(self.hardware.get("cpu_kind", "unknown"))
 
     @property
@@ -111,8 +111,8 @@ class Record:
     def spread(self) -> float:
         """Uncertainty of the value, in its unit; 0 for a single run.
 
-        Half the range from the 10th to the 90th percentile of medians of runs drawn again from
-        `samples` (bootstrap); of the runs themselves in records without samples.
+        Half the range from the 10th to the 90th percentile of bootstrapped medians of `samples`; in
+        records without samples, of the runs themselves.
         """
         if len(self.samples) > 1:
             return spread_of_median(self.samples)
@@ -133,14 +133,14 @@ def parse_threshold(text: str) -> tuple[float, bool]:
     """Parses `5%` to (0.05, True) and `0.002` to (0.002, False).
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ValueError(f"threshold {text!r} is neither a number such as 0.002 nor one such as 5%")
+        raise ValueError(f"threshold {text!r} must be a number such as 0.002 or a share such as 5%")
     return (number / 100, True) if text.endswith("%") else (number, False)
 
 
@@ -184,7 +184,7 @@ def make_record(
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Returns twelve hexadecimal digits that tell settings apart."""
+    """Returns twelve hexadecimal digits that identify settings."""
     return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -204,7 +204,7 @@ def read_records(path: Path) -> list[Record]:
     """Reads a JSON-lines file.
 
     Raises:
-        ValueError: the file is missing or a line is no record.
+        ValueError: the file is missing or a line is not a valid record.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such results file; run its benchmark first")
@@ -213,7 +213,7 @@ def read_records(path: Path) -> list[Record]:
         try:
             records.append(Record(**json.loads(line)))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}:{number}: not a benchmark record: {error}") from error
+            raise ValueError(f"{path}:{number}: not a valid record: {error}") from error
     return records
 
 

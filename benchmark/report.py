@@ -2,10 +2,11 @@
 """Renders results as markdown tables, between markers in a document.
 
     python -m benchmark.report docs/results.md            writes the tables
-    python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
+    python -m benchmark.report docs/results.md --check    exits 1 if a table is out of date
 
-Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` is the table of results/NAME.jsonl: a
-row per candidate, a column per metric, medians with the newest run's settings and hardware.
+The table of results/NAME.jsonl goes between `<!-- results:NAME -->` and `<!-- /results:NAME -->`: a
+row per candidate, a column per metric. It shows medians of the records that have the settings and
+hardware of the newest run.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ MARKERS = re.compile(
 
 
 def format_value(value: float | None) -> str:
-    """Formats four significant digits, thousands separated, without exponent."""
+    """Formats a value with four significant digits, thousands separated, without exponent."""
     if value is None:
         return "failed"
     if abs(value) >= 100:
@@ -94,7 +95,7 @@ def render_document(text: str, results: Path) -> str:
     opened = re.findall(r"<!-- results:([\w-]+) -->", text)
     closed = [match["name"] for match in MARKERS.finditer(text)]
     if opened != closed:
-        raise ValueError(f"markers results:{', results:'.join(opened)} must each have their end")
+        raise ValueError(f"each of results:{', results:'.join(opened)} needs its closing marker")
 
     def replace(match: re.Match[str]) -> str:
         file = results / f"{match['name']}.jsonl"
@@ -110,8 +111,10 @@ def render_document(text: str, results: Path) -> str:
 class ReportSettings:
     """Settings of this program."""
 
-    results: Path = setting(RESULTS, "Folder of .jsonl files", default_text="benchmark/results")
-    check: bool = setting(False, "Write nothing; 1 when a table is out of date")
+    results: Path = setting(
+        RESULTS, "Folder of the results (.jsonl)", default_text="benchmark/results"
+    )
+    check: bool = setting(False, "Write nothing; exit 1 if a table is out of date")
 
 
 SECTIONS = {ReportSettings: "options"}
@@ -120,7 +123,7 @@ SECTIONS = {ReportSettings: "options"}
 def run(settings: ReportSettings, documents: list[str]) -> int:
     """Updates or checks documents; returns the exit status."""
     if not documents:
-        raise UserError("name the documents")
+        raise UserError("name the documents whose tables are to be written")
     status = 0
     for document in map(Path, documents):
         old = document.read_text()

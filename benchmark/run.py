@@ -35,7 +35,7 @@ from recsys.settings import Sections, require_positive, section_from_dict, setti
 
 CASES = Path(__file__).with_name("cases")
 _SHOWN_S = 1.0
-"""Seconds from which a single run is worth a line."""
+"""Seconds from which a single run is reported on a line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +44,15 @@ class RunnerSettings:
 
     repeats: int | None = setting(None, "Runs of each candidate (default: the case's)")
     first_seed: int = setting(1, "Seed of the first run; the next ones count up")
-    output: Path | None = setting(None, "Folder that keeps inputs and runs")
-    records: Path | None = setting(None, "File that gets the records")
-    beside: Path | None = setting(None, "Another checkout, to run commands in turns")
-    most_repeats: int = setting(0, "With --beside: runs until noise is below the thresholds")
+    output: Path | None = setting(None, "Folder in which inputs and runs are kept")
+    records: Path | None = setting(None, "File to append the records to")
+    beside: Path | None = setting(None, "Another checkout, to run its commands in turns with ours")
+    most_repeats: int = setting(
+        0, "With --beside: most runs to reach noise below the thresholds; 0 runs only --repeats"
+    )
 
     def __post_init__(self) -> None:
-        """Refuses counts and folders that mean nothing."""
+        """Refuses invalid counts and folders."""
         if self.repeats is not None:
             require_positive(self, "repeats")
         if self.beside is not None and not (self.beside / "benchmark").is_dir():
@@ -70,7 +72,7 @@ def find_cases() -> dict[str, Path]:
 
 
 def case_class(name: str) -> type[Case] | None:
-    """Returns the class of a module; None for commands."""
+    """Returns the class of a case that is a module; None for other cases."""
     path = find_cases().get(name)
     if path is None or path.suffix != ".py":
         return None
@@ -79,10 +81,10 @@ def case_class(name: str) -> type[Case] | None:
 
 
 def read_cases(names: Sequence[str], beside: Path | None = None) -> list[CommandCase]:
-    """Reads the commands of names, YAML files, or folders of those.
+    """Reads cases of commands, given by name, as YAML files or as folders of YAML files.
 
     Raises:
-        UserError: there is no such case, or one is wrong.
+        UserError: a case does not exist or is invalid.
     """
     known = find_cases()
     cases = []
@@ -92,7 +94,7 @@ def read_cases(names: Sequence[str], beside: Path | None = None) -> list[Command
         if not files:
             raise UserError(f"{path}: no case (*.yaml) in this folder", path=path)
         if files == [Path(name)] and path.suffix != ".yaml":
-            raise UserError(f"there is no case {name!r}, only: {', '.join(known)}")
+            raise UserError(f"there is no case {name!r}; choose from: {', '.join(known)}")
         cases += [read_command_case(file, beside) for file in files]
     return cases
 
@@ -105,12 +107,12 @@ def run_in_turns(
     """Measures groups whose candidates all take turns.
 
     Args:
-        groups: groups of candidates; every second round is in reverse order.
+        groups: groups of candidates; every second round takes them in reverse order.
         seeds: seed of each round.
-        is_settled: gets a group's number and rounds; true ends it.
+        is_settled: takes a group's number and its rounds so far; True ends the group.
 
     Returns:
-        Of each group the values of each round, derived ones included.
+        For each group the values of each round, derived ones included.
     """
     for group in groups:
         for measure in list(group.candidates.values()) * group.warmup:
@@ -140,7 +142,7 @@ def _show_run(name: str, number: int, count: int, values: Values) -> None:
 def make_records(
     case: Case, rounds: Sequence[Values], seeds: Sequence[int], row: str | None = None
 ) -> list[Record]:
-    """Makes a record of each value of a group or row."""
+    """Makes a record of each value of a group, or only of the values of `row`."""
     config, records = case.config(), []
     for key in dict.fromkeys(key for values in rounds for key in values):
         if row not in (None, key.row):
@@ -171,7 +173,7 @@ def run_case(case: Case, folder: Path, seeds: Sequence[int]) -> list[Record]:
     measured: list[list[Values]] = []
     for group in case.groups(folder):
         measured += run_in_turns([group], seeds[:1] if group.once else seeds)
-    for rounds in measured:  # once all are done, since the settings may tell versions
+    for rounds in measured:  # after all groups: runs may add versions to the settings
         records += make_records(case, rounds, seeds)
     return records
 
@@ -184,7 +186,7 @@ def run_commands(
     groups: list[Group] = []
     for case in cases:
         if missing := case.missing():
-            print(f"{case.name}: left out, {missing[0]} is not there", flush=True)
+            print(f"{case.name}: left out, {missing[0]} does not exist", flush=True)
             continue
         try:
             groups += case.groups(folder)
@@ -222,7 +224,7 @@ def _compared(
 
 
 def sections_of(names: Sequence[str]) -> Sections:
-    """Returns the sections of the runner's flags and of a module's."""
+    """Returns the sections of the runner's flags and of the case's own, if it has any."""
     own = case_class(names[0]) if len(names) == 1 else None
     return {RunnerSettings: "runner"} | ({} if own is None else {own: names[0]})
 
@@ -247,7 +249,7 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
         The exit status.
     """
     if not names:
-        raise UserError(f"name a case: {', '.join(find_cases())}")
+        raise UserError(f"name a case; choose from: {', '.join(find_cases())}")
     sections = sections_of(names)
     values, _ = values_from_flags(flag_values, sections)
     settings = section_from_dict(RunnerSettings, values)
@@ -255,7 +257,9 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
     fault = ""
     if own := case_class(names[0]):
         if settings.beside is not None or len(names) > 1:
-            raise UserError(f"{names[0]} is no command: it runs alone, and not beside another one")
+            raise UserError(
+                f"{names[0]} is not a command: run it without other cases and without `beside`"
+            )
         case = section_from_dict(own, values)
         if case.processes > 1 and "RANK" not in os.environ:
             return start_ranks(case.processes, given)
@@ -283,7 +287,7 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
             value = "failed" if record.value is None else f"{record.value:.6g} {record.unit}"
             print(f"{record.benchmark:24s} {record.metric:24s} {value}")
     if not records:
-        raise UserError("nothing could be run")
+        raise UserError("no case could be run")
     write_records(target, records)
     print(f"records in {target}")
     if comparisons:
@@ -300,8 +304,8 @@ def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status.
 
-    That is 1 if most runs of something failed, its values are wrong, or it is worse than beside, 2
-    if nothing could be run.
+    The status is 1 if most runs of a metric failed, the values are wrong or the other checkout is
+    better; 2 if nothing could be run.
     """
     names = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[1:]))
     arguments: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates in one process, beside the limits of the machine."""
+"""Candidates in one process, compared with the limits of the machine."""
 
 import abc
 import dataclasses
@@ -19,7 +19,7 @@ from recsys.train.memory import keep_freed_memory
 
 OURS = "ours"
 NUM_BATCHES = 4
-"""Batches used in turns, so that the rows of a step are not in the cache already."""
+"""Batches used in turns, so that the rows of a step are not yet in the cache."""
 LIMITS = "limits of the machine"
 PRODUCT = "matrix product"
 
@@ -34,7 +34,7 @@ class SideBySide(Case, abc.ABC):
     allocator: Literal["kept", "default"] = setting(
         "kept", "Whether freed memory is kept (recsys.train.memory)"
     )
-    matmul_size: int = setting(2048, "Rows and columns of the matrix product that is a limit")
+    matmul_size: int = setting(2048, "Rows and columns of the matrix product that gives the limit")
 
     @property
     def table_sizes(self) -> list[int]:
@@ -59,17 +59,17 @@ class SideBySide(Case, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSettings(SideBySide, abc.ABC):
-    """Settings of the kernels, one by one."""
+    """Settings of the cases that measure single kernels."""
 
     repeats: ClassVar[int] = 15
 
     dims: tuple[int, ...] = setting((128, 16), "Columns of a table")
     batch_sizes: tuple[int, ...] = setting((2048, 8192), "Samples of a batch")
-    copy_mib: int = setting(256, "MiB of the copy that is a limit")
-    device: Literal["cpu", "cuda"] = setting("cpu", "Device; peers of the CPU are left out on cuda")
+    copy_mib: int = setting(256, "MiB of the copy that gives the limit")
+    device: Literal["cpu", "cuda"] = setting("cpu", "Device; cuda leaves out peers for CPUs")
 
     def config(self) -> dict[str, Any]:
-        """Returns the settings; the device where it is no CPU."""
+        """Returns the settings, with the device if it is not a CPU."""
         on_gpu = {"device": self.device} if self.device != "cpu" else {}
         return SideBySide.config(self) | on_gpu
 
@@ -84,7 +84,7 @@ class KernelSettings(SideBySide, abc.ABC):
 
 
 class Limits:
-    """Rates of a large copy (0 bytes: none) and matrix product."""
+    """Rates of a large copy (0 bytes: no copy) and of a matrix product."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ def kernel_group(
     Args:
         row: the computation and its sizes.
         works: implementation -> function that runs it once, ours among them.
-        limits: of the machine.
+        limits: limits of the machine, for the floor.
         peer: implementation to compare ours with, if it is among them.
         num_bytes: least traffic in bytes between memory and the chip.
         flops: number of floating-point operations.
@@ -181,7 +181,7 @@ def check_error(case: str, result: Tensor, bound: Bounded) -> None:
     """
     excess = bound.excess(result)
     if excess > 1:
-        raise ArithmeticError(f"{case}: an error is {excess:.3g} times what rounding can make")
+        raise ArithmeticError(f"{case}: the error is {excess:.3g} times the bound of rounding")
 
 
 def id_batches(

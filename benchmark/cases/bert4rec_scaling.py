@@ -4,10 +4,10 @@
     python -m benchmark.run bert4rec_scaling --items 20000 --batch 16 --steps 20
     python -m benchmark.run bert4rec_scaling --dataset data/electronics --train_steps 20000
 
-Every figure comes from --run_benchmark of the training program, each run in a process of its own,
-in turns. The first half runs the presets of all sizes, the second --table_size with each option.
-Parameters are those at the catalogue of the run: --items generated ones, or those of --dataset.
-Quality, after --train_steps, is measured with --dataset alone.
+Every figure comes from --run_benchmark of the training program; runs take turns, each in its own
+process. The first half runs the presets of all sizes, the second runs --table_size with each
+option. Parameters are counted with the catalogue of the run: --items generated items, or those of
+--dataset. Quality after --train_steps is measured only with --dataset.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ ADAPTERS = {
     "iLoRA": ("--adapter=ilora",),
     "iLoRA + AMP": ("--adapter=ilora", "--amp"),
 }
-"""Rows of runs that begin with a checkpoint, which a run of one step saves."""
+"""Rows of runs that start from a checkpoint, which a run of one step saves."""
 
 PARAMETERS = "parameters"
 FIGURES = {PARAMETERS: Figure(PARAMETERS), **STEP_FIGURES}
@@ -61,20 +61,20 @@ class Scaling(Case):
     lower: ClassVar[frozenset[str]] = frozenset((PARAMETERS,))
 
     sizes: tuple[str, ...] = setting(tuple(PRESETS), "Sizes of the presets")
-    table_size: str = setting("130m", "Size of the table of options; none if empty")
+    table_size: str = setting("130m", "Size to measure with each option; empty measures no options")
     items: int = setting(20_000, "Items of the generated catalogue")
-    dataset: Path | None = setting(None, "Prepared dataset in place of a generated one")
+    dataset: Path | None = setting(None, "Prepared dataset, instead of a generated one")
     train_steps: int = setting(0, "Steps of a run with --dataset")
-    batch: int = setting(16, "Histories of a step")
+    batch: int = setting(16, "Histories per step")
     steps: int = setting(20, "Measured steps of each run")
-    warmup: int = setting(5, "Steps before those")
+    warmup: int = setting(5, "Steps before the measured ones")
     program_flags: str = setting("", "Further flags of the program, separated by spaces")
 
     def __post_init__(self) -> None:
         """Refuses unknown sizes."""
         for size in (*self.sizes, *filter(None, [self.table_size])):
             if size not in PRESETS:
-                raise UserError(f"there is no size {size}, only {', '.join(PRESETS)}")
+                raise UserError(f"there is no size {size}; choose from {', '.join(PRESETS)}")
 
     def config(self) -> dict[str, Any]:
         """Returns the settings."""
@@ -118,7 +118,7 @@ class Scaling(Case):
             users = max(4 * self.batch, 64)
             own = [
                 *(f"--max_steps={steps}", "--test_freq=1000000", "--dataset_name=random"),
-                "--baselines=",  # ease of many items takes longer than the steps
+                "--baselines=",  # fitting ease to many items takes longer than the steps
                 *(f"--random_item_count={self.items}", f"--random_user_count={users}"),
                 f"--random_size={users * MEAN_LENGTH}",
             ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact lists of a large catalogue beside plain scoring, timed and checked.
+"""Exact search in a large catalogue, compared with scoring every item, timed and checked.
 
-Candidates take turns, a query at a time. Then --queries lists are compared with those of all scores
-in float64. `trained` vectors have lengths and biases by popularity, `equal` ones have the same
-length and no bias, where no row is out of reach by its length.
+Candidates take turns, one query at a time. Then --queries lists are compared with those of all
+scores in float64. Popularity determines the lengths and biases of `trained` vectors; `equal`
+vectors have one length and no bias, so the search cannot rule out a row by its length.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ _ITEMS_AT_ONCE = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TopItems(Case):
-    """The best items of one history after the other."""
+    """The best items of histories, one at a time."""
 
     repeats: ClassVar[int] = 51
     lower: ClassVar[frozenset[str]] = frozenset((MULTIPLIED,))
 
     items: int = setting(2_200_000, "Items of the catalogue")
     dim: int = setting(64, "Columns")
-    top_k: int = setting(10, "Items of a list")
-    queries: int = setting(10_000, "Lists that are compared")
+    top_k: int = setting(10, "Items per list")
+    queries: int = setting(10_000, "Lists to check against scores in float64")
     threads: int = setting(2, "Threads of PyTorch")
 
     def config(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class TopItems(Case):
         }
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Tells how many lists differ."""
+        """Returns how many lists differ."""
         identical = [r.value or 0.0 for r in records if r.metric == IDENTICAL]
         differing = len(identical) * self.queries - sum(identical)
         return f"{differing:.0f} lists differ from those in float64" if differing else ""

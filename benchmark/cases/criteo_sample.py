@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM beside a linear model and trees on real clicks.
+"""DLRM compared with a linear model and trees on real clicks.
 
-The 100,000 rows of Criteo Kaggle in order: the first 65,000 train, the next 5,000 choose settings,
-the last 30,000 are tested once. The settings of DLRM (preset criteo_sample) and of the peers were
-chosen on the 5,000 rows. Each seed of DLRM runs the public command lines; its best epoch by the
-5,000 rows predicts. The difference from the linear model is that of the mean over the seeds, with
-the interval of a paired bootstrap of the 30,000 rows. Each further variant changes one thing.
+The 100,000 rows of Criteo Kaggle stay in order: the first 65,000 train, the next 5,000 choose
+settings, the last 30,000 are tested once. The settings of DLRM (preset criteo_sample) and of the
+peers were chosen on the 5,000 rows. Each seed of DLRM runs the public command lines and predicts
+with the epoch that is best on the 5,000 rows. The difference from the linear model is that of the
+mean over the seeds, with the interval of a paired bootstrap of the 30,000 rows. Each further
+variant changes one thing.
 """
 
 import dataclasses
@@ -52,7 +53,6 @@ class Variant:
     """One change to the preset.
 
     Attributes:
-        name: of the change.
         preprocessing: flags that come after `PREPROCESSING`.
         training: flags that come after `DLRM_FLAGS`.
     """
@@ -145,11 +145,11 @@ class CriteoSample(Case):
     repeats: ClassVar[int] = 1
     lower: ClassVar[frozenset[str]] = frozenset(("mean test log loss",))
 
-    seeds: int = setting(5, "Trainings of each variant, with seeds 1, 2, ...")
-    variants: int = setting(len(VARIANTS), "Variants to train, the preset first")
+    seeds: int = setting(5, "Training runs of each variant, with seeds 1, 2, ...")
+    variants: int = setting(len(VARIANTS), "Number of variants to train, the preset first")
 
     def __post_init__(self) -> None:
-        """Refuses counts of nothing."""
+        """Refuses counts below one."""
         require_positive(self, "seeds", "variants")
 
     def config(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class CriteoSample(Case):
         """Yields the peers and each variant."""
         data = default_data()
         if not data.is_file():
-            raise UserError(f"{data} is not there; RECSYS_DATA names the folder of real data")
+            raise UserError(f"{data} does not exist; set RECSYS_DATA to the folder of real data")
         with gzip.open(data) as file:
             lines = file.read().splitlines()
         if len(lines) != ALL:
@@ -193,7 +193,7 @@ class CriteoSample(Case):
         yield Group(candidates=candidates, once=True)
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Tells that the preset is no better than the linear model."""
+        """Reports a preset that is no better than the linear model."""
         name = f"DLRM, {PRESET.name}"
         low = next(r.value for r in records if (r.candidate, r.metric) == (name, _LOWER))
         return "" if low is not None and low > 0 else f"{name} is no better than {_LINEAR}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup, gradient and update of tables beside EmbeddingBag and FBGEMM.
+"""Lookup, gradient and update of tables, compared with EmbeddingBag and FBGEMM.
 
-All are checked in float64. Inputs are converted to each layout before the clock runs. Our tables
-use huge pages and check ids, FBGEMM's do neither.
+All are checked in float64. Inputs are converted to each layout before the clock starts. Our tables
+use huge pages and check ids; FBGEMM's do neither.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot interaction beside PyTorch, torch.compile and TorchRec, checked in float64."""
+"""Dot interaction compared with PyTorch, torch.compile and TorchRec, checked in float64."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def our_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class InteractionKernels(KernelSettings):
-    """Forward, and forward and backward."""
+    """The forward pass, and forward and backward passes together."""
 
     compile: bool = setting(True, "Measure torch.compile too (needs a C++ compiler)")
 
@@ -110,7 +110,7 @@ def _check(bottom: Tensor, vectors: Tensor, implementations: dict[str, Interacti
     generator = torch.Generator().manual_seed(3)
     width = reference.interaction_width(num_vectors, dim)
     gradient = torch.randn(bottom.shape[0], width, generator=generator).to(bottom.device)
-    gradient[:, order.numel() :] = 0  # Padding is no output of the others.
+    gradient[:, order.numel() :] = 0  # Only ours pads its output.
     bounds = error_bounds.dot_interaction(vectors.detach(), bottom.detach(), gradient)
     for name, function in implementations.items():
         inputs = [tensor.detach().requires_grad_() for tensor in (vectors, bottom)]

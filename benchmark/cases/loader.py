@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DLRM loader, with files in the page cache.
 
-`narrow` batches have storage dtypes, as they are copied to a GPU; `wide` ones have the model's
-dtypes, as on the CPU. If merlin-dataloader is installed (`make merlin`), it is compared with our
-parquet reader in that environment.
+`narrow` batches keep the storage dtypes, as they are copied to a GPU; `wide` batches have the
+model's dtypes, as on the CPU. If merlin-dataloader is installed (`make merlin`), it is compared
+with our parquet reader in that environment.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from recsys.data.parquet import FOLDER, PART_ROWS, ParquetReader, part_name, wri
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.settings import setting
 
-# Cardinalities of the Criteo Terabyte set at frequency limit 15, capped at 100,000: the same
-# storage dtypes but for five features, without gigabytes of ids.
+# Cardinalities of the Criteo Terabyte set at frequency limit 15, capped at 100,000 to avoid
+# gigabytes of ids: all but five features keep their storage dtype.
 TABLE_SIZES = (
     100000, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 100000, 100000, 100000, 11, 2209, 10667,
     104, 4, 968, 15, 100000, 100000, 100000, 100000, 12022, 97, 35,
@@ -85,7 +85,7 @@ class Loader(Case):
 
     @property
     def name(self) -> str:
-        """Name of the results, others with merlin-dataloader."""
+        """Name of the results, another one with merlin-dataloader."""
         return "loader_merlin" if MERLIN in candidates() else "loader"
 
     def config(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Loader(Case):
 
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields a candidate for each loader."""
-        torch.set_num_threads(1)  # widening is the only arithmetic; readers have their threads
+        torch.set_num_threads(1)  # widening is the only arithmetic; readers have their own threads
         root = folder / "dataset"
         spec = make_dataset(root, self.rows)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM beside a logistic regression, LightGBM and CatBoost on public logs of many kinds.
+"""DLRM compared with a logistic regression, LightGBM and CatBoost on public logs of many kinds.
 
 Each log of `benchmark.own_logs` that is in the folder is prepared by its schema: the first rows
 train, the next choose the step, the last are tested once. The public command lines train, test and
-predict; the test itself compares with the logistic regression and LightGBM. CatBoost, where it is
-installed (`make catboost`), is fitted to the same rows.
+predict; the test itself compares with the logistic regression and LightGBM. CatBoost, if installed
+(`make catboost`), is fitted to the same rows.
 
-With --output FOLDER an interrupted run goes on with the next log: those that are done keep their
-figures there, until the settings, the log or the code change.
+With --output FOLDER an interrupted run resumes at the next log: that folder keeps the figures of
+finished logs until the settings, the log or the code change.
 """
 
 import dataclasses
@@ -62,21 +62,22 @@ class OwnLogs(Case):
     repeats: ClassVar[int] = 1
 
     logs: Path = setting(Path("logs"), "Folder of NAME.csv, as benchmark.own_logs.make writes them")
-    only: tuple[str, ...] = setting((), "Names of logs (default: all that are in the folder)")
-    preset: str = setting("auto", "Preset of the training; empty for none")
+    only: tuple[str, ...] = setting((), "Names of logs (default: all in the folder)")
+    preset: str = setting("auto", "Preset of the training; empty uses no preset")
     program_flags: str = setting("", "Further flags of the training, separated by spaces")
 
     def __post_init__(self) -> None:
-        """Refuses logs that there are not."""
+        """Refuses unknown logs."""
         known = [log.name for log in LOGS.values() if log.kind != "next_item"]
         if unknown := [name for name in self.only if name not in known]:
             raise UserError(
-                f"`only` {', '.join(unknown)} must be among {', '.join(known)}", setting="only"
+                f"`only`: there is no log {', '.join(unknown)}; choose from {', '.join(known)}",
+                setting="only",
             )
 
     @property
     def seeded(self) -> bool:
-        """The training has a seed."""
+        """Every training run has a seed."""
         return True
 
     @property
@@ -90,7 +91,7 @@ class OwnLogs(Case):
         return {"training": " ".join(self.training)}
 
     def groups(self, folder: Path) -> Iterator[Group]:
-        """Yields the logs that are there, one after the other."""
+        """Yields the logs found in the folder, one after the other."""
         logs = [log for log in LOGS.values() if log.kind != "next_item"]
         asked = [log for log in logs if not self.only or log.name in self.only]
         there = [log for log in asked if self._file(log).is_file()]
@@ -103,7 +104,7 @@ class OwnLogs(Case):
                 setting="logs",
             )
         if not has_catboost():
-            print("CatBoost is left out: it is not installed, see `make catboost`", flush=True)
+            print("CatBoost is left out: `make catboost` installs it", flush=True)
         for log in there:
             log.check(self._file(log))
         for number, log in enumerate(there, 1):
@@ -112,14 +113,14 @@ class OwnLogs(Case):
             yield Group(candidates={log.name: measure})
 
     def judge(self, key: Key) -> tuple[Direction, str]:
-        """Returns the better direction and the change that does not count."""
+        """Returns the better direction and the largest change that does not count."""
         if key.metric == SECONDS:
             return "lower", "20%"
         is_loss = any(key.metric.endswith(LOG_LOSS + end) for end in _ENDS)
         return "lower" if is_loss else "higher", f"{_MOST_BEHIND}"
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Names the logs on which another model is clearly better, by more than a little."""
+        """Names the logs on which another model is clearly better, by more than `_MOST_BEHIND`."""
         behind = []
         for name, row in rows_of(records).items():
             best = best_of_others(row, AUC)
@@ -131,7 +132,7 @@ class OwnLogs(Case):
         return self.logs / f"{log.name}.csv"
 
     def _measure(self, log: OwnLog, folder: Path, seed: int) -> Values:
-        """Measures a log, or takes the figures of an earlier run that are still true."""
+        """Measures a log, or reuses the figures of an earlier run if they are still valid."""
         run = folder / f"seed_{seed}"
         asked = self._identity(log)
         if (found := _kept(run / _FIGURES, asked)) is None:
@@ -147,7 +148,7 @@ class OwnLogs(Case):
         return {Key(log.name, n, "s" if n == SECONDS else ""): v for n, v in found.items()}
 
     def _identity(self, log: OwnLog) -> dict[str, Any]:
-        """Returns all that the figures of a log depend on."""
+        """Returns everything that the figures of a log depend on."""
         peers = [name for name in OTHERS if importlib.util.find_spec(name)]
         return {
             "training": self.training,
@@ -158,7 +159,7 @@ class OwnLogs(Case):
         }
 
     def _figures(self, log: OwnLog, run: Path, seed: int) -> dict[str, float]:
-        """Trains and tests a log beside the other models."""
+        """Trains and tests on a log; returns our figures and those of the other models."""
         dataset, checkpoint = run / "dataset", run / "checkpoint"
         _tell(log, "preparing")
         given = (f"--input={self._file(log)}", f"--schema={log.schema}", f"--output={dataset}")
@@ -170,7 +171,7 @@ class OwnLogs(Case):
         flags = ("--mode=train", of_dataset, *chosen, "--baselines=", f"--seed={seed}")
         run_training(DLRM, *flags, *self.training, log=run / "train.json")
         seconds = time.perf_counter() - started
-        _tell(log, "testing beside the baselines")
+        _tell(log, "testing against the baselines")
         trained = (of_dataset, f"--load_checkpoint_path={checkpoint}", "--eval_split=test")
         logged = run_training(DLRM, "--mode=test", *trained, log=run / "test.json")
         predictions = run / "predictions.parquet"
@@ -194,7 +195,7 @@ def _tell(log: OwnLog, what: str) -> None:
 
 
 def _kept(file: Path, asked: Mapping[str, Any]) -> dict[str, float] | None:
-    """Returns figures that a run of the same settings left; None where there are none."""
+    """Returns the figures that a run with the same settings left, or None."""
     if not file.is_file():
         return None
     kept = json.loads(file.read_text())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The AUC that bfloat16 and 8 bits cost DLRM.
 
-Each seed trains in float32 and in bfloat16 by the public command line. The float32 model is tested
-as it is, under --amp and with --quantize int8, so every difference is one of the same seed on the
-same test rows. Real rows are those of the case criteo_sample, where they are.
+Each seed trains in float32 and in bfloat16 with the public command line. The float32 model is
+tested unchanged, under --amp and with --quantize int8, so every difference compares the same seed
+on the same test rows. The real rows are those of the case criteo_sample, if its file exists.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class PrecisionCost(Case):
 
     @property
     def seeded(self) -> bool:
-        """Every training has a seed."""
+        """Every training run has a seed."""
         return True
 
     def config(self) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing beside Polars and DuckDB, or our engines beside each other.
+"""Criteo preprocessing compared with Polars and DuckDB, or our engines with each other.
 
     python -m benchmark.run preprocessing
     python -m benchmark.run preprocessing --engines --rows 1000000   (make spark nvtabular)
     python -m benchmark.run preprocessing --typed                    (30 columns with a schema)
 
-Generates the logs once (four days), then runs the candidates in turns, each in a process of its
-own: text -> counts over all days -> dictionary -> split binary. All must write the same bytes.
-With --engines every round also runs each on 1,000 rows, to measure its start-up time.
+Generates the logs once (four days), then runs the candidates in turns, each in its own process:
+text -> counts over all days -> dictionary -> split binary. All must write the same bytes. With
+--engines every round also runs each candidate on 1,000 rows, to measure its start-up time.
 """
 
 import dataclasses
@@ -67,14 +67,16 @@ class Preprocessing(Case):
 
     rows: int = setting(4_000_000, "Generated rows, four days")
     threads: int = setting(2, "Threads of each candidate")
-    frequency_limit: int = setting(15, "Rarer categories get id 0")
-    engines: bool = setting(False, "Our engines beside each other, with their start-up time")
-    typed: bool = setting(False, "A log of 30 typed columns beside Polars, in place of Criteo's")
+    frequency_limit: int = setting(15, "Categories with fewer rows get id 0")
+    engines: bool = setting(False, "Compare our engines with each other, start-up time included")
+    typed: bool = setting(
+        False, "Compare with Polars on a log of 30 typed columns instead of Criteo's"
+    )
     candidates: tuple[str, ...] = setting(
-        (), "Candidates by commas, of which the first writes the expected bytes"
+        (), "Candidates, separated by commas; the first writes the expected bytes"
     )
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Name -> version of Spark or NVTabular, as their runs tell."""
+    """Name -> version of Spark or NVTabular, as their runs report it."""
 
     @property
     def name(self) -> str:
@@ -117,7 +119,7 @@ class Preprocessing(Case):
                 Key(candidate, "peak_anonymous", "MiB"): usage.peak_anon_mib,
             }
             for start in starts:
-                # On a busy machine a small input may take longer than a small start.
+                # On a busy machine the start can take longer than a run on few rows.
                 rest_s = usage.wall_s - start.wall_s
                 rate = (self.rows - START_ROWS) / rest_s if rest_s > 0 else math.nan
                 values[Key(candidate, "start", "s")] = start.wall_s
@@ -135,20 +137,20 @@ class Preprocessing(Case):
         """Runs a candidate and checks its output.
 
         Raises:
-            DifferingBytesError: it failed or wrote other bytes than the first.
+            DifferingBytesError: it failed or wrote other bytes than the first candidate.
         """
         output = work / candidate
         usage = run_process(
             self.command(candidate, raw, output),
             env={
                 "PYTHONPATH": str(HERE),
-                # Modules are compiled in the first run alone, whatever this environment says.
+                # Only the first run compiles Python modules, whatever this environment says.
                 "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
                 "PYTHONDONTWRITEBYTECODE": "",
             },
         )
         if usage.exit_status != 0:
-            message = f"{candidate} ended with {usage.exit_status}:\n{usage.output}"
+            message = f"{candidate} failed with exit status {usage.exit_status}:\n{usage.output}"
             raise DifferingBytesError(message)
         checksums = dataset_checksums(output)
         self.versions.update(foreign_versions(output))

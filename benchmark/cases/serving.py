@@ -5,12 +5,12 @@
     python -m benchmark.run serving --measured one_client
     python -m benchmark.run serving --measured memory     # instances that share the tables
 
-In the environment of `make triton-env`. Deploys NVIDIA's default DLRM with random weights (26
+Needs the environment of `make triton-env`. Deploys NVIDIA's default DLRM with random weights (26
 tables of 100,000 rows of 128: 1.33 GB), sends requests over gRPC from this machine, and runs the
-same version in this process before and after each measurement: with the Python backend, with and
-without dynamic batching, and with the native one, where it is built. Requests that arrive at random
-moments give the largest rate at which the 99th percentile of the latency stays within `--p99_ms`.
-Ids are uniform, the slowest case. Fails if instances that share tables take more memory than
+same version in this process before and after each measurement. Measures the Python backend, with
+and without dynamic batching, and the native backend if it is built. Requests that arrive at random
+determine the largest rate at which the 99th percentile of the latency stays within `--p99_ms`. Ids
+are uniform, the slowest case. Fails if instances that share tables take more memory than
 `memory_limit`.
 """
 
@@ -46,7 +46,7 @@ BESIDES_TABLES = 300 * MIB
 TOGETHER, ALLOWED, OWN = "PSS together", "PSS allowed", "largest of its own"
 _MEMORY_ROUNDS = 40
 _MOST_PERF_ANALYZER_ROWS = 256
-"""Rows of a request: perf_analyzer prepares 4,096 for minutes, Python's clients do not."""
+"""Most rows of a request of perf_analyzer, which would prepare 4,096 rows for minutes."""
 
 
 def backends() -> tuple[Backend, ...]:
@@ -75,19 +75,21 @@ class Serving(Case):
 
     repeats: ClassVar[int] = 2
 
-    measured: Literal["load", "one_client", "memory"] = setting("load", "What is measured")
+    measured: Literal["load", "one_client", "memory"] = setting("load", "What to measure")
     tables: int = setting(26, "Number of tables")
     table_rows: int = setting(100_000, "Rows of each table")
     batch_sizes: tuple[int, ...] = setting((1, 64, 4096), "Rows of a request")
-    concurrency: tuple[int, ...] = setting((1, 4, 16), "Clients")
-    instances: tuple[int, ...] = setting((1, 2, 4), "Instances whose memory is measured")
+    concurrency: tuple[int, ...] = setting((1, 4, 16), "Numbers of concurrent clients")
+    instances: tuple[int, ...] = setting((1, 2, 4), "Numbers of instances to measure in memory")
     seconds: float = setting(4.0, "Seconds of each measurement")
     clients: Literal["auto", "perf_analyzer", "python"] = setting(
         "auto",
-        f"Clients of requests up to {_MOST_PERF_ANALYZER_ROWS} rows; Python sends larger ones",
+        f"Client for requests up to {_MOST_PERF_ANALYZER_ROWS} rows; Python sends larger ones",
     )
-    p99_ms: float = setting(10.0, "Limit of arriving requests")
-    arrival_clients: int = setting(32, "Arriving requests in flight")
+    p99_ms: float = setting(
+        10.0, "Limit in ms of the 99th percentile, for requests that arrive at random"
+    )
+    arrival_clients: int = setting(32, "Most requests in flight that arrive at random")
 
     @property
     def name(self) -> str:
@@ -140,7 +142,7 @@ class Serving(Case):
         here: ServedModel,
         _seed: int,
     ) -> Values:
-        """Measures a server, and the model in this process beside it."""
+        """Measures a server, and the same model in this process."""
         values: dict[Key, float] = {}
         is_load = self.measured == "load"
         with deployed.serve(serving) as server, _endpoint(server) as endpoint:
@@ -164,7 +166,7 @@ class Serving(Case):
                     values[
                         Key(f"batch {rows}, arrivals, {name}", "within the p99", "samples/s")
                     ] = rate
-                if is_load and name != "plain":  # whose model is that of `batching`
+                if is_load and name != "plain":  # plain has the model of `batching`
                     row = f"batch {rows}, in process{_suffix(serving.backend)}"
                     rate = rows * len(alone) / sum(alone)
                     values |= _latencies(row, LatencySummary.of(alone), rate)
@@ -181,7 +183,7 @@ class Serving(Case):
         return 0.0 if best is None else best.rate
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Tells which instances take too much memory."""
+        """Names the instances that take too much memory."""
         values = {(r.candidate, r.metric): r.value or 0.0 for r in records}
         above = [
             row
@@ -220,7 +222,7 @@ def _endpoint(server: TritonServer) -> Endpoint:
 
 
 def measure_memory(deployed: DeployedDlrm, backend: Backend, instances: int, _seed: int) -> Values:
-    """Measures instances that have each read all tables."""
+    """Measures the memory of instances, each of which has read all tables."""
     measured = _memory(deployed, backend, instances)
     counted = "1 instance" if instances == 1 else f"{instances} instances"
     row = counted + _suffix(backend)

@@ -120,7 +120,7 @@ def _check(
     generator = torch.Generator().manual_seed(7)
     width = reference.interaction_width(len(table_sizes) + 1, dim)
     gradient = torch.randn(256, width, generator=generator).to(order.device)
-    gradient[:, order.numel() :] = 0  # Padding is no output of the others.
+    gradient[:, order.numel() :] = 0  # Only ours pads its output.
     bottom = torch.randn(256, dim, generator=generator).to(order.device)
 
     for name, (tables, forward) in steps.items():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our DLRM training step on the CPU beside PyTorch's and TorchRec's.
+"""Our DLRM training step on the CPU, compared with PyTorch's and TorchRec's.
 
 All candidates start from the same weights, use the same batches, threads and allocator setting,
 take turns, and must reach the same losses before they are timed. The ceiling is the time that the
 floating-point operations of the step would take at the rate of a large matrix product by the faster
-library in torch. `make torchrec` installs TorchRec; without it that is left out.
+library in torch. `make torchrec` installs TorchRec, which is left out otherwise.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ INFERENCE_CASES = tuple(
     (model, "zipf", batch_size) for model in ("big", "small") for batch_size in (1, 64, 4096)
 )
 SHORTEST_S = 0.05
-"""Seconds of one measurement, at least; short steps are repeated within it."""
+"""Shortest measurement, in seconds; it repeats short steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +64,10 @@ class TrainSteps(SideBySide):
 
     repeats: ClassVar[int] = 9
 
-    inference: bool = setting(False, "Forward passes, not training")
-    bfloat16: bool = setting(False, "All under autocast, ours in float32 beside them")
-    models: tuple[str, ...] = setting(tuple(SIZES), "Models, of big and small")
-    batch_sizes: tuple[int, ...] = setting((), "Leave out the cases of all others")
+    inference: bool = setting(False, "Measure forward passes instead of training")
+    bfloat16: bool = setting(False, "Run all under autocast, and ours in float32 too")
+    models: tuple[str, ...] = setting(tuple(SIZES), "Models: big, small or both")
+    batch_sizes: tuple[int, ...] = setting((), "Batch sizes to measure; default: all")
 
     @property
     def name(self) -> str:

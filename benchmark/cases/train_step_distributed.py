@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our DLRM training step on two processes beside TorchRec's.
+"""Our DLRM training step on two processes, compared with TorchRec's.
 
-After `make torchrec`. TorchRec uses DistributedModelParallel with FBGEMM's tables, and
+Needs `make torchrec`. TorchRec uses DistributedModelParallel with FBGEMM's tables, and
 DistributedDataParallel for the MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's
 example does. All run in the same two processes, start from the same weights, use the same batches
 in turns, and must reach the same losses before they are timed. The time includes the distribution
@@ -56,8 +56,8 @@ class TrainStepDistributed(SideBySide):
 
     threads: int = setting(1, "Threads of each process")
     ranks: int = setting(2, "Processes")
-    models: tuple[str, ...] = setting(tuple(SIZES), "Models, of big and small")
-    samples: int = setting(65_536, "Samples of a round of one side, at least 4 batches")
+    models: tuple[str, ...] = setting(tuple(SIZES), "Models: big, small or both")
+    samples: int = setting(65_536, "Samples per round of each implementation, at least 4 batches")
 
     def __post_init__(self) -> None:
         """Refuses an environment without TorchRec."""

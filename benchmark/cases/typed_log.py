@@ -25,8 +25,8 @@ _CHUNK = 100_000
 def generate_typed(folder: Path, rows: int) -> Path:
     """Writes log.csv and schema.yaml; returns the log.
 
-    Texts are product codes of 10 bytes or words of up to 17, of 10 to a million values, half of the
-    columns with Zipf's frequencies; a thirtieth of the fields is empty.
+    Texts are product codes of 10 bytes or words of up to 17 bytes. A column has 10 to a million
+    distinct values; half of the columns have Zipf's frequencies. One field in thirty is empty.
     """
     folder.mkdir(parents=True)
     (folder / "schema.yaml").write_text(SCHEMA)

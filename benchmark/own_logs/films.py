@@ -10,10 +10,10 @@ from benchmark.own_logs.log import OwnLog
 from benchmark.own_logs.tables import fields, shuffled
 
 LIKED = 4
-"""Stars from which a rating is a click."""
+"""Fewest stars with which a rating is a click."""
 
 KEPT = 10
-"""Liked films of a history."""
+"""Most liked films of a history."""
 
 _USER = ("user", "age", "gender", "occupation", "zip")
 _GENRES = (
@@ -29,7 +29,7 @@ def clicked(stars: str) -> str:
 
 
 def year(title: str) -> str:
-    """Returns the year in brackets at the end of a title, or nothing."""
+    """Returns the year in brackets at the end of a title, or an empty text."""
     found = re.search(r"\((\d{4})\)\s*$", title)
     return found[1] if found else ""
 
@@ -37,14 +37,14 @@ def year(title: str) -> str:
 def with_histories(
     ratings: Iterable[tuple[str, str, str, int]],
 ) -> Iterator[tuple[str, str, str, int, str]]:
-    """Yields ratings in the order of their times with the films that their users liked before.
+    """Yields ratings in time order, with the films that their users liked before.
 
     Args:
         ratings: user, film, stars and time, in any order.
 
     Yields:
-        The rating and the last liked films, the latest at the end. Films of the same second are
-        not before each other.
+        The rating and the last liked films, the latest at the end. Films rated in the same second
+        do not count as earlier.
     """
     liked: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT))
     fresh: defaultdict[str, list[str]] = defaultdict(list)
@@ -107,7 +107,7 @@ ML_100K = OwnLog(
     origin="MovieLens-100K, GroupLens, Harper and Konstan 2015",
     files=(f"{_100K}u.data", f"{_100K}u.user", f"{_100K}u.item"),
     licence=_TERMS,
-    label="click: 1 the film got four stars or five",
+    label="click: 1 the film got four or five stars",
     rows=100_000,
     sha256="b56eb4ebc31639eb27dbfd217f3c338bc4f1701bd9e516af66ae70e600d7e1dc",
     make=shuffled(_ml_100k),
@@ -119,11 +119,11 @@ ML_100K_HISTORIES = OwnLog(
     origin="MovieLens-100K, GroupLens, Harper and Konstan 2015",
     files=ML_100K.files,
     licence=_TERMS,
-    label="click: 1 the film got four stars or five",
+    label="click: 1 the film got four or five stars",
     rows=100_000,
     sha256="941bc78b4b4125b0b2fefdb297ba10d61000404566130b91fc795194110bff93",
     make=_ml_100k_histories,
-    changed="in the order of the times; liked holds the last ten films that the user liked before",
+    changed="ordered by time; liked holds the last ten films that the user liked before",
 )
 ML_1M = OwnLog(
     name="ml_1m",
@@ -136,7 +136,7 @@ ML_1M = OwnLog(
         "github.com/Eltallerdedatos/ml-1m@bbfe1952ad: movies.dat",
     ),
     licence=_TERMS,
-    label="click: 1 the film got four stars or five",
+    label="click: 1 the film got four or five stars",
     rows=1_000_209,
     sha256="ad119f5346e8bdb465121770e0e7f41bc3d455f285dde0d58bf8b766d27d6f97",
     make=shuffled(_ml_1m),

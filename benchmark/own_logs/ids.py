@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Click logs of ids and categories alone."""
+"""Click logs of ids and categories only."""
 
 import datetime
 import random
@@ -19,13 +19,13 @@ def uses_and_draws(rows: Sequence[dict[str, str]], seed: int = 0) -> Iterator[li
 
     Args:
         rows: uses, with the columns of Frappe.
-        seed: of the draw, which takes any app with the same probability.
+        seed: seed of the draw, in which every app is equally likely.
     """
     items = sorted({row["item"] for row in rows}, key=int)
     used: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         used[row["user"]].add(row["item"])
-    # Python keeps the numbers of random(), not those of choice().
+    # Versions of Python agree on the numbers of random(), not on those of choice().
     generator = random.Random(seed)
     for row in rows:
         context = [row[name] for name in _CONTEXT]
@@ -69,11 +69,11 @@ FRAPPE = OwnLog(
     origin=_FRAPPE,
     files=("github.com/irecsys/CARSKit@0a1789fb08: context-aware_data_sets/Mobile_Frappe.zip",),
     licence=_FRAPPE_TERMS,
-    label="1 is a use of an app; 0 two apps a use, drawn from those that its user never used",
+    label="1: the user used the app; 0: one of two apps, drawn per use, that the user never used",
     rows=288_609,
     sha256="1035ac3960f3ab6800c07382c215b4341510eac62121f7eb07a146584819fa3b",
     make=shuffled(_frappe),
-    changed="raw values; the count of uses, which no row of 0 can have, is left out",
+    changed="raw values; the count of uses is left out, since no row with label 0 has one",
 )
 FRAPPE_NFM = OwnLog(
     name="frappe_nfm",
@@ -86,19 +86,19 @@ FRAPPE_NFM = OwnLog(
         "data/frappe/frappe.test.libfm",
     ),
     licence=_FRAPPE_TERMS,
-    label="1 is a use of an app, 0 one of the two that were drawn for it, by the authors",
+    label="1: the user used the app; 0: one of two apps that the authors drew per use",
     rows=86_582,
     sha256="87b32102fa4b22deea61718b8d2971cd44f50c57aa934912e121ce699c26606f",
     make=shuffled(libfm),
-    changed="codes in place of values, counted on over the columns; a random 30% of the log, "
-    "its validation and test part",
+    changed="codes in place of values, numbered across all columns; a random 30% of the log, "
+    "its validation and test parts",
 )
 AMAZON_ACCESS = OwnLog(
     name="amazon_access",
     kind="ids",
     origin="Amazon.com Employee Access Challenge, kaggle.com 2013",
     files=("github.com/pyduan/amazonaccess@f8addfefce: data/train.csv",),
-    licence="rules of the competition: for it alone, no redistribution",
+    licence="rules of the competition: only for use in it, no redistribution",
     label="ACTION: 1 the access was granted",
     rows=32_769,
     sha256="7511d3c09a5d3599b62d7d9b567661a685ee31ae63504bbc56fea31ad35bf32b",
@@ -136,20 +136,20 @@ TALKINGDATA = OwnLog(
     kind="ids",
     origin="TalkingData AdTracking Fraud Detection, kaggle.com 2018, its train_sample.csv",
     files=("github.com/markqle/TalkingData-AdFraud-ML@19e50f1408: train_sample.csv",),
-    licence="rules of the competition: for it alone, no redistribution",
+    licence="rules of the competition: only for use in it, no redistribution",
     label="is_attributed: 1 the app was installed after the click",
     rows=100_000,
     sha256="fcfb6f8eb219a902a942757b2d2ba1ddcaaa1ceef4b3a80a554cb03bb841b3e8",
     make=in_order(as_it_is(), "click_time", _minutes),
-    changed="the publisher's codes; times cut to minutes by whoever saved this copy; "
-    "attributed_time, that of the install, is there for clicks of label 1 alone",
+    changed="the publisher's codes; this copy has times cut to minutes; attributed_time, the time "
+    "of the install, is set only for clicks with label 1",
 )
 AVAZU = OwnLog(
     name="avazu",
     kind="ids",
     origin="Click-Through Rate Prediction, Avazu, kaggle.com 2014",
     files=("github.com/Lapis-Hong/Wide-ResDNN@9889f939de: data/avazu/train.csv",),
-    licence="rules of the competition: for it alone, no redistribution",
+    licence="rules of the competition: only for use in it, no redistribution",
     label="click: 1 the banner was clicked",
     rows=8_087,
     sha256="57fc4f3767e662536e7d6f331499b03d861627876f8c925338f27ec52b245e13",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a public log, and the file that is made from its source."""
+"""Describes a public log and makes its file from the source."""
 
 import csv
 import dataclasses
@@ -13,7 +13,7 @@ from recsys.errors import UserError
 from recsys.files.durable import whole_file
 
 Kind = Literal["ids", "mixed", "numbers", "next_item"]
-"""Columns of a click log: categories alone, with numbers, numbers alone; or a log of items."""
+"""Columns of a click log: only categories, both, or only numbers; or else a log of items."""
 
 RowsOfFields = Iterable[Sequence[str]]
 """Rows of a log in its order, the header first."""
@@ -26,17 +26,17 @@ class OwnLog:
     """A public log.
 
     Attributes:
-        name: of the file that is made, without its suffix.
+        name: name of the csv file, without its suffix.
         kind: what its columns hold.
         origin: who published it, and where.
         files: the source, each file as `repository@commit: path`.
         licence: what its publisher states.
         label: which rows are clicks, and what their label stands for.
-        rows: rows of the file that is made, without the header.
-        sha256: of that file.
-        make: gets the local copies of `files` in their order, returns the rows: in the order of
-            their times, or else shuffled.
-        changed: what was done to the values before we got them, and by `make`.
+        rows: number of rows of the csv file, without the header.
+        sha256: checksum of the csv file.
+        make: takes the local copies of `files` in that order; returns the rows in time order, or
+            shuffled if they have no times.
+        changed: how the values differ from those that were published first.
     """
 
     name: str
@@ -52,7 +52,7 @@ class OwnLog:
 
     @property
     def schema(self) -> Path:
-        """The schema of a click log, with its split: columns, roles and labels."""
+        """File of the schema of a click log: columns, roles, labels and split."""
         return _SCHEMAS / self.kind / f"{self.name}.yaml"
 
     def sources(self, source: Path) -> list[Path]:
@@ -62,7 +62,7 @@ class OwnLog:
             source: the file, or a folder with all of them, each by the last part of its path.
 
         Raises:
-            UserError: one is not there.
+            UserError: a file is missing.
         """
         if source.is_file() and len(self.files) == 1:
             return [source]
@@ -76,17 +76,17 @@ class OwnLog:
         return paths
 
     def check(self, path: Path) -> None:
-        """Refuses a file that is not the one that `write` makes.
+        """Refuses a file that differs from what `write` makes.
 
         Raises:
-            UserError: it is another one.
+            UserError: the file differs.
         """
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.sha256:
             raise UserError(
-                f"{path} is another {self.name} than the one that was measured: its sha256 is "
-                f"{found}, expected {self.sha256}; python -m benchmark.own_logs.make makes it"
+                f"{path} differs from the {self.name} that was measured: its sha256 is {found}, "
+                f"expected {self.sha256}; python -m benchmark.own_logs.make makes the right file"
             )
 
     def write(self, source: Path, output: Path) -> None:
@@ -97,7 +97,7 @@ class OwnLog:
             output: the csv file to write.
 
         Raises:
-            UserError: the source is another one than that which was measured.
+            UserError: the source differs from the one that was measured.
         """
         paths = self.sources(source)
         digest, rows = hashlib.sha256(), -1
@@ -108,9 +108,9 @@ class OwnLog:
                 file.write(line)
             if digest.hexdigest() != self.sha256:
                 raise UserError(
-                    f"`source` {source} makes another {self.name} than the one that was measured: "
+                    f"`source` {source} does not give the {self.name} that was measured: it has "
                     f"{rows} rows with sha256 {digest.hexdigest()}, expected {self.rows} rows "
-                    f"with {self.sha256}; take the file from {self.files}",
+                    f"with {self.sha256}; download the source from {self.files}",
                     setting="source",
                 )
 

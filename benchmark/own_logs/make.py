@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the csv file of a public log from its source, the same for everyone.
+"""Makes the csv file of a public log from its source, with the same bytes for everyone.
 
     python -m benchmark.own_logs.make                     # lists the logs and their sources
     python -m benchmark.own_logs.make --log coupon --source coupon.csv --output logs/coupon.csv
 
 The sources are not part of the project, since most of their licences do not allow it: download the
-file that the list names. Where there are several, --source is the folder that holds them.
+file that the list names. If a log has several source files, --source is the folder that holds them.
 """
 
 import dataclasses
@@ -22,24 +22,28 @@ from recsys.settings import setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MakeSettings:
-    """Which log, from what."""
+    """Which log to make, and from which source."""
 
-    log: str | None = setting(None, "Name of the log (default: list them)")
-    source: Path | None = setting(None, "Local copy of its source: the file, or a folder of them")
-    output: Path | None = setting(None, "The csv file to write")
+    log: str | None = setting(None, "Name of the log to make (default: list all logs)")
+    source: Path | None = setting(
+        None, "Local copy of the source: the file, or a folder if there are several"
+    )
+    output: Path | None = setting(None, "csv file to write")
 
     def __post_init__(self) -> None:
-        """Refuses names that are not there."""
+        """Refuses unknown logs and missing paths."""
         if self.log is not None and self.log not in LOGS:
             raise UserError(f"`log` {self.log!r} must be one of {', '.join(LOGS)}", setting="log")
         if self.log is not None and (self.source is None or self.output is None):
             raise UserError(
-                "`log` needs `source`, its local copy, and `output`, the csv file", setting="output"
+                "`log` needs `source`, the local copy of the log's source, and `output`, the csv "
+                "file to write",
+                setting="output",
             )
 
 
 def _describe(log: OwnLog) -> str:
-    """Returns what is known of a log, for a person."""
+    """Describes a log in words."""
     about = [log.origin, f"licence: {log.licence}", *log.files, log.label, log.changed]
     return "\n  ".join([f"{log.name} ({log.kind}, {log.rows:,} rows)", *filter(None, about)])
 

@@ -19,7 +19,7 @@ def _adult(train: Path, test: Path) -> Iterator[Sequence[str]]:
     yield _ADULT.split(",")
     for path in (test, train):
         for row in table(path):
-            if len(row) > 1:  # the first line of the test file is none
+            if len(row) > 1:  # the first line of the test file is not a row
                 yield [field.strip().removesuffix(".") for field in row]
 
 
@@ -53,7 +53,7 @@ ADULT = OwnLog(
     sha256="30674ba470f2ff0af26eb7119bf40d265638c0d4d3990352d668474d364d3db9",
     make=shuffled(_adult),
     changed="both files of UCI; blanks, and the full stop after the labels of its test file, are "
-    "taken away (both lie compressed in that repository)",
+    "removed (the repository has both files compressed)",
 )
 BANK = OwnLog(
     name="bank",
@@ -82,7 +82,7 @@ CHURN = OwnLog(
     rows=7_043,
     sha256="6dc04abd24b907139f39d97328e3be629bd64faf7bef14bf77e406839f0aef73",
     make=shuffled(as_it_is()),
-    changed="as published: 11 new customers have a blank for TotalCharges",
+    changed="as published: TotalCharges is blank for 11 new customers",
 )
 HOTEL = OwnLog(
     name="hotel",
@@ -94,7 +94,7 @@ HOTEL = OwnLog(
     rows=119_390,
     sha256="635a33b34394c5cadfa635d4ac4eb9f6235d96185c5c28b73d02c7c9dcc54723",
     make=in_order(_hotel, "arrival_date", str),
-    changed="arrival_date, the date of its three columns, is added; NULL stands for missing",
+    changed="arrival_date, the date of its three columns, is added; NULL means missing",
 )
 JOB_CHANGE = OwnLog(
     name="job_change",
@@ -118,7 +118,7 @@ DIABETES = OwnLog(
     rows=101_766,
     sha256="f99b2cd3dea9db071c81453aab7e33826f639ddbe48cdc28c1ff81be0d9bd41d",
     make=shuffled(member("dataset_diabetes/diabetic_data.csv"), by="patient_nbr"),
-    changed="the publisher's codes of patients; ? stands for missing",
+    changed="the publisher's codes of patients; ? means missing",
 )
 SHOPPERS = OwnLog(
     name="shoppers",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of users and their items in time order, for BERT4Rec.
 
-`prepare movielens --columns user=user,item=item` reads them; with `timestamp=timestamp` where there
-are times.
+`prepare movielens --columns user=user,item=item` reads them; add `timestamp=timestamp` for logs
+with times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ def _with_times(path: Path) -> Iterator[Sequence[str]]:
 
 
 def of_users(path: Path) -> Iterator[Sequence[str]]:
-    """Yields user and item of lines that hold a user and his items in time order."""
+    """Yields user and item of lines that hold a user and their items in time order."""
     yield _HEADER
     for user, *items in fields(path, " "):
         yield from ([user, item] for item in items)
 
 
 def of_sessions(path: Path) -> Iterator[Sequence[str]]:
-    """Yields session and item of lines that hold the items of a session; 0 fills a line up."""
+    """Yields session and item of lines that hold the items of a session, padded with 0."""
     yield _HEADER
     for session, items in enumerate(fields(path, ","), 1):
         yield from ([str(session), item] for item in items if item != "0")
@@ -111,8 +111,8 @@ GROCERY = OwnLog(
     rows=121_892,
     sha256="c7b7bedb41b809638b79779ccf9c312b2d537ee6e71eb2f88710a3c6221d02d1",
     make=_with_times,
-    changed="five-core; numbers in place of ids; the last two items of each user lie in other "
-    "files and are not here",
+    changed="five-core; numbers in place of ids; without the last two items of each user, which "
+    "are in other files",
 )
 DIGINETICA = OwnLog(
     name="diginetica",

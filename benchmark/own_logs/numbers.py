@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Click logs of numbers alone."""
+"""Click logs of numbers only."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,12 +61,12 @@ GIVE_ME_CREDIT = OwnLog(
         "github.com/SureshThyagara1/CYO---Kaggle-Give-Me-Some-Credit@a833420956: "
         "Data/cs-training.csv.zip",
     ),
-    licence="rules of the competition: for it alone, no redistribution",
+    licence="rules of the competition: only for use in it, no redistribution",
     label="SeriousDlqin2yrs: 1 ninety days past due within two years",
     rows=150_000,
     sha256="3669cf0acaf0286227db849c2af6649efac47714a66f51f11fb17e71022a23ae",
     make=shuffled(member("cs-training.csv")),
-    changed="the number of the row is a column without a name; NA stands for missing",
+    changed="the row number is a column without a name; NA means missing",
 )
 WEATHER = OwnLog(
     name="weather",
@@ -78,7 +78,7 @@ WEATHER = OwnLog(
     rows=18_159,
     sha256="3c38f05bdc5c4cb115f122414c66976e3662c875d96d7199d9e47fc46aff150e",
     make=as_it_is(),
-    changed="days in their order; names of the columns taken away by the publisher",
+    changed="days in their order; the publisher removed the names of the columns",
 )
 PULSARS = OwnLog(
     name="pulsars",
@@ -90,7 +90,7 @@ PULSARS = OwnLog(
     rows=17_898,
     sha256="74e2800c8a5c154a0b21cfc96a385f3f8b00c4b4a1da5f16ac281427802391af",
     make=shuffled(as_it_is()),
-    changed="CR line ends became LF; names of the columns by whoever saved this copy",
+    changed="this copy has LF line ends instead of CR, and names of the columns added",
 )
 PHONEME = OwnLog(
     name="phoneme",

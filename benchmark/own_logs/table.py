@@ -27,7 +27,7 @@ class Best(NamedTuple):
     """The best of the other models in a metric.
 
     Attributes:
-        value: its metric.
+        value: its value of the metric.
         lead: by how much ours differs.
     """
 
@@ -44,7 +44,7 @@ def rows_of(records: Sequence[Record]) -> dict[str, Row]:
 
 
 def best_of_others(row: Row, metric: str) -> Best | None:
-    """Returns the best of the other models; None where there is none."""
+    """Returns the best of the other models, or None."""
     is_loss = metric == LOG_LOSS
     values = {name: row.get(f"{name}_{metric}") for name in OTHERS}
     known = {name: value for name, value in values.items() if value is not None}
@@ -95,7 +95,7 @@ def _compared(best: Best | None) -> tuple[str, str]:
 
 
 def _stands(best: Mapping[str, Best]) -> str:
-    """Tells where ours stands in each metric, those that agree together."""
+    """Returns how ours compares in each metric, metrics with the same verdict together."""
     titles = sorted(best, key=lambda title: best[title].lead.stands)
     grouped = itertools.groupby(titles, key=lambda title: best[title].lead.stands)
     told = {stands: list(of_it) for stands, of_it in grouped}

@@ -31,14 +31,14 @@ def zipped(path: Path, member: str, delimiter: str = ",") -> Iterator[list[str]]
 
 
 def fields(path: Path, separator: str) -> Iterator[list[str]]:
-    """Yields the fields of lines without quotes, which any text separates."""
+    """Yields the fields of lines without quotes, separated by any text."""
     with path.open(encoding="latin-1") as text:
         for line in text:
             yield line.rstrip("\r\n").split(separator)
 
 
 def as_it_is(delimiter: str = ",") -> Callable[[Path], RowsOfFields]:
-    """Returns the `make` of a csv file with a header, whose values are kept."""
+    """Returns the `make` of a csv file with a header, which keeps all values."""
     return lambda path: table(path, delimiter)
 
 
@@ -58,17 +58,17 @@ def shuffled(
 ) -> Callable[..., RowsOfFields]:
     """Returns a `make` whose rows come in a random order, the same for everyone.
 
-    So the first rows train and the last ones test, whatever a schema says of the columns: a split
-    at random of the schema itself changes with the role of any column.
+    The first rows then train and the last ones test, whatever roles a schema gives the columns: a
+    random split by the schema itself would change with the role of any column.
 
     Args:
         make: yields the header, then the rows.
-        by: column whose rows of one value stay together.
+        by: column; rows with the same value of it stay together. None shuffles single rows.
     """
 
     def rows(*paths: Path) -> Iterator[Sequence[str]]:
         header, *body = make(*paths)
-        # Python keeps the numbers of random(), not the orders of shuffle().
+        # Versions of Python agree on the numbers of random(), not on the orders of shuffle().
         generator = random.Random(0)
         keys = [generator.random() for _ in body]
         if by is not None:
@@ -84,12 +84,12 @@ def shuffled(
 def in_order(
     make: Callable[..., RowsOfFields], column: str, time: Callable[[str], Any]
 ) -> Callable[..., RowsOfFields]:
-    """Returns a `make` whose rows come in the order of their times; of one time as they were.
+    """Returns a `make` whose rows come in time order; rows of one time keep their order.
 
     Args:
         make: yields the header, then the rows.
-        column: of the times.
-        time: makes times that can be compared of their texts.
+        column: column of the times.
+        time: converts the text of a time to a value that can be compared.
     """
 
     def rows(*paths: Path) -> Iterator[Sequence[str]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient-boosted trees of CatBoost, which is no dependency: `make catboost`."""
+"""Gradient-boosted trees of CatBoost, an optional package: `make catboost`."""
 
 import importlib.util
 from typing import Any
@@ -15,7 +15,7 @@ _MOST_TREES, _PATIENCE = 1000, 50
 
 
 def has_catboost() -> bool:
-    """Tells whether CatBoost is installed."""
+    """Returns True if CatBoost is installed."""
     return importlib.util.find_spec("catboost") is not None
 
 
@@ -24,13 +24,13 @@ def catboost_logits(
 ) -> Floats:
     """Fits trees with CatBoost's defaults until the loss of validation rows rises.
 
-    Lists are left out.
+    Columns of lists are left out.
 
     Args:
         train: training rows.
         validation: rows that choose the number of trees.
         tested: rows to predict.
-        threads: threads to use.
+        threads: number of threads.
 
     Returns:
         [B] logits of the tested rows.
@@ -51,7 +51,7 @@ def catboost_logits(
 
 
 def _pool(rows: SplitRows) -> Any:
-    """Returns the numbers and ids of rows in CatBoost's form."""
+    """Returns the numbers and ids of rows in CatBoost's format."""
     from catboost import FeaturesData, Pool
 
     first = rows.blocks[0]

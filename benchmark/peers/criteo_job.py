@@ -53,8 +53,8 @@ def write_splits(
     """Writes the column files of all splits.
 
     Args:
-        job: the job.
-        cardinalities: of each categorical column.
+        job: where and how to write.
+        cardinalities: cardinality of each categorical column.
         rows_per_day: rows of each day.
         encode: maps a day, a first row and the row after the last to the encoded columns, by their
             names: label, numbers in float32 and ids, [B] each.

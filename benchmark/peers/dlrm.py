@@ -28,7 +28,7 @@ LOSS_TOLERANCE = 1e-4
 """Largest relative difference of losses; float32 sums differ in their order."""
 
 BFLOAT16_LOSS_TOLERANCE = 1e-2
-"""The same in bfloat16, which implementations round at other places."""
+"""The same in bfloat16, where implementations round in different places."""
 
 SIZES: dict[str, ModelConfig] = {
     "big": ModelConfig(
@@ -122,7 +122,7 @@ def build_candidates(
     Args:
         config: sizes of the network; embedding type and interaction are replaced.
         table_sizes: rows of each table.
-        in_bfloat16: run all under bfloat16 autocast, and ours in float32 beside them.
+        in_bfloat16: run all under bfloat16 autocast, and ours in float32 too.
     """
     torch.manual_seed(8)
     fused = dataclasses.replace(config, embedding_type="joint_fused", interaction_op="cuda_dot")
@@ -178,15 +178,16 @@ def check_training(
 
 
 def compare_losses(losses: Mapping[str, Tensor], tolerance: float = LOSS_TOLERANCE) -> None:
-    """Compares the losses of each implementation, relatively.
+    """Compares the losses of each implementation with ours, relatively.
 
     Raises:
-        ArithmeticError: one differs from ours.
+        ArithmeticError: a loss differs from ours.
     """
     for name, other in losses.items():
         if not torch.allclose(other, losses[OURS], rtol=tolerance, atol=0.0):
             raise ArithmeticError(
-                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
+                f"losses of the same steps differ: ours {losses[OURS].tolist()}, {name} "
+                f"{other.tolist()}"
             )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Criteo preprocessing in DuckDB: to parquet, counts, ordered joins.
 
-DuckDB refuses rows with a wrong number of fields, but rounds `1.5` to 2 in silence.
+DuckDB refuses rows with a wrong number of fields, but silently rounds `1.5` to 2.
 """
 
 import tempfile

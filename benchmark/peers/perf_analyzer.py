@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's perf_analyzer as the clients of a served model.
 
-A Python client takes as much of a core as the server does, and with 16 of them it is Python that is
-measured. perf_analyzer is in the wheels of tritonclient up to 2.60; that of 2.50 runs with glibc
-2.36, and finds two of its libraries beside NVIDIA's server (`make perf-analyzer`).
+A Python client takes as much of a core as the server does, so 16 of them would measure Python.
+perf_analyzer is in the wheels of tritonclient up to 2.60; the program of 2.50 runs with glibc 2.36
+and takes two of its libraries from NVIDIA's server package (`make perf-analyzer`).
 """
 
 import importlib.util
@@ -25,12 +25,12 @@ from recsys.train.measure.timing import LatencySummary
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-triton" / "perf_analyzer"
 """Where `make perf-analyzer` puts the program."""
 _WINDOWS = 3
-"""Windows of a measurement: it ends when three agree, here with any difference."""
+"""Windows of a measurement: it ends once three agree, here whatever their difference."""
 _ANY_PERCENT = 1e6
 
 
 def find_perf_analyzer() -> Path | None:
-    """Finds the program on the PATH, else in `FOLDER`; None without one."""
+    """Finds the program on the PATH, else in `FOLDER`; None if it is in neither."""
     path = shutil.which("perf_analyzer") or shutil.which("perf_analyzer", path=str(FOLDER))
     return None if path is None else Path(path)
 
@@ -38,15 +38,15 @@ def find_perf_analyzer() -> Path | None:
 def measure_load(
     endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int, seconds: float
 ) -> LoadResult:
-    """Measures a model over gRPC as `load.measure_load`, under clients of perf_analyzer.
+    """Measures a model over gRPC like `load.measure_load`, with the clients of perf_analyzer.
 
     Raises:
         BadRequestError: a request does not fit the model.
-        UserError: perf_analyzer is missing, or failed; with its last words.
+        UserError: perf_analyzer is missing or failed; the message ends with its last output.
     """
     program = find_perf_analyzer()
     if program is None:
-        raise UserError("perf_analyzer is not installed: make perf-analyzer")
+        raise UserError("perf_analyzer is not installed: run `make perf-analyzer`")
     for request in requests:
         endpoint.check(request)
     rows = len(next(iter(requests[0].values())))
@@ -72,7 +72,9 @@ def measure_load(
         )
         if run.returncode != 0 or not profile.is_file():
             words = (run.stdout + run.stderr).strip().splitlines()[-5:]
-            raise UserError(f"{program} ended with {run.returncode}: " + " ".join(words))
+            raise UserError(
+                f"{program} failed with exit status {run.returncode}: " + " ".join(words)
+            )
         sent_ns, replied_ns = _read_profile(profile)
         after = endpoint.times()
     durations = [(end - begin) / 1e9 for begin, end in zip(sent_ns, replied_ns, strict=True)]
@@ -99,14 +101,14 @@ def _read_profile(path: Path) -> tuple[list[int], list[int]]:
 
 
 def server_libraries() -> dict[str, Path]:
-    """Finds the libraries that the program misses in the server's package.
+    """Finds the libraries that the program lacks, in the server's package.
 
     Raises:
-        UserError: the package nvidia-pytriton is not installed, or lacks one.
+        UserError: the package nvidia-pytriton is not installed, or lacks a library.
     """
     package = importlib.util.find_spec("pytriton")
     if package is None or package.origin is None:
-        raise UserError("nvidia-pytriton is not installed: make triton-env")
+        raise UserError("nvidia-pytriton is not installed: run `make triton-env`")
     folder = Path(package.origin).parents[1] / "nvidia_pytriton.libs"
     libraries = {}
     for name, pattern in (
@@ -121,7 +123,7 @@ def server_libraries() -> dict[str, Path]:
 
 
 def main() -> None:
-    """Links the libraries beside the program in `FOLDER`."""
+    """Links the libraries into `FOLDER`, where the program is."""
     for name, path in server_libraries().items():
         link = FOLDER / name
         link.unlink(missing_ok=True)

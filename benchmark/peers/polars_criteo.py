@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Criteo preprocessing in Polars: to parquet, counts, ordered joins.
 
-Of the ways tried on 2 cores this was the fastest: without the parquet intermediate the text is
+This was the fastest of the ways tried on 2 cores: without the intermediate parquet the text is
 parsed once per column to count (2.6 times slower), and an eager read needs all rows in memory.
-Polars does not check rows: a short row is filled with nulls in silence.
+Polars does not check rows: it silently fills short rows with nulls.
 """
 
 import os

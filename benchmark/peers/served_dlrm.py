@@ -73,7 +73,7 @@ class DeployedDlrm:
         """Starts a server with other settings, without deploying again."""
         text = config_text(NAME, self.signature, serving)
         (self.repository / NAME / CONFIG_FILE).write_text(text)
-        settings = ServerSettings(repository=self.repository, grpc_port=0)  # which is measured
+        settings = ServerSettings(repository=self.repository, grpc_port=0)  # gRPC is measured
         server = TritonServer(settings, self.repository.parent / "server.log")
         try:
             server.wait_ready(600)

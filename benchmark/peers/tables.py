@@ -85,7 +85,7 @@ class OurTables(Tables):
         self._lr = torch.tensor(LEARNING_RATE, device=device)
         self._step = torch.zeros((), device=device)
         self._pending: tuple[Tensor, Tensor] | None = None
-        # As in training: a GPU is not waited for, to learn of a bad id.
+        # As in training: nothing waits for a GPU to report a bad id.
         is_cpu = device.type == "cpu"
         self._bad = None if is_cpu else torch.full((1,), ops.NO_BAD_ID, device=device)
 
@@ -215,9 +215,9 @@ class _EmbeddingBagTables(Tables):
 def build_tables(
     table_sizes: Sequence[int], dim: int, rule: FusedRule, device: torch.device = CPU
 ) -> dict[str, Tables]:
-    """Builds every implementation of an optimizer, ours first, equal weights.
+    """Builds every implementation of an optimizer, ours first, with equal weights.
 
-    PyTorch has no row-wise Adagrad; FBGEMM is optional, and here for CPUs alone.
+    PyTorch has no row-wise Adagrad; FBGEMM is optional, and measured only on CPUs.
     """
     ours = OurTables(table_sizes, dim, rule, device)
     tables: dict[str, Tables] = {OURS: ours}

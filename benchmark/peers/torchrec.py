@@ -154,7 +154,7 @@ class TorchRecDlrm:
             key = f"{self._prefix}{_COLLECTION}.embedding_bags.table_{i}.weight"
             stored = state[key]
             if isinstance(stored, Tensor) and not hasattr(stored, "local_shards"):
-                stored.copy_(values)  # every process has it
+                stored.copy_(values)  # every process has the whole table
                 continue
             for shard in stored.local_shards():
                 row, column = shard.metadata.shard_offsets
