@@ -6,4 +6,4 @@ from typing import Literal
 import _triton_shadow  # noqa: F401  (before torch, see there)
 
 RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
-"""Row optimizers by name; here, without torch, for flags. `row_rules` has their formulas."""
+"""Names of the row optimizers, here so that flags need not import torch. Formulas: `row_rules`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which ops run here, and why: `python -m cuda_ext`."""
+"""Shows which implementation of the ops runs here, and why: `python -m cuda_ext`."""
 
 import argparse
 
@@ -20,7 +20,7 @@ def describe() -> str:
         else:
             path = "compiled kernels"
         if device_type == "cuda" and not torch.cuda.is_available():
-            path += "; no CUDA device is here"
+            path += "; this machine has no CUDA device"
         lines.append(f"{device_type}: {path}")
     return "\n".join(lines)
 

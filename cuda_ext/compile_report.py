@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the CUDA kernels for every architecture and checks registers.
+"""Compiles the CUDA kernels for every architecture and checks their registers.
 
     python -m cuda_ext.compile_report [architecture ...]
 
-Prints a Markdown table of registers and shared memory per kernel. Exit status 1: a kernel spills
-registers to memory, or needs more of them than `REGISTER_LIMITS` allows; 2: it does not compile.
+Prints a Markdown table of registers and shared memory per kernel. Exits 1 if a kernel spills
+registers to memory or needs more of them than `REGISTER_LIMITS` allows, 2 if one does not compile.
 """
 
 import argparse
@@ -32,7 +32,7 @@ REGISTER_LIMITS = (
     (r"interact_vectors_backward<", 208),
     (r"", 128),
 )
-"""Pattern of "kernel sm_architecture", and what it may use; the first that fits counts."""
+"""Pattern of "kernel sm_architecture", and the registers it may use; the first match counts."""
 
 
 class KernelUsage(NamedTuple):
@@ -46,15 +46,15 @@ class KernelUsage(NamedTuple):
 
 
 def nvcc() -> str:
-    """Returns the compiler, of CUDA_HOME or on the path.
+    """Returns the path of nvcc, in CUDA_HOME or on the PATH.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: nvcc is not found.
     """
     home = os.environ.get("CUDA_HOME")
     compiler = shutil.which("nvcc", path=f"{home}/bin" if home else None)
     if compiler is None:
-        raise FileNotFoundError("no nvcc: set CUDA_HOME to the folder of the CUDA toolkit")
+        raise FileNotFoundError("nvcc not found: set CUDA_HOME to the folder of the CUDA toolkit")
     return compiler
 
 
@@ -62,7 +62,7 @@ def compile_source(source: Path, architectures: Sequence[str]) -> str:
     """Compiles a source; returns ptxas's report with readable names.
 
     Raises:
-        RuntimeError: it does not compile.
+        RuntimeError: the source does not compile.
     """
     flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def compile_source(source: Path, architectures: Sequence[str]) -> str:
 
 
 def readable_name(signature: str) -> str:
-    """Returns the short name of one of our kernels, of its signature."""
+    """Returns the short name of one of our kernels from its signature."""
     name = signature.partition(KERNELS)[2].rpartition("(")[0].replace("recsys::", "")
     return name.replace("<kernels::DeviceMath>", "").replace("kernels::", "")
 
@@ -112,7 +112,7 @@ def register_limit(kernel: str, architecture: str) -> int:
 
 
 def violations(usages: Iterable[KernelUsage]) -> list[str]:
-    """Returns a line for each kernel that spills or passes its limit."""
+    """Returns a line for each kernel that spills or exceeds its limit."""
     lines = []
     for usage in usages:
         where = f"{usage.kernel}, sm_{usage.architecture}"
@@ -158,5 +158,7 @@ def main(architectures: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     _parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    _parser.add_argument("architectures", nargs="*", default=ARCHITECTURES, help="such as 90")
+    _parser.add_argument(
+        "architectures", nargs="*", default=ARCHITECTURES, help="CUDA architectures, such as 90"
+    )
     sys.exit(main(_parser.parse_args().architectures))

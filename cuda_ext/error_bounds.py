@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of the ops' rounding errors, from theory.
+"""Computes bounds of the ops' rounding errors, from theory.
 
 With u = eps / 2, the largest relative error of one rounding, a sum of n products, added in any
 order, errs by at most n u / (1 - n u) times the sum of the magnitudes of the products (Higham 2002,
@@ -7,13 +7,13 @@ Accuracy and Stability of Numerical Algorithms, equation 3.5). The bounds here c
 
     (n + 1) eps x sum |a| |b|,
 
-twice that and a little: tensor cores cut off where others round (2 u instead of u), and where
-float64 itself is judged, the truth errs as well. A result of a narrower type than its sum is
-rounded once more, by eps / 2 of the result.
+a little more than twice that: tensor cores truncate where others round (2 u instead of u), and when
+float64 itself is judged, the reference errs as well. If the result has a narrower type than the
+sum, one more rounding adds eps / 2 of the result.
 
-What follows a sum (the optimizer rules) is bounded operation by operation, as running error
-analysis does (Higham 2002, section 3.3): the errors of the operands are passed on as much as the
-operation can enlarge them, and `OPERATION` is added for what it rounds itself.
+The operations after a sum (the optimizer rules) are bounded one by one, as in running error
+analysis (Higham 2002, section 3.3): each operation passes on the errors of its operands, as much as
+it can enlarge them, and `OPERATION` is added for its own rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cuda_ext.row_rules import ROW_RULES, RowStep
 EPS = torch.finfo(torch.float32).eps
 
 OPERATION = 4 * EPS
-"""Relative error of one operation of a rule: a rounding, and those of a constant in it.
+"""Relative error of one operation of a rule: its own rounding and those of a constant in it.
 
 Eight roundings u = eps / 2. The longest constant is Adam's bias correction: 1 - beta (u), its log1p
 (2 u on CUDA), a product (u), expm1 (2 u), and the quotient with it (u).
@@ -42,8 +42,8 @@ class Bounded:
     """A true value in float64, and a float32 kernel's allowed error.
 
     Attributes:
-        value: float64.
-        error: bound of |result - value|, element by element.
+        value: the true value, float64.
+        error: bound of |result - value|, element by element, float64.
     """
 
     value: Tensor
@@ -51,7 +51,7 @@ class Bounded:
 
     @classmethod
     def exact(cls, value: Tensor) -> Bounded:
-        """Takes a value as kernels are given it."""
+        """Wraps a value that kernels get without an error."""
         return cls(value.double(), torch.zeros_like(value, dtype=torch.float64))
 
     def excess(self, result: Tensor) -> float:
@@ -151,7 +151,7 @@ class Bounded:
         return _operation(root, root - (self.value - self.error).clamp(min=0).sqrt())
 
     def mean(self, dim: int) -> Bounded:
-        """As `Tensor.mean` of what is nowhere negative."""
+        """As `Tensor.mean`, for values that are nowhere negative."""
         mean, passed_on = self.value.mean(dim), self.error.mean(dim)
         added = (self.value.shape[dim] + 1) * EPS * (mean + passed_on)
         return _operation(mean, passed_on + added)
@@ -160,7 +160,7 @@ class Bounded:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Serves `torch.lerp`, with which the rules move Adam's moments."""
+        """Implements `torch.lerp`, with which the rules move Adam's moments."""
         del types, kwargs
         if func is not torch.lerp:
             return NotImplemented
@@ -183,8 +183,8 @@ def sum_of_products(
 ) -> Bounded:
     """Bounds a float32 sum of at most `terms` products, in any order.
 
-    `magnitudes` are the same sums of the magnitudes of the products, in float64 as `value`; `dtype`
-    is that of the result. Products of float64 are added in float64.
+    `value` and `magnitudes`, the sums of the products and of their magnitudes, are float64; `dtype`
+    is the type of the result. Products of float64 are added in float64.
     """
     sums = torch.promote_types(dtype, torch.float32)
     bounded = Bounded(value, (terms + 1) * torch.finfo(sums).eps * magnitudes)
@@ -234,8 +234,8 @@ def updated(
 ) -> tuple[Bounded, dict[str, Bounded]]:
     """Bounds table and state after `reference.update_rows`, whose arguments these are.
 
-    A term of a row's gradient passes n additions where the row has n lookups. Kernels with sorted
-    rows add chunks of 32 to 256 lookups, then the sums of the chunks: at most 256 + n / 32.
+    A term of a row's gradient goes through n additions if the row has n lookups. Kernels with
+    sorted rows add chunks of 32 to 256 lookups, then the sums of the chunks: at most 256 + n / 32.
     """
     if source is not None:
         gradients = gradients[source.long()]

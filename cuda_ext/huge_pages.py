@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large pages behind embedding tables in CPU memory."""
+"""Large pages for embedding tables in CPU memory."""
 
 import ctypes
 import sys
@@ -11,11 +11,11 @@ _HUGE_PAGE = 2 * 1024 * 1024
 
 
 def use_huge_pages(tensor: Tensor) -> Tensor:
-    """Requests 2 MiB pages behind a large, unwritten CPU tensor; returns it.
+    """Requests 2 MiB pages for a large, unwritten CPU tensor; returns it.
 
-    Rows of a large embedding table lie anywhere: with pages of 4 KiB every lookup also misses the
-    table of page addresses. Worth 1.5 to 1.9 times on gathers and updates. Other tensors, and other
-    systems than Linux, are left as they are.
+    Lookups hit scattered rows of a large embedding table: with pages of 4 KiB almost every one also
+    misses the TLB. Gathers and updates become 1.5 to 1.9 times as fast. Does nothing for other
+    tensors and on systems other than Linux.
     """
     num_bytes = tensor.numel() * tensor.element_size()
     if not sys.platform.startswith("linux") or tensor.device.type != "cpu":
@@ -25,5 +25,5 @@ def use_huge_pages(tensor: Tensor) -> Tensor:
     if end > start:
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        madvise(start, end - start, _MADV_HUGEPAGE)  # advice: nothing is lost if it is refused
+        madvise(start, end - start, _MADV_HUGEPAGE)  # only advice: a refusal does no harm
     return tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the compiled kernels; without them ops run their references."""
+"""Loads the compiled kernels; without them the ops run in plain PyTorch."""
 
 import functools
 import warnings
@@ -16,12 +16,13 @@ NAMESPACE = "cuda_ext"
 
 def _load() -> str | None:
     if not KERNELS.exists():
-        return f"they are not built: {command_for('kernels')} adds them"
+        return f"they are not built: {command_for('kernels')} builds them"
     try:
         torch.ops.load_library(KERNELS)  # type: ignore[no-untyped-call]
     except OSError as error:
         return (
-            f"they do not load into torch {torch.__version__} ({error}): {command_for('kernels')}"
+            f"they do not load into torch {torch.__version__} ({error}); rebuild them: "
+            f"{command_for('kernels')}"
         )
     return None
 
@@ -37,13 +38,15 @@ COMPILED_FOR = frozenset(
         f"{NAMESPACE}::dot_interaction", device_type.upper()
     )
 )
-"""Types of the devices whose tensors the compiled kernels take."""
+"""Device types for which the kernels are compiled: "cpu", "cuda"."""
 
 
 def why_not_compiled(device_type: str) -> str:
-    """Returns why compiled kernels are missing, and a remedy."""
-    without_cuda = f"they were built without CUDA: {command_for('cuda kernels')}, given nvcc"
-    return LOAD_ERROR or (without_cuda if device_type == "cuda" else f"none for {device_type}")
+    """Returns why compiled kernels are missing, and how to get them."""
+    without_cuda = f"they were built without CUDA; with nvcc, run {command_for('cuda kernels')}"
+    return LOAD_ERROR or (
+        without_cuda if device_type == "cuda" else f"none exist for {device_type}"
+    )
 
 
 @functools.cache
@@ -57,7 +60,7 @@ def _warn_once(device_type: str) -> None:
 
 
 def path_of(device_type: str) -> Literal["compiled", "reference"]:
-    """Returns the implementation for a device type; warns once if slow."""
+    """Returns the implementation for a device type; warns once if kernels are missing."""
     if device_type in COMPILED_FOR:
         return "compiled"
     if not torch.compiler.is_compiling():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each op in plain PyTorch, as tests, benchmarks and export share it.
+"""Defines each op in plain PyTorch, for tests, benchmarks and export.
 
 Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of the joint table,
 L lookups, G bags, U distinct rows among the lookups.
@@ -23,7 +23,7 @@ MLP_PADDING = 32
 
 
 def interaction_width(num_vectors: int, embedding_dim: int) -> int:
-    """Returns the columns of `dot_interaction`, a multiple of 8.
+    """Returns the number of columns of `dot_interaction`'s result, a multiple of 8.
 
     Args:
         num_vectors: N.
@@ -37,12 +37,12 @@ def interaction_width(num_vectors: int, embedding_dim: int) -> int:
 
 
 def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
-    """Pairwise dot products of a sample's vectors, behind the bottom output.
+    """Computes pairwise dot products of each sample's vectors, behind the bottom output.
 
     Args:
-        features: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables. With
-            `bottom` given, [B, N - 1, D] without that row.
-        bottom: [B, D], the bottom-MLP output.
+        features: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables. If
+            `bottom` is given, [B, N - 1, D] without that row.
+        bottom: [B, D], the bottom-MLP output; None if `features` has it.
 
     Returns:
         [B, interaction_width]: row 0 | strictly lower triangle, row-major | zeros.
@@ -65,7 +65,7 @@ def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
 
 
 def gather_dot_interaction(table: Tensor, rows: Tensor, bottom: Tensor) -> Tensor:
-    """Embedding lookup and dot interaction.
+    """Looks up embeddings and computes their dot interaction.
 
     Args:
         table: [R, D].
@@ -73,14 +73,14 @@ def gather_dot_interaction(table: Tensor, rows: Tensor, bottom: Tensor) -> Tenso
         bottom: [B, D]; the looked-up rows are converted to its type first.
 
     Returns:
-        [B, interaction_width] of the type of `bottom`.
+        [B, interaction_width] of `bottom`'s type.
     """
     vectors = embedding_gather(table, rows, bottom.dtype)
     return dot_interaction(vectors, bottom)
 
 
 def note_overflow(overflow: Tensor, gradient: Tensor) -> None:
-    """Sets a flag where a gradient holds infinity or NaN.
+    """Sets a flag if a gradient holds infinity or NaN.
 
     Args:
         overflow: bool scalar, changed in place.
@@ -97,20 +97,21 @@ def joint_rows(
     hash_indices: bool = False,
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
-    """Row numbers of the joint table for the ids of each feature.
+    """Converts the ids of each feature to row numbers of the joint table.
 
     Args:
         ids: [B, F], or [L] with `bag_offsets`; any signed integer type; never changed.
         offsets: [F + 1] int64: first row of each feature, then R.
-        bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b.
+        bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b. None
+            for one id per feature.
         hash_indices: take ids modulo the size of their table.
-        dtype: int32 or int64, of the result.
+        dtype: type of the result, int32 or int64.
 
     Returns:
         The rows, in the shape of `ids`.
 
     Raises:
-        ValueError: an id outside its table, without `hash_indices`.
+        ValueError: an id is outside its table, without `hash_indices`.
     """
     num_features = offsets.numel() - 1
     if bag_offsets is None:
@@ -134,18 +135,17 @@ def joint_rows(
 
 
 def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
-    """Columns of ids of several integer types, side by side.
+    """Puts columns of ids of several integer types side by side.
 
     Args:
         groups: at least one; [features of the group, B] int8 to int64 each.
-        features: F in all: the column of the result for each row of the groups, one after the
-            other.
+        features: F numbers: the column of the result for each row of the groups, in order.
 
     Returns:
-        [B, F] int32, or int64 where a group is.
+        [B, F] int32, or int64 if a group is.
 
     Raises:
-        ValueError: `features` are not the numbers from 0 on, each once.
+        ValueError: `features` are not the numbers from 0 to F - 1, each once.
     """
     columns = [column for group in groups for column in group]
     if sorted(features) != list(range(len(columns))):
@@ -165,7 +165,7 @@ def embedding_gather(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     Args:
         table: [R, D] float32, bfloat16 or float64.
         rows: int32 or int64 of any shape, row numbers of the joint table.
-        dtype: of the result.
+        dtype: type of the result.
 
     Returns:
         [..., D] of `dtype`.
@@ -193,11 +193,11 @@ def embedding_bag(
         table: [R, D] float32, bfloat16 or float64.
         rows: [L] int32 or int64, row numbers of the joint table.
         bag_offsets: [G + 1] int64, where each bag begins, then L.
-        dtype: of the result.
-        scale: [L] float32, factor of each row; 1 without.
+        dtype: type of the result.
+        scale: [L] float32, factor of each row; None for 1.
 
     Returns:
-        [G, D] of `dtype`, zeros for an empty bag; summed in float32 (float64 for such a table).
+        [G, D] of `dtype`, zeros for an empty bag; summed in float32 (float64 for a float64 table).
     """
     vectors = torch.nn.functional.embedding(rows, table)
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
@@ -215,7 +215,7 @@ def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]
         gradients: [L, D].
 
     Returns:
-        (unique rows [U] int64 ascending, their summed gradients [U, D]); the same bits on every
+        (unique rows [U] int64 ascending, their summed gradients [U, D]); bits are the same on every
         run.
     """
     unique, segment = torch.unique(rows.to(torch.int64), return_inverse=True)
@@ -227,10 +227,10 @@ _MASK = 0xFFFFFFFF
 
 
 def _mix_bits(x: Tensor) -> Tensor:
-    """The finalizer of MurmurHash3 on 32-bit numbers held in int64."""
+    """Applies the finalizer of MurmurHash3 to 32-bit numbers held in int64."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         x = x ^ (x >> shift)
-        # Two halves of the factor: the product of two 32-bit numbers can pass 2^63.
+        # Multiplies by halves of the factor: the product of two 32-bit numbers can exceed 2^63.
         x = (x * (factor & 0xFFFF) + (((x * (factor >> 16)) & _MASK) << 16)) & _MASK
     return x
 
@@ -238,16 +238,16 @@ def _mix_bits(x: Tensor) -> Tensor:
 def stochastic_bfloat16(values: Tensor, rows: Tensor, seed: int, step: Tensor) -> Tensor:
     """Rounds float32 to bfloat16 stochastically.
 
-    It rounds up with the probability of the fraction that is cut off.
+    The probability of rounding up is the fraction that is cut off.
 
     Args:
         values: [U, D] float32.
         rows: [U] int, row of the table that each will be written to.
-        seed: of the random bits.
+        seed: seed of the random bits.
         step: scalar tensor: the random bits are new at each step.
 
     Returns:
-        [U, D] bfloat16. The random bits depend on seed, step, row and column alone. Infinities and
+        [U, D] bfloat16. The random bits depend only on seed, step, row and column. Infinities and
         NaN are kept.
     """
     rows = rows.to(torch.int64)
@@ -275,17 +275,17 @@ def update_rows(
     """Applies the gradients of looked-up rows to a table, in place.
 
     The gradient of a row is the sum, over its lookups, of scale[l] * gradients[source[l]] *
-    inverse_scale. Rows that do not occur stay as they are, weight decay included.
+    inverse_scale. Rows that do not occur stay unchanged: they do not decay either.
 
     Args:
-        optimizer: the rule.
+        optimizer: name of the rule.
         table: [R, D] float32, bfloat16 (written with stochastic rounding) or float64.
         state: tensors from `ops.row_optimizer_state`, changed in place.
         rows: [L] int; a row may occur more than once.
         gradients: [L, D] floating point; [G, D] with `source`.
         step: rate, weight decay and scaling of the step.
-        source: [L] int, row of `gradients` for each lookup.
-        scale: [L], factor of each lookup.
+        source: [L] int, row of `gradients` for each lookup; None if there is one row per lookup.
+        scale: [L], factor of each lookup; None for 1.
     """
     compute = torch.promote_types(table.dtype, torch.float32)
     if source is not None:
@@ -324,19 +324,19 @@ def attention(
     draws: Tensor | None,
     dropped_levels: int,
 ) -> Tensor:
-    """Multi-head attention from each query to the tokens of its own sequence.
+    """Computes multi-head attention from each query to the tokens of its own sequence.
 
     Args:
         queries: [Q, H E]; None if `fused` has them.
         fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values.
-        query_offsets: [S + 1] int64 first query of each sequence, then their number.
-        key_offsets: [S + 1] int64 the same of the keys.
-        positions: [Q] int64 position of each query in its sequence; None if every token is a
+        query_offsets: [S + 1] int64, first query of each sequence, then Q.
+        key_offsets: [S + 1] int64, first key of each sequence, then N.
+        positions: [Q] int64, position of each query in its sequence; None if every token is a
             query.
         causal: attend to no later position than the query's own.
         num_heads: H.
-        draws: uint8 random bytes: of one sequence after the other, in it head by head, key by key,
-            query by query. A weight whose byte is below `dropped_levels` is dropped.
+        draws: uint8 random bytes, sequence by sequence, within it head by head, key by key, query
+            by query. A weight whose byte is below `dropped_levels` is dropped. None drops nothing.
         dropped_levels: dropout probability in 1/256.
 
     Returns:
@@ -371,12 +371,12 @@ def attention(
 def mlp_forward(
     x: Tensor, weights: Tensor, biases: Tensor, sizes: Sequence[int], *, final_relu: bool
 ) -> Tensor:
-    """Linear layers with ReLU between them, from packed weights.
+    """Runs linear layers with ReLU between them, from packed weights.
 
     Args:
         x: [B, sizes[0]] float32 or float64.
         weights: layer by layer, [outputs, inputs padded to a multiple of 32], float32, bfloat16 or
-            float64; widened before they are multiplied.
+            float64; converted to the type of `x` before they are multiplied.
         biases: layer by layer, [outputs], of the type of `x`.
         sizes: width of the input, then outputs of each layer.
         final_relu: apply a ReLU after the last layer too.
@@ -409,10 +409,10 @@ def top_rows(
     excluded_query: Tensor,
     excluded_row: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The rows with the largest products in float64, equal ones in order.
+    """Finds the rows with the largest products in float64; equal products keep the order of rows.
 
-    Products are summed column by column, the bias last: float32 factors make exact products in
-    float64, so every implementation in this order gets the same bits.
+    Products are summed column by column, the bias last. Products of float32 factors are exact in
+    float64, so every implementation that keeps this order gets the same bits.
 
     Args:
         queries: [B, D].
@@ -423,7 +423,7 @@ def top_rows(
         excluded_row: [P] int64 row to leave out of that query's list, ignored outside [0, R).
 
     Returns:
-        ([B, K] int64 rows, best first, -1 where none is left, [B, K] float32 products, -inf there).
+        ([B, K] int64 rows, best first, [B, K] float32 products); -1 and -inf where rows run out.
     """
     products = torch.zeros(len(queries), len(table), dtype=torch.float64)
     for column in range(table.shape[1]):
@@ -440,12 +440,12 @@ def top_rows(
 def relu_backward(
     gradient: Tensor, output: Tensor, transpose: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of a ReLU's input, its transpose and its sums.
+    """Computes the gradient of a ReLU's input, its transpose and its sums.
 
     Args:
-        gradient: [B, N] of the output.
-        output: [B, N] of the ReLU, of the same type.
-        transpose: make the transpose too.
+        gradient: [B, N], gradient of the output.
+        output: [B, N], output of the ReLU, of the same type.
+        transpose: return the transpose too.
 
     Returns:
         [B, N] the gradient, 0 where the output is not positive (a NaN counts as positive); [N, B]
@@ -458,7 +458,7 @@ def relu_backward(
 
 
 def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer with one output, its sums at least float32.
+    """Runs a linear layer with one output, summed in float32 or wider.
 
     Args:
         x: [B, N].
@@ -466,7 +466,7 @@ def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: [1].
 
     Returns:
-        [B, 1] float32, or float64 where x is.
+        [B, 1] float32, or float64 if x is.
     """
     exact = torch.promote_types(x.dtype, torch.float32)
     return torch.nn.functional.linear(x.to(exact), weight.to(exact), bias.to(exact))
@@ -475,18 +475,18 @@ def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def output_layer_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of a linear layer with one output.
+    """Computes the gradients of a linear layer with one output.
 
     Args:
-        gradient: [B, 1] float32, or float64 where x is.
+        gradient: [B, 1] float32, or float64 if x is.
         x: [B, N] input of the layer.
         weight: [1, N], of the type of x.
-        relu: x is the output of a ReLU; take the gradient of that one's input.
+        relu: x is the output of a ReLU; return the gradient of the ReLU's input.
 
     Returns:
         [B, N] gradient of x or of the ReLU's input, in the type of x; [2 N + 1] sums over the batch
-        in that of the gradient: of the former before it is rounded, of x times the gradient (the
-        weights' gradient), and of the gradient (the bias').
+        in the type of `gradient`: N of that result before it is rounded, N of x times the gradient
+        (the gradient of the weights) and one of the gradient (that of the bias).
     """
     delta = gradient * weight.to(gradient.dtype)
     if relu:
@@ -496,15 +496,15 @@ def output_layer_backward(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Summed binary cross entropy and its gradient.
+    """Computes the summed binary cross entropy and its gradient.
 
     Args:
         logits: [B] float32.
         labels: [B] float32, 0 to 1.
-        factor: of both results.
+        factor: multiplies both results.
 
     Returns:
-        Scalar, and [B].
+        (scalar loss, [B] gradient of the logits).
     """
     losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses * factor, (torch.sigmoid(logits) - labels) * factor
@@ -523,7 +523,7 @@ def dlrm_forward(
     top_biases: Tensor,
     top_sizes: Sequence[int],
 ) -> Tensor:
-    """A DLRM: bottom MLP, lookup, dot interaction, top MLP.
+    """Runs a DLRM: bottom MLP, lookup, dot interaction, top MLP.
 
     Args:
         numerical: [B, M] float32 or float64.
@@ -531,12 +531,12 @@ def dlrm_forward(
         offsets: [F + 1] int64: first row of each feature, then R.
         hash_indices: take ids modulo the size of their table.
         table: [R, D].
-        bottom_weights: of the bottom MLP, packed as `mlp_forward` takes them.
-        bottom_biases: of the bottom MLP.
-        bottom_sizes: of the bottom MLP, from the numbers of columns to D.
-        top_weights: of the top MLP, packed likewise.
-        top_biases: of the top MLP.
-        top_sizes: of the top MLP, from the columns of the interaction.
+        bottom_weights: weights of the bottom MLP, packed as `mlp_forward` takes them.
+        bottom_biases: biases of the bottom MLP, packed likewise.
+        bottom_sizes: widths of the bottom MLP, from M to D.
+        top_weights: weights of the top MLP, packed likewise.
+        top_biases: biases of the top MLP, packed likewise.
+        top_sizes: widths of the top MLP, from the columns of the interaction to 1.
 
     Returns:
         [B, 1] logits.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row optimizers: the state, hyperparameters and formula of each.
+"""Defines the row optimizers: the state, hyperparameters and formula of each.
 
-A row optimizer has its kernels in `csrc/update/rules.h`; everything else about it stands here.
+The kernels of a row optimizer are in `csrc/update/rules.h`; everything else about it is here.
 Letters: U distinct rows of a step, R rows of a table, D columns.
 """
 
@@ -23,10 +23,10 @@ class RowStep(NamedTuple):
     Attributes:
         lr: scalar float32 tensor on the table's device.
         step: scalar float32 tensor: optimizer steps including this one.
-        weight_decay: on the rows that occur: weight_decay * w is added to the gradient; decoupled
-            for adam (AdamW).
-        inverse_scale: scalar float32 tensor, 1 / loss scale.
-        overflow: scalar bool tensor; True leaves the table and the state as they are.
+        weight_decay: applies only to rows that occur: weight_decay * w is added to the gradient;
+            decoupled for adam (AdamW).
+        inverse_scale: scalar float32 tensor, 1 / loss scale; None for 1.
+        overflow: scalar bool tensor; True leaves the table and the state unchanged. None for False.
         rounding_seed: seed of the stochastic rounding of bfloat16 tables.
     """
 
@@ -71,7 +71,7 @@ class RowRule:
         }
 
     def state_bytes_per_row(self, dim: int) -> int:
-        """Returns the bytes of state beside one row of `dim` columns."""
+        """Returns the bytes of state that belong to one row of `dim` columns."""
         return 4 * (len(self.row_state) + len(self.element_state) * dim)
 
 
@@ -126,4 +126,4 @@ ROW_RULES: Mapping[RowOptimizer, RowRule] = MappingProxyType(
         ),
     }
 )
-"""The row optimizer of each name."""
+"""Name -> row optimizer."""

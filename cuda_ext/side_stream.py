@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second stream of a GPU, for work beside the current one."""
+"""A second stream of a GPU, for work that overlaps with the current one."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class SideStream:
-    """Runs kernels beside those of the current stream of a GPU.
+    """Runs kernels concurrently with those of the current stream of a GPU.
 
     Args:
         device: a CUDA device.
@@ -26,9 +26,9 @@ class SideStream:
         """Runs the kernels of the context after those queued so far.
 
         Args:
-            inputs: what they read and the caller may free before `join`. It is kept until then:
-                its memory would otherwise go to the next tensor of the current stream, which is
-                written while they read.
+            inputs: tensors that these kernels read and that the caller may free before `join`. They
+                are kept alive until then: otherwise the current stream could reuse and overwrite
+                their memory while the kernels still read it.
         """
         self._has_work = True
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -39,7 +39,8 @@ class SideStream:
     def join(self) -> None:
         """Makes the current stream wait for this one's kernels.
 
-        What was made here needs no `record_stream`: the next `after` waits for whatever read it.
+        Tensors made on this stream need no `record_stream`: the next `after` waits for every kernel
+        that read them.
         """
         if self._has_work:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)

@@ -25,9 +25,9 @@ NAMESPACE = "cuda_ext_emulated"
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = PACKAGE.parent / "build" / "emulator"
 SCHEDULER = tuple(PACKAGE / "emu" / f"{name}.cpp" for name in ("block_scheduler", "global_memory"))
-"""Sources of what runs kernels."""
+"""Sources of the scheduler, which runs kernels."""
 
-# nvcc contracts a product and a sum into one operation, rounded once; g++ does it where told to.
+# nvcc contracts a product and a sum into one operation, rounded once; g++ does so if told to.
 _CONTRACTED = (
     ("-ffp-contract=fast", "-mfma")
     if torch.backends.cpu.get_cpu_capability().startswith("AVX")
@@ -59,11 +59,11 @@ def compiler() -> str:
     """Returns the C++ compiler, CXX of the environment or g++.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the compiler is not found.
     """
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
-        raise FileNotFoundError("the emulator needs g++, or the compiler that CXX names")
+        raise FileNotFoundError("compiler not found: install g++ or set CXX to a C++ compiler")
     return compiler
 
 
@@ -89,7 +89,7 @@ def compile_sources(
         return target
 
     with (folder / "lock").open("w") as lock, ThreadPoolExecutor(os.cpu_count()) as threads:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process compiles the same: wait for its objects
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling the same objects
         return list(threads.map(compile_source, sources))
 
 

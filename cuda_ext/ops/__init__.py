@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops that models call. Each has its definition in `reference.py`.
+"""The ops that models call. `reference.py` defines each of them.
 
-Compiled kernels run where they were built for the device, the reference elsewhere; results agree
-within rounding. `python -m cuda_ext` tells which path runs and why. A module holds an op's entry,
-its fake kernel and its gradient together.
+If compiled kernels were built for the device they run, otherwise the reference does; the results
+agree within rounding. `python -m cuda_ext` shows which of them runs and why. A module holds the
+entry of an op, its fake kernel and its gradient.
 """
 
 from cuda_ext import RowOptimizer, library

@@ -21,9 +21,9 @@ _PADDING = 64
 
 
 def count_draws(query_offsets: Tensor, key_offsets: Tensor, num_heads: int) -> int:
-    """Returns the number of random bytes that `attention` takes for dropout.
+    """Returns the number of random bytes that `attention` needs for dropout.
 
-    Offsets are [S + 1] int64, `num_heads` is H.
+    The offsets are [S + 1] int64; `num_heads` is H.
     """
     pairs = (query_offsets.diff() * key_offsets.diff()).sum()
     return num_heads * int(pairs) + _PADDING
@@ -43,10 +43,10 @@ def attention(
 ) -> Tensor:
     """Attends from queries to their sequences' tokens; see `reference.attention`.
 
-    Matrices are floating point. `draws` are [`count_draws`] bytes; None drops nothing.
+    Matrices are floating point. `draws` has `count_draws` bytes; None drops nothing.
 
     Raises:
-        RuntimeError: offsets or positions lead out of a sequence, or sizes do not fit together.
+        RuntimeError: offsets or positions point outside a sequence, or sizes do not match.
     """
     if is_narrow(fused):
         queries = None if queries is None else queries.float()

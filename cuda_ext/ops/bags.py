@@ -24,9 +24,9 @@ def embedding_bag(
 ) -> Tensor:
     """Sums the rows of each bag; see `reference.embedding_bag`.
 
-    The table gets a dense gradient if it requires one; `scale` gets none. To update the table from
-    the gradient of `anchor`, of the shape of the result, give `update_rows` the same scale and
-    `bag_of_lookup`.
+    The table gets a dense gradient if it requires one; `scale` gets no gradient. To update the
+    table from the gradient of `anchor`, which has the shape of the result, pass `update_rows` the
+    same scale, and `bag_of_lookup` as the source.
     """
     if not is_compiled_for(table, dtype):
         sums = reference.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLPs and whole DLRMs on few samples, without gradients."""
+"""Runs MLPs and whole DLRMs on few samples, without gradients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from cuda_ext.reference import MLP_PADDING
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackedMlp:
-    """The layers of an MLP in one piece of memory.
+    """The layers of an MLP in contiguous memory.
 
     Attributes:
         weights: [sum of outputs x padded inputs], layer by layer, each row padded with zeros to a
@@ -38,7 +38,7 @@ def pack_mlp(
     Args:
         weights: [outputs, inputs] of each layer.
         biases: [outputs] of each layer.
-        dtype: of the packed weights, float32 or bfloat16; float64 stays float64, for definitions.
+        dtype: type of the packed weights, float32 or bfloat16; float64 weights stay float64.
     """
     dtype = torch.float64 if weights[0].dtype == torch.float64 else dtype
     padded = [
@@ -59,7 +59,7 @@ def mlp_forward(x: Tensor, packed: PackedMlp, *, final_relu: bool) -> Tensor:
     See `reference.mlp_forward`.
 
     Raises:
-        RuntimeError: sizes or types do not fit together.
+        RuntimeError: sizes or types do not match.
     """
     if x.device.type != "cpu" or not is_compiled_for(x):
         return reference.mlp_forward(
@@ -98,11 +98,11 @@ def dlrm_forward(
 ) -> Tensor:
     """Runs a DLRM with dot interaction, fast for few samples, without gradients.
 
-    See `reference.dlrm_forward`. The bottom MLP maps M columns to D, the top MLP those of the
+    See `reference.dlrm_forward`. The bottom MLP maps M columns to D, the top MLP the columns of the
     interaction to one: [B, 1] logits.
 
     Raises:
-        RuntimeError, ValueError: an id outside its table; names feature, sample and value.
+        RuntimeError, ValueError: an id is outside its table; names feature, sample and value.
     """
     compiled = numerical.device.type == "cpu" and is_compiled_for(numerical)
     if not compiled or not fits_kernels(ids.shape[1] + 1, table.rows.shape[1]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction, alone and fused with the embedding lookup."""
+"""The dot interaction, by itself or fused with the embedding lookup."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,12 +28,12 @@ def fits_kernels(num_vectors: int, dim: int) -> bool:
 
 
 def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
-    """Pairwise dot products of the vectors of each sample; see `reference.dot_interaction`.
+    """Computes pairwise dot products of each sample's vectors; see `reference.dot_interaction`.
 
-    With `bottom` given apart nothing has to be concatenated, nor taken apart.
+    Passing `bottom` separately saves a concatenation here and a split in backward.
 
     Raises:
-        ValueError: features are not three-dimensional, or there is no vector.
+        ValueError: features are not three-dimensional, or have no vector.
     """
     vectors = features.shape[1] + (bottom is not None) if features.ndim == 3 else 0
     if vectors < 1:
@@ -85,21 +85,22 @@ def gather_dot_interaction(
     anchor: Tensor | None = None,
     overflow: Tensor | None = None,
 ) -> Tensor:
-    """Lookup and interaction in one pass: [B, N, D] is never made.
+    """Looks up rows and interacts in one pass, without materializing [B, N, D].
 
     Args:
-        table: [R, D] float32 or bfloat16.
+        table: [R, D] float32 or bfloat16. It must not change between forward and backward, which
+            reads its rows again.
         rows: [B, F] int32 or int64, from `joint_rows`.
         bottom: [B, D] floating point.
-        anchor: from `row_gradient_anchor([B, F, D])`. The table must not change between forward
-            and backward, which reads its rows again.
-        overflow: bool scalar, which backward sets to True where a gradient of the looked-up rows
-            is infinite or NaN.
+        anchor: leaf from `row_gradient_anchor([B, F, D])` that receives the gradient of the rows;
+            None if that is not needed.
+        overflow: bool scalar, which backward sets to True if a gradient of the looked-up rows is
+            infinite or NaN; None checks nothing.
 
     Returns:
-        What `dot_interaction` gives for the looked-up rows.
+        The result of `dot_interaction` for the looked-up rows.
     """
-    # A loss scale belongs to float16, so a CPU has no kernel that looks for overflow.
+    # Only float16 needs a loss scale, so the CPU kernels do not look for overflow.
     compiled = is_compiled_for(bottom) and (overflow is None or bottom.is_cuda)
     if not compiled or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers with a ReLU, in fewer passes over memory.
+"""Runs linear layers with a ReLU in fewer passes over memory.
 
-On a CPU the products go to the faster library (see `products`); on a GPU bias and ReLU are applied
-by the kernel of the product. Between two products of backward one kernel makes the gradient of the
-ReLU's input and its sums, the gradient of the bias. Traced graphs have torch's own functions.
+On a CPU the faster library computes the products (see `products`); on a GPU the kernel of the
+product applies bias and ReLU. Between two products of backward one kernel computes the gradient of
+the ReLU's input and its sums, the gradient of the bias. Traced graphs use torch's own functions.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from cuda_ext.side_stream import SideStream
 _ReluLayers = Sequence[tuple[Tensor, Tensor]]
 
 _ALIGNED_BYTES = 16
-"""Tensor cores read rows in vectors of this size; others take slower kernels."""
+"""Tensor cores read rows in vectors of this size; other rows go to slower kernels."""
 
 
 def linear(
@@ -39,10 +39,10 @@ def linear(
     *,
     relu: bool = False,
 ) -> Tensor:
-    """Maps the rows of a matrix like `torch.nn.functional.linear`, perhaps with a ReLU.
+    """Maps the rows of a matrix like `torch.nn.functional.linear`, optionally with a ReLU.
 
     Args:
-        x: [B, inputs]; any number of dimensions where torch's function runs.
+        x: [B, inputs]; torch's function, the fallback, takes any number of dimensions.
         weight: [outputs, inputs].
         bias: [outputs], or None.
         relu: apply a ReLU to the result.
@@ -81,11 +81,11 @@ _side_stream: contextvars.ContextVar[SideStream | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def weight_gradients_on(stream: SideStream | None) -> Iterator[None]:
-    """Has gradients of `perceptron` weights multiplied on a side stream.
+    """Computes the gradients of `perceptron` weights on a side stream.
 
-    They are bound by the tensor cores, and what else a recommender's backward pass does, by memory.
-    After backward and before it reads or frees the gradients of the parameters, which must be None
-    until then, the caller joins the stream. None is the current stream.
+    These products are bound by the tensor cores, the rest of a recommender's backward pass by
+    memory. The gradients of the parameters must be None before backward; after it, the caller joins
+    the stream before it reads or frees them. None uses the current stream.
     """
     token = _side_stream.set(stream)
     try:
@@ -98,10 +98,10 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
     """Runs linear layers with ReLU between them.
 
     The product of a layer applies its bias and ReLU; in backward one kernel between two products
-    masks the gradient and sums that of the bias. (cuBLASLt's own epilogue for both, DRELU_BGRAD, is
-    a kernel of its own on an H100, and takes three times as long.) A last layer with one output is
-    no work for tensor cores: one kernel forward, and one for all its gradients. Runs on a GPU, in
-    training. A ReLU keeps a NaN and passes gradients to it.
+    masks the gradient and sums that of the bias. (cuBLASLt's epilogue for both, DRELU_BGRAD, runs
+    as a separate kernel on an H100 and takes three times as long.) Tensor cores do not help a last
+    layer with one output: it has one kernel for forward and one for all its gradients. Runs on a
+    GPU, in training. A ReLU keeps a NaN and passes gradients to it.
 
     Args:
         x: [B, inputs], for which `takes_perceptron` is true.
@@ -109,8 +109,8 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
         final_relu: apply a ReLU after the last layer too.
 
     Returns:
-        [B, outputs of the last layer], of the type of autocast or of the weights; a single output
-        without ReLU is float32.
+        [B, outputs of the last layer], of autocast's type, or without autocast of the weights'; a
+        single output without ReLU is float32.
     """
     flat = [tensor for layer in layers for tensor in layer]
     own = _in_own_type(layers)
@@ -178,7 +178,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _padded(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Pads rows with zeros, to be read in whole vectors."""
+    """Pads rows with zeros so that kernels read whole vectors."""
     padding = -x.shape[1] % (_ALIGNED_BYTES // x.element_size())
     return (F.pad(x, (0, padding)), F.pad(weight, (0, padding))) if padding else (x, weight)
 
@@ -186,7 +186,7 @@ def _padded(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 class _DevicePerceptron(torch.autograd.Function):
     """Linear layers on a GPU; see `perceptron`.
 
-    The gradients of weights are summed in float32 and stay in it.
+    The gradients of weights are summed in float32 and stay float32.
     """
 
     @staticmethod
@@ -264,7 +264,7 @@ def _is_output_layer(weight: Tensor, relu: bool) -> bool:
 
 
 def _in_type(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Converts those of another type, in one kernel."""
+    """Converts the tensors that have another type, with one kernel."""
     others = [t for t in tensors if t is not None and t.dtype != dtype]
     if not others:
         return list(tensors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row numbers of ids, and lookups of rows."""
+"""Converts ids to row numbers, and looks up rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, ke
 from cuda_ext.ops.update import dense_gradient
 
 NO_BAD_ID = torch.iinfo(torch.int64).max
-"""What `bad` of `joint_rows` is filled with."""
+"""Initial value of `bad` of `joint_rows`."""
 
 
 def joint_rows(
@@ -24,14 +24,14 @@ def joint_rows(
     dtype: torch.dtype = torch.int64,
     bad: Tensor | None = None,
 ) -> Tensor:
-    """Joint-table row numbers of each feature's ids; see `reference.joint_rows`.
+    """Converts ids to row numbers of the joint table; see `reference.joint_rows`.
 
-    `bad`, [1] int64, is lowered to the position of the first bad id since it was filled with
-    `NO_BAD_ID`; that id's row is unspecified. With it nothing waits for a device; without it a bad
-    id raises at once.
+    `bad`, [1] int64, starts as `NO_BAD_ID` and is lowered to the position of the first bad id; the
+    row of a bad id is unspecified. With `bad`, nothing waits for a device; if it is None, a bad id
+    raises at once.
 
     Raises:
-        RuntimeError, ValueError: an id outside its table; names feature, sample and value.
+        RuntimeError, ValueError: an id is outside its table; names feature, sample and value.
     """
     if not is_compiled_for(ids):
         return reference.joint_rows(
@@ -58,7 +58,7 @@ def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
     On a GPU one kernel reads all groups; nothing waits for the device.
 
     Raises:
-        RuntimeError, ValueError: `features` are not the numbers from 0 on, each once.
+        RuntimeError, ValueError: `features` are not the numbers from 0 to F - 1, each once.
     """
     if not is_compiled_for(groups[0]):
         return reference.stack_ids(groups, features)
@@ -76,14 +76,14 @@ def _(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
 def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns a leaf that receives the gradient of looked-up rows.
 
-    `shape` and `dtype` are those of the looked-up vectors, [B, F, D], or of the bags, [G, D]. The
-    memory is that of one element.
+    `shape` and `dtype` are those of the looked-up vectors, [B, F, D], or of the bags, [G, D]. It
+    takes the memory of one element.
     """
     return torch.zeros((), dtype=dtype, device=device).expand(shape).detach().requires_grad_()
 
 
 class _ReferenceAnchor(torch.autograd.Function):
-    """Hands its result's gradient to the anchor, on the reference path."""
+    """Passes the gradient of its result to the anchor, on the reference path."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, anchor: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _ReferenceAnchor(torch.autograd.Function):
 
 
 def anchored(vectors: Tensor, anchor: Tensor | None) -> Tensor:
-    """Returns vectors whose gradient goes to the anchor, reference only."""
+    """Returns vectors whose gradient goes to the anchor, on the reference path."""
     if anchor is None:
         return vectors
     output: Tensor = _ReferenceAnchor.apply(vectors, anchor)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ def embedding_gather(
 ) -> Tensor:
     """Reads rows of the joint table; see `reference.embedding_gather`.
 
-    A table that requires a gradient gets a dense one. The `anchor`, from `row_gradient_anchor`, has
+    A table that requires a gradient gets a dense one. `anchor`, from `row_gradient_anchor`, has the
     shape and type of the result.
     """
     if not is_compiled_for(table, dtype):
@@ -136,7 +136,7 @@ def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 class _SparseEmbedding(torch.autograd.Function):
-    """A lookup whose table gradient is sparse COO, entry per lookup."""
+    """A lookup whose table gradient is sparse COO, with one entry per lookup."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -156,7 +156,7 @@ class _SparseEmbedding(torch.autograd.Function):
 
 
 def sparse_embedding(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """`embedding_gather` with a sparse gradient of the table, for optimizers of torch.optim.
+    """Reads rows like `embedding_gather`, with a sparse table gradient for torch.optim.
 
     The gradient is an uncoalesced COO tensor with one entry per lookup.
     """

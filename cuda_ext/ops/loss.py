@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binary cross entropy; on a GPU one pass makes its gradient too."""
+"""Binary cross entropy; on a GPU one pass computes its gradient too."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor, num_samples: int | None
     """Returns the mean binary cross entropy of logits.
 
     Args:
-        logits: [B] float32; other types and shapes where torch's function runs.
+        logits: [B] float32; torch's function, the fallback, takes other types and shapes.
         labels: [B] float32, 0 to 1.
-        num_samples: divisor of the sum, for a batch of which this is a part; None for B.
+        num_samples: divisor of the sum, if this is part of a larger batch; None for B.
 
     Returns:
         Scalar loss.

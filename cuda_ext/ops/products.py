@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products by the faster library in torch.
+"""Multiplies matrices with the faster library in torch.
 
-torch multiplies float32 matrices on a CPU with MKL, which leaves the 512-bit vectors of processors
-of other makers than Intel idle; oneDNN, in the same binary, uses them: twice the operations per
-second on an AMD EPYC (Zen 5). On other processors, for other types and devices and in traced graphs
-these are torch's own functions.
+On a CPU torch multiplies float32 matrices with MKL, which does not use the 512-bit vectors of
+processors from makers other than Intel. oneDNN, in the same binary, does: it reaches twice the
+operations per second on an AMD EPYC (Zen 5). On other processors, for other types and devices and
+in traced graphs these are torch's own functions.
 """
 
 import torch
@@ -17,16 +17,16 @@ _FEWEST_OPERATIONS = 1 << 20
 """Multiplications below which calling oneDNN takes longer than it saves."""
 
 _FEWEST_SUMMED = 64
-"""Length of sums below which writing and adding them takes longer than faster products save."""
+"""Length of sums below which writing and adding results takes longer than oneDNN saves."""
 
 _MANY_ROWS = 512
-"""Rows of a transposed product from which our kernel is faster, which transposes nothing."""
+"""Rows of a transposed product from which our own kernel, which transposes nothing, is faster."""
 
 _VECTOR = 8
-"""Columns that fill the narrowest vector of that kernel."""
+"""Columns that fill the narrowest vector of our kernel."""
 
 _LARGEST_BLOCK, _SMALLEST_BLOCK = 1024, 256
-"""Rows of the blocks, powers of two, of matrices with other numbers of rows than round ones."""
+"""Rows of the blocks, powers of two, of matrices whose number of rows is not round."""
 
 _HAS_WIDER = (
     "cpu" in library.COMPILED_FOR
@@ -43,11 +43,11 @@ def has_wider_products() -> bool:
 
 
 def is_round(rows: int) -> bool:
-    """Returns True if oneDNN multiplies so many rows in one call.
+    """Returns True if oneDNN multiplies this number of rows in one call.
 
-    oneDNN generates code for each size and keeps it, a MiB and a millisecond: batches of any number
-    of tokens would fill the memory. Four sizes for each power of two are round: 1, 3, 5 and 7
-    times one. Others go in blocks, the rest to MKL.
+    oneDNN generates code for each size, in a millisecond, and keeps it, in a MiB: batches of
+    arbitrary numbers of tokens would fill the memory. Only powers of two times 1, 3, 5 or 7 are
+    round. Other matrices are multiplied in blocks, their last rows by MKL.
     """
     return rows < 8 * (rows & -rows)
 
@@ -58,7 +58,7 @@ def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     Args:
         a: [M, K].
         b: [K, N].
-        out: [M, N] to write to.
+        out: [M, N] to write to; None makes a new tensor.
 
     Returns:
         [M, N]; `out` if given.
@@ -96,14 +96,14 @@ def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
         return summed
     if not is_round(rows):
         return None
-    # What is transposed is copied on the way: the narrower one, or the result where that is small.
+    # oneDNN copies what it transposes: choose the narrower matrix, or the result if it is small.
     if columns > b.shape[1] and rows > columns:
         return _onednn_linear(b.t(), a.t(), None).t()
     return _onednn_linear(a.t(), b.t(), None)
 
 
 def takes_onednn(x: Tensor, columns: int) -> bool:
-    """Returns True if oneDNN multiplies by matrices of so many columns."""
+    """Returns True if oneDNN multiplies `x` by a matrix with `columns` columns."""
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return (
         not tracing
@@ -126,7 +126,7 @@ def linear_in_blocks(
         x: [B, inputs] float32.
         weight: [outputs, inputs].
         bias: [outputs], or None.
-        out: [B, outputs] to write to.
+        out: [B, outputs] to write to; None makes a new tensor.
     """
     rows = x.shape[0]
     if is_round(rows):

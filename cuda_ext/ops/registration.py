@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers fake kernels and gradients of the ops of a library.
 
-The embedding table stays outside autograd: it is read by its rows and updated by its rows. The
-gradient of the rows that were looked up leaves through the `anchor`, a leaf of the graph that has
-their shape and no memory (`ops.row_gradient_anchor`): after backward, `anchor.grad` is that
-gradient. A table that does require a gradient gets a dense one.
+The embedding table stays outside autograd: it is read and updated row by row. The gradient of the
+looked-up rows arrives in the `anchor`, a leaf of the graph that has their shape but the memory of
+one element (`ops.row_gradient_anchor`): after backward, `anchor.grad` is that gradient. A table
+that requires a gradient gets a dense one.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from torch import library as torch_library
 from cuda_ext import library
 
 kernels: Any = torch.ops.cuda_ext
-"""The compiled ops, which meet CPU tensors and, where they were built for it, CUDA tensors."""
+"""The compiled ops, for CPU tensors and, if built with CUDA, for CUDA tensors."""
 
 FakeKernel = TypeVar("FakeKernel", bound=Callable[..., Any])
 SetupContext = Callable[[Any, Sequence[Any], Any], None]
@@ -29,9 +29,10 @@ _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
 def is_compiled_for(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Returns True if kernels take a tensor and give results of `dtype`.
+    """Returns True if compiled kernels take a tensor and give results of `dtype`.
 
-    That is the type of the tensor by default. Float16 is for GPUs, float64 for definitions.
+    None is the type of the tensor. Kernels take float16 only on GPUs, and float64 nowhere: it is
+    for the reference.
     """
     if is_narrow(tensor, dtype) or torch.float64 in (tensor.dtype, dtype):
         return False
@@ -44,13 +45,13 @@ def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
 
 
 def allow_tf32(tensor: Tensor) -> bool:
-    """Returns True if PyTorch's settings let products of float32 read TF32."""
-    # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
+    """Returns True if PyTorch's settings allow products of float32 in TF32."""
+    # fp32_precision also reflects the older allow_tf32, which raises once fp32_precision was set.
     return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:
-    """Marks a function that gives an op's results without data, for tracing."""
+    """Marks a function that returns an op's results without data, for tracing."""
 
     def remember(function: FakeKernel) -> FakeKernel:
         _fake_kernels.update(dict.fromkeys(ops, function))
@@ -76,7 +77,7 @@ def register(namespace: str) -> None:
     """Registers fake kernels and gradients for the ops of a library."""
     ops = getattr(torch.ops, namespace)
     for op, function in _fake_kernels.items():
-        if hasattr(ops, op):  # the emulated CUDA kernels lack those for the CPU alone
+        if hasattr(ops, op):  # the emulated CUDA kernels lack ops that only CPUs have
             torch_library.register_fake(f"{namespace}::{op}", function)
     for op, (setup_context, backward) in _gradients.items():
         if not hasattr(ops, op):

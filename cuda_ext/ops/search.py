@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact search: the rows with the largest products with a query.
+"""Exact search: finds the rows whose products with a query are largest.
 
-A copy of the table in 8 bits is scanned for upper bounds; rows that their bound does not exclude
-are multiplied in float64. The result is that of `reference.top_rows`, equal products included.
+A scan of an 8-bit copy of the table gives an upper bound for each row; only rows whose bound is
+large enough are multiplied in float64. The result equals that of `reference.top_rows`, also for
+equal products.
 """
 
 import dataclasses
@@ -16,14 +17,14 @@ from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
 
 BLOCK_ROWS = 64
-"""Rows of a block of codes, as `csrc/search/top_rows_arguments.h` has it."""
+"""Rows of a block of codes, as in `csrc/search/top_rows_arguments.h`."""
 MOST_COLUMNS = 1024
-"""Columns with which the sums of a scan fit 32 bits."""
+"""Most columns with which the sums of a scan fit 32 bits."""
 _ROWS_AT_ONCE = 1 << 12
-"""Rows that are rounded at a time, in float64."""
+"""Rows that are rounded at once, in float64."""
 _LARGEST_CODE = 127
 _SMALLEST_SCALE = 2.0**-60
-"""Scale below which products of float32 might vanish; such rows have small codes."""
+"""Scale below which products of float32 might underflow; such rows have small codes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,11 +33,11 @@ class PackedRows:
 
     Attributes:
         table: [R, D] float32; the given one, if it had that type.
-        codes: [blocks, D / 4 rounded up, 64, 4] uint8: 4 columns of each of 64 rows; 128 stands for
-            0, one more for a scale more.
+        codes: [blocks, D / 4 rounded up, 64, 4] uint8: 4 columns of each of 64 rows; code c stands
+            for (c - 128) times the scale of its row.
         scales: [blocks x 64] float32.
         biases: [blocks x 64] float32, -inf beyond the last row.
-        residual: largest distance of a row from what its codes stand for, in its scale.
+        residual: largest distance between a row and the values of its codes, in units of its scale.
         code_norm: largest norm of a row's codes.
     """
 
@@ -49,7 +50,7 @@ class PackedRows:
 
     @property
     def num_bytes(self) -> int:
-        """Memory beside the table."""
+        """Memory that the copies take, in addition to the table."""
         copies = (self.codes, self.scales, self.biases)
         return sum(tensor.numel() * tensor.element_size() for tensor in copies)
 
@@ -65,19 +66,20 @@ def scans_rows(table: Tensor) -> bool:
 
 
 def pack_rows(table: Tensor, bias: Tensor) -> PackedRows:
-    """Copies a table in 8 bits, with a bound of the errors.
+    """Copies a table in 8 bits, with bounds of the errors.
 
     Args:
         table: [R, D] float32, float16 or bfloat16 on a CPU; must not change afterwards.
         bias: [R] to add to the products of each row.
 
     Raises:
-        ValueError: a number is not finite, or the table is of another type, shape or device.
+        ValueError: a number is not finite, or kernels do not search a table of this type, shape and
+            device.
     """
     if not scans_rows(table):
         raise ValueError(
-            f"a table [{table.shape[0]}, {table.shape[1]}] of {table.dtype} on {table.device} is "
-            f"not searched: expected 1 to {MOST_COLUMNS} columns of float32, float16 or bfloat16 "
+            f"cannot search a table [{table.shape[0]}, {table.shape[1]}] of {table.dtype} on "
+            f"{table.device}: expected 1 to {MOST_COLUMNS} columns of float32, float16 or bfloat16 "
             "on a CPU with compiled kernels"
         )
     table, bias = table.detach().to(torch.float32), bias.detach().to(torch.float32)
@@ -108,7 +110,7 @@ def pack_rows(table: Tensor, bias: Tensor) -> PackedRows:
         in_blocks = whole.to(torch.uint8).view(-1, BLOCK_ROWS, groups, 4).transpose(1, 2)
         codes[first : first + len(in_blocks)] = in_blocks
         scales[start : start + len(rows)] = scale
-    # float64 itself rounds, by less than this.
+    # The float64 arithmetic above rounds too, by less than this.
     return PackedRows(table, codes, scales, biases, residual * (1 + 1e-9), code_norm * (1 + 1e-9))
 
 
@@ -129,14 +131,14 @@ def top_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Finds the rows with the largest products; see `reference.top_rows`.
 
-    Queries are of a type that float32 holds and get no gradient; without `excluded_query` and
-    `excluded_row` no row is left out.
+    Queries have a type that float32 can represent, and get no gradient. If `excluded_query` or
+    `excluded_row` is None, no row is left out.
 
     Returns:
-        (Rows and products as there, [B] int64 rows whose product was computed).
+        (rows, products, both as in the reference, [B] int64 number of rows multiplied in float64).
 
     Raises:
-        RuntimeError: a query is not finite, or shapes do not fit together.
+        RuntimeError: a query is not finite, or shapes do not match.
     """
     num_rows = packed.table.shape[0]
     if excluded_query is None or excluded_row is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update of table rows from the gradients of their lookups."""
+"""Updates table rows from the gradients of their lookups."""
 
 from typing import Any
 
@@ -12,21 +12,21 @@ from cuda_ext.row_rules import ROW_RULES, RowStep
 
 
 def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
-    """Returns fresh optimizer state for the rows of a table, as `RowRule.new_state`."""
+    """Returns zeroed optimizer state for the rows of a table; see `RowRule.new_state`."""
     return ROW_RULES[optimizer].new_state(table)
 
 
 def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
     """Sorts lookups by row, so that duplicates are adjacent.
 
-    Rows are known before the forward pass: on a GPU the sort can run beside it.
+    Rows are known before the forward pass: on a GPU the sort can overlap with it.
 
     Args:
-        rows: int32 or int64 of any shape, L in all.
+        rows: int32 or int64 of any shape, L numbers.
         num_table_rows: R.
 
     Returns:
-        (rows [L] ascending, positions [L] int32 that each came from); equal rows keep their order.
+        (rows [L] ascending, [L] int32 position that each came from); equal rows keep their order.
     """
     if not is_compiled_for(rows):
         ascending, positions = rows.reshape(-1).sort(stable=True)
@@ -54,11 +54,12 @@ def update_rows(
 ) -> None:
     """Applies the gradients of looked-up rows to a table; see `reference.update_rows`.
 
-    In place, without a gradient tensor of the table and without waiting for a device. Duplicates
-    are added in a fixed order: the same bits on every run and for every number of threads.
+    Works in place, without a gradient tensor of the table and without waiting for a device.
+    Duplicates are added in a fixed order: the bits are the same on every run and for every number
+    of threads.
 
-    The tensors of `step` lie on the table's device. `sorted_rows` is the result of
-    `sort_rows(rows, R)`, if it was called before.
+    The tensors of `step` are on the table's device. `sorted_rows` is the result of
+    `sort_rows(rows, R)`; None sorts here.
     """
     if not (is_compiled_for(gradients) and is_compiled_for(table)):
         reference.update_rows(
@@ -68,7 +69,7 @@ def update_rows(
         )
         return
     if not table.shape[0]:
-        return  # its state has no memory to point at
+        return  # kernels need a pointer to the state, and empty state has no memory
     gradients = gradients.contiguous()
     plain_sgd = optimizer == "sgd" and not step.weight_decay and table.dtype == torch.float32
     if plain_sgd and table.device.type == "cpu":
@@ -107,11 +108,11 @@ def _(*arguments: object) -> None:
 
 
 ABSENT_ROW = -1
-"""Number of a lookup without a row; see `skips_absent_rows`."""
+"""Row number of a lookup without a row; see `skips_absent_rows`."""
 
 
 def skips_absent_rows(table: Tensor) -> bool:
-    """Returns True if `update_rows` takes lookups without a row, and skips them."""
+    """Returns True if `update_rows` accepts lookups without a row, and skips them."""
     return table.is_cuda and is_compiled_for(table)
 
 
@@ -124,7 +125,7 @@ def sum_by_row(rows: Tensor, gradients: Tensor, num_table_rows: int) -> Tensor:
         num_table_rows: R.
 
     Returns:
-        [R, D] float32 (float64 for float64), zeros where no lookup is.
+        [R, D] float32 (float64 for float64 gradients), zeros for rows without a lookup.
     """
     exact = torch.promote_types(gradients.dtype, torch.float32)
     table = gradients.new_empty(num_table_rows, gradients.shape[1], dtype=exact)
@@ -140,8 +141,8 @@ def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> 
     Args:
         ops: the library's compiled ops.
         table: [R, D].
-        rows: of any shape, L in all.
-        gradients: [..., D].
+        rows: int32 or int64 of any shape, L numbers.
+        gradients: L rows of D columns, in any shape [..., D].
     """
     gradients = gradients.reshape(-1, table.shape[1]).contiguous()
     rows = rows.reshape(-1)
